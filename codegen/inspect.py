@@ -24,7 +24,8 @@ from chunkform.runtime.compiling import noting
 from .ir import dim_of
 from .pipeline import Compiled
 
-SHARED_LIMIT = 232448  # bytes of shared memory that a program may use on sm_90
+SHARED, RESERVED = 233472, 1024  # bytes of shared memory of a multiprocessor of sm_90, of which each program takes some
+SHARED_LIMIT = SHARED - RESERVED  # that a program may use
 # Bytes of spill stores or loads that a kernel may have, by the bytes of its operands. A product in float32 takes three passes
 # over split operands, which no tile of 256 channels keeps in registers: float32 is for checks, two bytes are for training.
 SPILL_LIMIT = {2: 1280, 4: 16384}
@@ -182,14 +183,21 @@ def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> Ins
     problems = []
     if slow or (dots and not instructions):
         problems.append(f"{len(slow)} of {len(dots)} products use no tensor core")
-    if shared > SHARED_LIMIT:
-        problems.append(f"{shared} bytes of shared memory, limit {SHARED_LIMIT}")
+    programs = _programs(settings) if "YIELD" in options and dtype != "float32" and arch == "sm_90" else 1
+    if shared > SHARED // programs - RESERVED:
+        problems.append(f"{shared} bytes of shared memory, limit {SHARED // programs - RESERVED}")
     limit = SPILL_LIMIT[4 if dtype == "float32" else 2]
     if spills > limit and held < REGISTERS:
         problems.append(f"{spills} bytes spilled, bound {limit}")
     return InspectRow(
         name, dtype, width, config, registers, spills, shared, instructions, len(dots), "; ".join(problems)
     )
+
+
+def _programs(settings: dict[str, Any]) -> int:
+    """How many programs of a walk a multiprocessor is to hold: of 8 warps together, or as many as have registers."""
+    warps, most = settings["num_warps"], settings.get("maxnreg")
+    return max(1, 8 // warps if most is None else REGISTERS // (4 * 32 * warps * most))
 
 
 def _compiled(launched: _Launch, options: dict[str, Any], settings: dict[str, Any], arch: str) -> Any:

@@ -866,7 +866,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "48d8c0dbdb569df0")
+    config = choose(some.dtype, (D, E), "b95bf2c1fb9f73af")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -905,18 +905,22 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        crowd = config.crowd(config.padded(D))
-        for ends, linear in by_launch(S_ends, S_linear, crowd):
+        walk = config.walk(
+            E,
+            config.padded(D) * k.element_size(),
+            alpha_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
+            v.element_size(),
+            elements=True,
+            programs=config.crowd(config.padded(D)),
+        )
+        for ends, linear in by_launch(S_ends, S_linear, walk.programs):
             launch(
                 forward_sweep_1,
                 (
                     lay.sequences
                     * parts
                     * H
-                    * (
-                        cdiv(E, min(config.tile, config.padded(E))) * (ends is not None)
-                        + cdiv(D, min(config.tile, config.padded(E))) * (linear is not None)
-                    ),
+                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
                 ),
                 None,
                 ends,
@@ -940,23 +944,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 D=D,
                 E=E,
                 block_d=min(config.slice, config.padded(D)),
-                block_e=min(config.tile, config.padded(E)),
+                block_e=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * k.element_size(),
-                    config.chunk * matrix1.element_size(),
-                    min(config.tile, config.padded(E)) * v.element_size(),
-                    programs=crowd,
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(crowd),
+                maxnreg=walk.registers,
             )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
@@ -969,9 +969,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (k.element_size() + q.element_size()),
+        alpha_sums.element_size()
+        + beta_by_head.element_size()
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()),
+        v.element_size(),
+        elements=True,
+    )
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,
         None,
@@ -994,22 +1003,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(D) * (k.element_size() + q.element_size()),
-            config.chunk * (matrix1.element_size() + matrix2.element_size()),
-            min(config.tile, config.padded(E)) * v.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     alpha_resets = matrix1 = matrix2 = None
     saved = {}
@@ -1744,14 +1750,18 @@ def backward_sweep_3(
             S_slice2 = p5  # kept S + k^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
-        sums = tl.sum(
-            tl.reshape(rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
-            axis=1,
-        )
-        sums2 = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * p2, [WARPS, block_d // WARPS, C]),
-            axis=1,
-        )
+        if READ == 0 or READ == 1:
+            sums = tl.sum(
+                tl.reshape(rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+                axis=1,
+            )
+        if READ == 0 or READ == 2:
+            sums2 = tl.sum(
+                tl.reshape(
+                    rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * p2, [WARPS, block_d // WARPS, C]
+                ),
+                axis=1,
+            )
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
         t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1801,7 +1811,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "48d8c0dbdb569df0")
+    config = choose(some.dtype, (D, E), "b95bf2c1fb9f73af")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1861,9 +1871,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
+        walk = config.walk(
+            E,
+            config.padded(D) * (k.element_size() + q.element_size()),
+            alpha_sums.element_size()
+            + beta_by_head.element_size()
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+            do.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             dS_ends,
             k,
@@ -1887,22 +1906,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (k.element_size() + q.element_size()),
-                config.chunk * (matrix2.element_size() + matrix1.element_size()),
-                min(config.tile, config.padded(E)) * do.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1917,9 +1933,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (k.element_size() + q.element_size()),
+        alpha_sums.element_size()
+        + beta_by_head.element_size()
+        + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+        do.element_size() + write1.element_size(),
+        elements=True,
+    )
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         dS_starts,
         dS_last,
         k,
@@ -1943,22 +1968,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(D) * (k.element_size() + q.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size()),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"alpha", "k", "q"}:
@@ -2003,9 +2025,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
+        walk = config.walk(
+            D,
+            config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
+            beta_by_head.element_size()
+            + alpha_sums.element_size()
+            + config.chunk * (matrix4.element_size() + matrix3.element_size()),
+            k.element_size() + q.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
             beta_by_head,
             alpha_sums,
@@ -2030,22 +2061,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
-                config.chunk * (matrix4.element_size() + matrix3.element_size()),
-                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2061,26 +2089,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dS_first is not None or parts > 1 or exchange is not None
             else None
         )
-        for read, loaded in config.by_read(
+        for read, walk in config.by_read(
+            D,
             (
                 config.padded(E) * (do.element_size() + dv.element_size() + write1.element_size()),
-                config.chunk * (matrix3.element_size() + matrix4.element_size()),
-                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size() + dk_1.element_size()),
+                alpha_sums.element_size()
+                + beta_by_head.element_size()
+                + config.chunk * (matrix3.element_size() + matrix4.element_size()),
+                q.element_size() + k.element_size() + dk_1.element_size(),
             ),
             (
                 config.padded(E) * (do.element_size() + write1.element_size()),
-                config.chunk * matrix3.element_size(),
-                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size()),
+                alpha_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix3.element_size(),
+                q.element_size() + k.element_size(),
             ),
             (
                 config.padded(E) * (dv.element_size() + write1.element_size()),
-                config.chunk * matrix4.element_size(),
-                min(config.tile, config.padded(D)) * (k.element_size() + dk_1.element_size()),
+                alpha_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix4.element_size(),
+                k.element_size() + dk_1.element_size(),
             ),
+            elements=True,
         ):
             launch(
                 backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+                (lay.sequences * parts * H * cdiv(D, walk.tile),),
                 S_starts,
                 S_last if read < 2 else None,
                 alpha_sums,
@@ -2110,19 +2142,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 E=E,
                 D=D,
                 block_e=min(config.slice, config.padded(E)),
-                block_d=min(config.tile, config.padded(D)),
+                block_d=walk.tile,
                 YIELD=True,
-                WARPS=config.warps,
-                **config.buffers(*loaded),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 READ=read,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
     beta_by_head = dk_1 = matrix3 = matrix4 = None
     if needs & {"alpha"}:

@@ -1099,9 +1099,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     alpha_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, v.element_size())
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             S_ends,
             None,
@@ -1120,21 +1121,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * scaled2.element_size(), min(config.tile, config.padded(E)) * v.element_size()
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -1161,9 +1160,15 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+        config.chunk * matrix1.element_size(),
+        v.element_size(),
+    )
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,
         S_borders,
@@ -1182,22 +1187,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-            min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     alpha_resets = alpha_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
@@ -2196,9 +2198,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             dS_ends,
             None,
@@ -2217,21 +2220,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * scaled2.element_size(), min(config.tile, config.padded(E)) * do.element_size()
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2258,9 +2259,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+        config.chunk * matrix1.element_size(),
+        do.element_size(),
+    )
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         dS_starts,
         dS_last,
         dS_borders,
@@ -2279,22 +2286,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-            min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix1.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"alpha", "k", "q"}:
@@ -2336,7 +2340,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E)),
             num_stages=1,
-            maxnreg=config.registers_for(),
+            maxnreg=config.most,
         )
         launch(
             backward_read_1_others,
@@ -2373,7 +2377,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E)),
             num_stages=1,
-            maxnreg=config.registers_for(),
+            maxnreg=config.most,
         )
     alpha_extents = alpha_resets = alpha_sums = dS_borders = None
     gradients, initial = {}, {}

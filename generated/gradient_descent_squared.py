@@ -740,18 +740,22 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
-        crowd = config.crowd(config.padded(N))
-        for ends, linear in by_launch(W_ends, W_linear, crowd):
+        walk = config.walk(
+            M,
+            config.padded(N) * x.element_size(),
+            config.chunk * matrix1.element_size() + eta_by_head.element_size(),
+            y.element_size(),
+            elements=True,
+            programs=config.crowd(config.padded(N)),
+        )
+        for ends, linear in by_launch(W_ends, W_linear, walk.programs):
             launch(
                 forward_sweep_1,
                 (
                     lay.sequences
                     * parts
                     * H
-                    * (
-                        cdiv(M, min(config.tile, config.padded(M))) * (ends is not None)
-                        + cdiv(N, min(config.tile, config.padded(M))) * (linear is not None)
-                    ),
+                    * (cdiv(M, walk.tile) * (ends is not None) + cdiv(N, walk.tile) * (linear is not None)),
                 ),
                 None,
                 ends,
@@ -773,23 +777,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 N=N,
                 M=M,
                 block_n_=min(config.slice, config.padded(N)),
-                block_m_=min(config.tile, config.padded(M)),
+                block_m_=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(N) * x.element_size(),
-                    config.chunk * matrix1.element_size(),
-                    min(config.tile, config.padded(M)) * y.element_size(),
-                    programs=crowd,
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(crowd),
+                maxnreg=walk.registers,
             )
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
@@ -802,9 +802,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        M,
+        config.padded(N) * (x.element_size() + z.element_size()),
+        config.chunk * (matrix1.element_size() + matrix2.element_size()) + eta_by_head.element_size(),
+        y.element_size(),
+        elements=True,
+    )
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, walk.tile),),
         W_starts,
         W_last,
         None,
@@ -825,22 +832,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         N=N,
         M=M,
         block_n_=min(config.slice, config.padded(N)),
-        block_m_=min(config.tile, config.padded(M)),
+        block_m_=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(N) * (x.element_size() + z.element_size()),
-            config.chunk * (matrix1.element_size() + matrix2.element_size()),
-            min(config.tile, config.padded(M)) * y.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -1534,9 +1538,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         dW_linear = saved["W linear"].mT
+        walk = config.walk(
+            M,
+            config.padded(N) * (x.element_size() + z.element_size()),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()) + eta_by_head.element_size(),
+            do.element_size(),
+        )
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, walk.tile),),
             None,
             dW_ends,
             x,
@@ -1555,22 +1565,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             N=N,
             M=M,
             block_n_=min(config.slice, config.padded(N)),
-            block_m_=min(config.tile, config.padded(M)),
+            block_m_=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(N) * (x.element_size() + z.element_size()),
-                min(config.tile, config.padded(M)) * do.element_size()
-                + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
@@ -1584,9 +1590,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dW_ends = None
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
+    walk = config.walk(
+        M,
+        config.padded(N) * (x.element_size() + z.element_size()),
+        config.chunk * (matrix2.element_size() + matrix1.element_size()) + eta_by_head.element_size(),
+        do.element_size(),
+    )
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, walk.tile),),
         dW_starts,
         dW_last,
         x,
@@ -1605,22 +1617,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         N=N,
         M=M,
         block_n_=min(config.slice, config.padded(N)),
-        block_m_=min(config.tile, config.padded(M)),
+        block_m_=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(N) * (x.element_size() + z.element_size()),
-            min(config.tile, config.padded(M)) * do.element_size()
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "x", "z"}:
@@ -1656,9 +1664,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         deta_1 = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
+        walk = config.walk(
+            N,
+            config.padded(M) * (write1.element_size() + dy.element_size() + do.element_size()),
+            config.chunk * (matrix5.element_size() + matrix3.element_size()) + eta_by_head.element_size(),
+            x.element_size() + z.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, walk.tile),),
             dW_starts,
             x,
             *strides(x, H),
@@ -1681,22 +1696,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=min(config.slice, config.padded(M)),
-            block_n_=min(config.tile, config.padded(N)),
+            block_n_=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(M) * (write1.element_size() + dy.element_size() + do.element_size()),
-                config.chunk * (matrix5.element_size() + matrix3.element_size()),
-                min(config.tile, config.padded(N)) * (x.element_size() + z.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix3 = matrix5 = None
     if needs & {"x", "z"}:
@@ -1707,26 +1719,28 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dW_first is not None or parts > 1 or exchange is not None
             else None
         )
-        for read, loaded in config.by_read(
+        for read, walk in config.by_read(
+            N,
             (
                 config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
-                config.chunk * (matrix4.element_size() + matrix6.element_size()),
-                min(config.tile, config.padded(N)) * (x.element_size() + dx_1.element_size()),
+                config.chunk * (matrix4.element_size() + matrix6.element_size()) + eta_by_head.element_size(),
+                x.element_size() + dx_1.element_size(),
             ),
             (
                 config.padded(M) * (do.element_size() + write1.element_size()),
-                config.chunk * matrix4.element_size(),
-                min(config.tile, config.padded(N)) * x.element_size(),
+                config.chunk * matrix4.element_size() + eta_by_head.element_size(),
+                x.element_size(),
             ),
             (
                 config.padded(M) * (dy.element_size() + write1.element_size()),
-                config.chunk * matrix6.element_size(),
-                min(config.tile, config.padded(N)) * (x.element_size() + dx_1.element_size()),
+                config.chunk * matrix6.element_size() + eta_by_head.element_size(),
+                x.element_size() + dx_1.element_size(),
             ),
+            elements=True,
         ):
             launch(
                 backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
+                (lay.sequences * parts * H * cdiv(N, walk.tile),),
                 W_starts,
                 W_last if read < 2 else None,
                 x,
@@ -1750,19 +1764,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 M=M,
                 N=N,
                 block_m_=min(config.slice, config.padded(M)),
-                block_n_=min(config.tile, config.padded(N)),
+                block_n_=walk.tile,
                 YIELD=True,
-                WARPS=config.warps,
-                **config.buffers(*loaded),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 READ=read,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
     W_last = dx_1 = matrix4 = matrix6 = None
     gradients, initial = {}, {}

@@ -896,7 +896,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "4315ec2739e5020e")
+    config = choose(some.dtype, (N, M), "8a72406da1dfcbe4")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -935,18 +935,25 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
-        crowd = config.crowd(config.padded(N))
-        for ends, linear in by_launch(W_ends, W_linear, crowd):
+        walk = config.walk(
+            M,
+            config.padded(N) * x.element_size(),
+            keep_sums.element_size()
+            + keep_sums.element_size()
+            + eta_by_head.element_size()
+            + config.chunk * matrix1.element_size(),
+            y.element_size(),
+            elements=True,
+            programs=config.crowd(config.padded(N)),
+        )
+        for ends, linear in by_launch(W_ends, W_linear, walk.programs):
             launch(
                 forward_sweep_1,
                 (
                     lay.sequences
                     * parts
                     * H
-                    * (
-                        cdiv(M, min(config.tile, config.padded(M))) * (ends is not None)
-                        + cdiv(N, min(config.tile, config.padded(M))) * (linear is not None)
-                    ),
+                    * (cdiv(M, walk.tile) * (ends is not None) + cdiv(N, walk.tile) * (linear is not None)),
                 ),
                 None,
                 ends,
@@ -970,23 +977,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 N=N,
                 M=M,
                 block_n_=min(config.slice, config.padded(N)),
-                block_m_=min(config.tile, config.padded(M)),
+                block_m_=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(N) * x.element_size(),
-                    config.chunk * matrix1.element_size(),
-                    min(config.tile, config.padded(M)) * y.element_size(),
-                    programs=crowd,
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(crowd),
+                maxnreg=walk.registers,
             )
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
@@ -999,9 +1002,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        M,
+        config.padded(N) * (x.element_size() + z.element_size()),
+        keep_sums.element_size()
+        + keep_sums.element_size()
+        + eta_by_head.element_size()
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()),
+        y.element_size(),
+        elements=True,
+    )
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, walk.tile),),
         W_starts,
         W_last,
         None,
@@ -1024,22 +1037,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         N=N,
         M=M,
         block_n_=min(config.slice, config.padded(N)),
-        block_m_=min(config.tile, config.padded(M)),
+        block_m_=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(N) * (x.element_size() + z.element_size()),
-            config.chunk * (matrix1.element_size() + matrix2.element_size()),
-            min(config.tile, config.padded(M)) * y.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     keep_resets = matrix1 = matrix2 = None
     saved = {}
@@ -1787,14 +1797,18 @@ def backward_sweep_3(
             W_next = W_next + (W_slice2,)
         W = W_next
         since2 = power(keep_a_before, keep_r_before < 0)
-        sums = tl.sum(
-            tl.reshape(rounded_to((since[None, :] * z_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
-            axis=1,
-        )
-        sums2 = tl.sum(
-            tl.reshape(rounded_to((-since2[None, :] * x_each.to(tl.float32)), DT) * p2, [WARPS, block_n_ // WARPS, C]),
-            axis=1,
-        )
+        if READ == 0 or READ == 1:
+            sums = tl.sum(
+                tl.reshape(rounded_to((since[None, :] * z_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
+                axis=1,
+            )
+        if READ == 0 or READ == 2:
+            sums2 = tl.sum(
+                tl.reshape(
+                    rounded_to((-since2[None, :] * x_each.to(tl.float32)), DT) * p2, [WARPS, block_n_ // WARPS, C]
+                ),
+                axis=1,
+            )
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
         y = (since[None, :] * p) + (-p3)  # diag(since) do W - matrix4 x
@@ -1848,7 +1862,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "4315ec2739e5020e")
+    config = choose(some.dtype, (N, M), "8a72406da1dfcbe4")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1910,9 +1924,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         dW_linear = saved["W linear"].mT
+        walk = config.walk(
+            M,
+            config.padded(N) * (x.element_size() + z.element_size()),
+            keep_sums.element_size()
+            + keep_sums.element_size()
+            + eta_by_head.element_size()
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+            do.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, walk.tile),),
             None,
             dW_ends,
             x,
@@ -1933,22 +1957,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             N=N,
             M=M,
             block_n_=min(config.slice, config.padded(N)),
-            block_m_=min(config.tile, config.padded(M)),
+            block_m_=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(N) * (x.element_size() + z.element_size()),
-                config.chunk * (matrix2.element_size() + matrix1.element_size()),
-                min(config.tile, config.padded(M)) * do.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
@@ -1962,9 +1983,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dW_ends = None
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
+    walk = config.walk(
+        M,
+        config.padded(N) * (x.element_size() + z.element_size()),
+        keep_sums.element_size()
+        + keep_sums.element_size()
+        + eta_by_head.element_size()
+        + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+        do.element_size(),
+        elements=True,
+    )
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, walk.tile),),
         dW_starts,
         dW_last,
         x,
@@ -1985,22 +2016,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         N=N,
         M=M,
         block_n_=min(config.slice, config.padded(N)),
-        block_m_=min(config.tile, config.padded(M)),
+        block_m_=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(N) * (x.element_size() + z.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            min(config.tile, config.padded(M)) * do.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "keep", "x", "z"}:
@@ -2050,9 +2078,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         W_out_late_ = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
+        walk = config.walk(
+            N,
+            config.padded(M) * (write1.element_size() + do.element_size() + dy.element_size()),
+            keep_sums.element_size()
+            + keep_sums.element_size()
+            + eta_by_head.element_size()
+            + config.chunk * (matrix5.element_size() + matrix3.element_size()),
+            x.element_size() + z.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, walk.tile),),
             dW_starts,
             keep_sums,
             keep_resets,
@@ -2078,22 +2116,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=min(config.slice, config.padded(M)),
-            block_n_=min(config.tile, config.padded(N)),
+            block_n_=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(M) * (write1.element_size() + do.element_size() + dy.element_size()),
-                config.chunk * (matrix5.element_size() + matrix3.element_size()),
-                min(config.tile, config.padded(N)) * (x.element_size() + z.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix3 = matrix5 = None
     if needs & {"keep", "x", "z"}:
@@ -2110,26 +2145,37 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dW_first is not None or parts > 1 or exchange is not None
             else None
         )
-        for read, loaded in config.by_read(
+        for read, walk in config.by_read(
+            N,
             (
                 config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
-                config.chunk * (matrix4.element_size() + matrix6.element_size()),
-                min(config.tile, config.padded(N)) * (z.element_size() + x.element_size() + dx_2.element_size()),
+                keep_sums.element_size()
+                + keep_sums.element_size()
+                + eta_by_head.element_size()
+                + config.chunk * (matrix4.element_size() + matrix6.element_size()),
+                z.element_size() + x.element_size() + dx_2.element_size(),
             ),
             (
                 config.padded(M) * (do.element_size() + write1.element_size()),
-                config.chunk * matrix4.element_size(),
-                min(config.tile, config.padded(N)) * (z.element_size() + x.element_size()),
+                keep_sums.element_size()
+                + keep_sums.element_size()
+                + eta_by_head.element_size()
+                + config.chunk * matrix4.element_size(),
+                z.element_size() + x.element_size(),
             ),
             (
                 config.padded(M) * (dy.element_size() + write1.element_size()),
-                config.chunk * matrix6.element_size(),
-                min(config.tile, config.padded(N)) * (x.element_size() + dx_2.element_size()),
+                keep_sums.element_size()
+                + keep_sums.element_size()
+                + eta_by_head.element_size()
+                + config.chunk * matrix6.element_size(),
+                x.element_size() + dx_2.element_size(),
             ),
+            elements=True,
         ):
             launch(
                 backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
+                (lay.sequences * parts * H * cdiv(N, walk.tile),),
                 W_starts,
                 W_last if read < 2 else None,
                 keep_sums,
@@ -2159,19 +2205,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 M=M,
                 N=N,
                 block_m_=min(config.slice, config.padded(M)),
-                block_n_=min(config.tile, config.padded(N)),
+                block_n_=walk.tile,
                 YIELD=True,
-                WARPS=config.warps,
-                **config.buffers(*loaded),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 READ=read,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
     dx_2 = eta_by_head = matrix4 = matrix6 = None
     if needs & {"keep"}:

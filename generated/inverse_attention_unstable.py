@@ -844,18 +844,22 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        crowd = config.crowd(config.padded(D))
-        for ends, linear in by_launch(s_ends, s_linear, crowd):
+        walk = config.walk(
+            E,
+            config.padded(D) * (q.element_size() + k.element_size()),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(),
+            o.element_size(),
+            elements=True,
+            programs=config.crowd(config.padded(D)),
+        )
+        for ends, linear in by_launch(s_ends, s_linear, walk.programs):
             launch(
                 forward_sweep_1,
                 (
                     lay.sequences
                     * parts
                     * H
-                    * (
-                        cdiv(E, min(config.tile, config.padded(E))) * (ends is not None)
-                        + cdiv(D, min(config.tile, config.padded(E))) * (linear is not None)
-                    ),
+                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
                 ),
                 None,
                 ends,
@@ -878,23 +882,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 D=D,
                 E=E,
                 block_d=min(config.slice, config.padded(D)),
-                block_e=min(config.tile, config.padded(E)),
+                block_e=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * (q.element_size() + k.element_size()),
-                    config.chunk * matrix1.element_size(),
-                    min(config.tile, config.padded(E)) * o.element_size(),
-                    programs=crowd,
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(crowd),
+                maxnreg=walk.registers,
             )
         if exchange is not None:  # other parts of the sequence are elsewhere
             s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
@@ -906,9 +906,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     s_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (q.element_size() + k.element_size()),
+        lam_sums.element_size() + config.chunk * matrix1.element_size(),
+        o.element_size(),
+        elements=True,
+    )
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         s_starts,
         s_last,
         None,
@@ -930,22 +937,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(D) * (q.element_size() + k.element_size()),
-            config.chunk * matrix1.element_size(),
-            min(config.tile, config.padded(E)) * o.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     lam_resets = matrix1 = None
     t2 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
@@ -1756,9 +1760,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1 or exchange is not None:
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         ds_linear = saved["s linear"].mT
+        walk = config.walk(
+            E,
+            config.padded(D) * (k.element_size() + q.element_size()),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(),
+            dv.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             ds_ends,
             ahead1,
@@ -1779,22 +1790,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (k.element_size() + q.element_size()),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(E)) * dv.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             ds_coming = exchange.begin(
@@ -1808,9 +1816,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     ds_ends = None
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
     ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (k.element_size() + q.element_size()),
+        lam_sums.element_size() + config.chunk * matrix1.element_size(),
+        dv.element_size(),
+        elements=True,
+    )
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         ds_starts,
         ds_last,
         ahead1,
@@ -1831,22 +1846,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(D) * (k.element_size() + q.element_size()),
-            config.chunk * matrix1.element_size(),
-            min(config.tile, config.padded(E)) * dv.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     matrix1 = None
     if needs & {"k", "lam", "q"}:
@@ -1887,9 +1899,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         s_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
+        walk = config.walk(
+            D,
+            config.padded(E) * (write1.element_size() + do.element_size()),
+            lam_sums.element_size() + config.chunk * matrix2.element_size(),
+            k.element_size() + q.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             ds_starts,
             lam_sums,
             lam_resets,
@@ -1914,22 +1933,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(E) * (write1.element_size() + do.element_size()),
-                config.chunk * matrix2.element_size(),
-                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix2 = None
     if needs & {"lam", "q"}:
@@ -1985,9 +2001,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if ds_first is not None or parts > 1 or exchange is not None
             else None
         )
+        walk = config.walk(
+            D,
+            config.padded(E) * (do.element_size() + write1.element_size()),
+            lam_sums.element_size() + config.chunk * matrix3.element_size(),
+            q.element_size() + k.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             s_starts,
             s_last,
             lam_sums,
@@ -2011,22 +2034,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(E) * (do.element_size() + write1.element_size()),
-                config.chunk * matrix3.element_size(),
-                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix3 = None
     if needs & {"lam"}:

@@ -1254,18 +1254,22 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        crowd = config.crowd(config.padded(D), slim=False)
-        for ends, linear in by_launch(S_ends, S_linear, crowd):
+        walk = config.walk(
+            E,
+            config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
+            config.chunk * matrix1.element_size() + beta_by_head.element_size(),
+            v.element_size(),
+            elements=True,
+            programs=config.crowd(config.padded(D), slim=False),
+        )
+        for ends, linear in by_launch(S_ends, S_linear, walk.programs):
             launch(
                 forward_sweep_1,
                 (
                     lay.sequences
                     * parts
                     * H
-                    * (
-                        cdiv(E, min(config.tile, config.padded(E))) * (ends is not None)
-                        + cdiv(D, min(config.tile, config.padded(E))) * (linear is not None)
-                    ),
+                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
                 ),
                 None,
                 ends,
@@ -1290,24 +1294,20 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 D=D,
                 E=E,
                 block_d=min(config.slice, config.padded(D)),
-                block_e=min(config.tile, config.padded(E)),
+                block_e=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
-                    config.chunk * matrix1.element_size(),
-                    min(config.tile, config.padded(E)) * v.element_size(),
-                    programs=crowd,
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 BLOCK=BLOCK,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(crowd),
+                maxnreg=walk.registers,
             )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
@@ -1321,9 +1321,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+        config.chunk * (matrix1.element_size() + matrix2.element_size()) + beta_by_head.element_size(),
+        v.element_size(),
+        elements=True,
+    )
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,
         None,
@@ -1347,23 +1354,20 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-            config.chunk * (matrix1.element_size() + matrix2.element_size()),
-            min(config.tile, config.padded(E)) * v.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {}
@@ -2757,9 +2761,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
+        walk = config.walk(
+            E,
+            config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
+            do.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             dS_ends,
             None,
@@ -2784,23 +2795,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-                config.chunk * (matrix2.element_size() + matrix1.element_size()),
-                min(config.tile, config.padded(E)) * do.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2816,9 +2824,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+        config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
+        do.element_size() + write1.element_size(),
+        elements=True,
+    )
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         dS_starts,
         dS_last,
         dS_borders,
@@ -2843,23 +2858,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size()),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"alpha", "k", "q"}:
@@ -2906,7 +2918,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E)),
             num_stages=1,
-            maxnreg=config.registers_for(),
+            maxnreg=config.most,
         )
         launch(
             backward_read_1_others,
@@ -2948,7 +2960,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E)),
             num_stages=1,
-            maxnreg=config.registers_for(),
+            maxnreg=config.most,
         )
     alpha_extents = alpha_resets = alpha_sums = dS_borders = None
     gradients, initial = {}, {}

@@ -637,9 +637,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     lam_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(E, config.padded(D) * k.element_size(), lam_sums.element_size(), v.element_size())
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             S_ends,
             None,
@@ -659,12 +660,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * k.element_size(), min(config.tile, config.padded(E)) * v.element_size()
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             BLOCK=BLOCK,
             ROWS=config.padded(E),
             C=config.chunk,
@@ -672,9 +671,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -693,9 +692,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        E, config.padded(D) * (q.element_size() + k.element_size()), lam_sums.element_size(), v.element_size()
+    )
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,
         S_borders,
@@ -715,13 +717,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * (q.element_size() + k.element_size()),
-            min(config.tile, config.padded(E)) * v.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         BLOCK=BLOCK,
         ROWS=config.padded(E),
         C=config.chunk,
@@ -729,9 +728,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     lam_resets = None
     saved = {}
@@ -1080,9 +1079,12 @@ def triton_backward_whole(
     lam_extents = None
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(
+            E, config.padded(D) * q.element_size(), lam_sums.element_size(), do.element_size(), elements=True
+        )
         launch(
             backward_whole_ends,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             dS_ends,
             lam_sums,
@@ -1097,20 +1099,19 @@ def triton_backward_whole(
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * q.element_size(), 0, min(config.tile, config.padded(E)) * do.element_size()
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1825,9 +1826,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "k", "lam", "v"}:
         if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            walk = config.walk(
+                E, config.padded(D) * q.element_size(), lam_sums.element_size(), do.element_size(), elements=True
+            )
             launch(
                 backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+                (lay.sequences * parts * H * cdiv(E, walk.tile),),
                 None,
                 dS_ends,
                 lam_sums,
@@ -1846,20 +1850,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 D=D,
                 E=E,
                 block_d=min(config.slice, config.padded(D)),
-                block_e=min(config.tile, config.padded(E)),
+                block_e=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * q.element_size(), 0, min(config.tile, config.padded(E)) * do.element_size()
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
@@ -1887,9 +1890,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dS_first is not None or parts > 1 or exchange is not None
             else None
         )
+        walk = config.walk(
+            D,
+            config.padded(E) * (do.element_size() + v.element_size()),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(),
+            q.element_size() + k.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             S_starts,
             S_last,
             lam_sums,
@@ -1911,22 +1921,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(E) * (do.element_size() + v.element_size()),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if needs & {"S", "k", "lam", "v"}:
         if parts > 1 or exchange is not None:
@@ -1938,9 +1945,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        walk = config.walk(
+            E,
+            config.padded(D) * (k.element_size() + q.element_size()),
+            lam_sums.element_size() + config.chunk * matrix2.element_size(),
+            do.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             dS_starts,
             dS_last,
             lam_sums,
@@ -1959,22 +1973,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (k.element_size() + q.element_size()),
-                config.chunk * matrix2.element_size(),
-                min(config.tile, config.padded(E)) * do.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix2 = None
     if needs & {"lam"}:
@@ -1985,9 +1996,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
+        walk = config.walk(
+            D,
+            config.padded(E) * (v.element_size() + do.element_size()),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(),
+            k.element_size() + q.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
             lam_sums,
             lam_resets,
@@ -2008,22 +2026,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(E) * (v.element_size() + do.element_size()),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix1 = None
     gradients, initial = {}, {}

@@ -512,9 +512,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_starts = S_first
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(E, config.padded(D) * k.element_size(), 0, v.element_size())
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             S_ends,
             None,
@@ -532,12 +533,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * k.element_size(), min(config.tile, config.padded(E)) * v.element_size()
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             BLOCK=BLOCK,
             ROWS=config.padded(E),
             C=config.chunk,
@@ -545,9 +544,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True),))
@@ -560,9 +559,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
+    walk = config.walk(E, config.padded(D) * (q.element_size() + k.element_size()), 0, v.element_size())
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,
         S_borders,
@@ -580,13 +580,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * (q.element_size() + k.element_size()),
-            min(config.tile, config.padded(E)) * v.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         BLOCK=BLOCK,
         ROWS=config.padded(E),
         C=config.chunk,
@@ -594,9 +591,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     saved = {}
     if jointly:
@@ -870,9 +867,10 @@ def triton_backward_whole(
     k = aligned(k)
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(E, config.padded(D) * q.element_size(), 0, do.element_size())
         launch(
             backward_whole_ends,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             dS_ends,
             do,
@@ -885,20 +883,18 @@ def triton_backward_whole(
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * q.element_size(), min(config.tile, config.padded(E)) * do.element_size()
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, lay, parts, False),))
@@ -1328,9 +1324,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "k", "v"}:
         if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            walk = config.walk(E, config.padded(D) * q.element_size(), 0, do.element_size())
             launch(
                 backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+                (lay.sequences * parts * H * cdiv(E, walk.tile),),
                 None,
                 dS_ends,
                 k,
@@ -1346,20 +1343,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 D=D,
                 E=E,
                 block_d=min(config.slice, config.padded(D)),
-                block_e=min(config.tile, config.padded(E)),
+                block_e=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                STAGES=config.stages_for(
-                    config.padded(D) * q.element_size(), min(config.tile, config.padded(E)) * do.element_size()
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, lay, parts, False),))
@@ -1370,9 +1365,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dS_first is not None or parts > 1 or exchange is not None
             else None
         )
+        walk = config.walk(D, config.padded(E) * (do.element_size() + v.element_size()), 0, k.element_size())
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             S_starts,
             S_last,
             do,
@@ -1388,21 +1384,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(E) * (do.element_size() + v.element_size()),
-                min(config.tile, config.padded(D)) * k.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     S_last = None
     if needs & {"S", "k", "v"}:
@@ -1415,9 +1408,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        walk = config.walk(E, config.padded(D) * (k.element_size() + q.element_size()), 0, do.element_size())
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             dS_starts,
             dS_last,
             k,
@@ -1433,27 +1427,25 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * (k.element_size() + q.element_size()),
-                min(config.tile, config.padded(E)) * do.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if needs & {"k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        walk = config.walk(D, config.padded(E) * (v.element_size() + do.element_size()), 0, q.element_size())
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
             v,
             *strides(v, H),
@@ -1468,21 +1460,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(E) * (v.element_size() + do.element_size()),
-                min(config.tile, config.padded(D)) * q.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     gradients, initial = {}, {}
     if "q" in needs:

@@ -546,9 +546,10 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        walk = config.walk(D, 0, lam_sums.element_size(), u.element_size())
         launch(
             x_system_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             None,
             H__ends,
             p,
@@ -563,27 +564,28 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(0, min(config.tile, config.padded(D)) * u.element_size()),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     H__ends = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
+    walk = config.walk(D, config.padded(D) * p.element_size(), lam_sums.element_size(), u.element_size())
     launch(
         x_system_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+        (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts,
         H__last,
         p,
@@ -598,20 +600,18 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         lay.length(parts),
         D=D,
         block_d=min(config.slice, config.padded(D)),
-        block_d_kept=min(config.tile, config.padded(D)),
+        block_d_kept=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * p.element_size(), min(config.tile, config.padded(D)) * u.element_size()
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     lam_resets = None
     saved = {}
@@ -1364,9 +1364,12 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+            walk = config.walk(
+                D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size(), elements=True
+            )
             launch(
                 x_system_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+                (lay.sequences * parts * H * cdiv(D, walk.tile),),
                 None,
                 dH_ends,
                 u,
@@ -1385,20 +1388,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 lay.length(parts),
                 D=D,
                 block_d=min(config.slice, config.padded(D)),
-                block_d_kept=min(config.tile, config.padded(D)),
+                block_d_kept=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * dy.element_size(), 0, min(config.tile, config.padded(D)) * p.element_size()
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
@@ -1409,9 +1411,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             if dH_first is not None or parts > 1
             else None
         )
+        walk = config.walk(
+            D,
+            config.padded(D) * dy.element_size(),
+            lam_sums.element_size(),
+            p.element_size() + u.element_size(),
+            elements=True,
+        )
         launch(
             x_system_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             H__starts,
             H__last,
             lam_sums,
@@ -1428,22 +1437,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * dy.element_size(),
-                0,
-                min(config.tile, config.padded(D)) * (p.element_size() + u.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1457,9 +1463,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         dH_last = (
             some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
         )
+        walk = config.walk(
+            D,
+            config.padded(D) * dy.element_size(),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(),
+            u.element_size() + p.element_size(),
+            elements=True,
+        )
         launch(
             x_system_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dH_starts,
             dH_last,
             u,
@@ -1478,22 +1491,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * dy.element_size(),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (u.element_size() + p.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1528,9 +1538,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
+        walk = config.walk(
+            D,
+            config.padded(D) * (u.element_size() + p.element_size()),
+            lam_sums.element_size() + config.chunk * matrix2.element_size(),
+            dy.element_size() + du_1.element_size(),
+            elements=True,
+        )
         launch(
             x_system_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dH_starts,
             lam_sums,
             lam_resets,
@@ -1549,22 +1566,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (u.element_size() + p.element_size()),
-                config.chunk * matrix2.element_size(),
-                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}

@@ -890,9 +890,10 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        walk = config.walk(D, 0, lam_sums.element_size() + beta_by_head.element_size(), k.element_size())
         launch(
             x_system_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             None,
             H__ends,
             p,
@@ -908,27 +909,30 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(0, min(config.tile, config.padded(D)) * k.element_size()),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        D, config.padded(D) * p.element_size(), lam_sums.element_size() + beta_by_head.element_size(), k.element_size()
+    )
     launch(
         x_system_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+        (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts,
         H__last,
         p,
@@ -944,20 +948,18 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         lay.length(parts),
         D=D,
         block_d=min(config.slice, config.padded(D)),
-        block_d_kept=min(config.tile, config.padded(D)),
+        block_d_kept=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * p.element_size(), min(config.tile, config.padded(D)) * k.element_size()
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     lam_resets = None
     saved = {}
@@ -1747,9 +1749,12 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+            walk = config.walk(
+                D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size(), elements=True
+            )
             launch(
                 x_system_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+                (lay.sequences * parts * H * cdiv(D, walk.tile),),
                 None,
                 dH_ends,
                 lam_sums,
@@ -1768,20 +1773,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 lay.length(parts),
                 D=D,
                 block_d=min(config.slice, config.padded(D)),
-                block_d_kept=min(config.tile, config.padded(D)),
+                block_d_kept=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * dy.element_size(), 0, min(config.tile, config.padded(D)) * p.element_size()
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
@@ -1792,9 +1796,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             if dH_first is not None or parts > 1
             else None
         )
+        walk = config.walk(
+            D,
+            config.padded(D) * dy.element_size(),
+            lam_sums.element_size() + beta_by_head.element_size(),
+            p.element_size() + k.element_size(),
+            elements=True,
+        )
         launch(
             x_system_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             H__starts,
             H__last,
             lam_sums,
@@ -1812,22 +1823,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * dy.element_size(),
-                0,
-                min(config.tile, config.padded(D)) * (p.element_size() + k.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
@@ -1836,9 +1844,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H"} else None
+        walk = config.walk(
+            D,
+            config.padded(D) * (k.element_size() + dy.element_size()),
+            lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
+            p.element_size(),
+            elements=True,
+        )
         launch(
             x_system_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dH_starts,
             dH_last,
             lam_sums,
@@ -1857,22 +1872,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (k.element_size() + dy.element_size()),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * p.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1913,9 +1925,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
+        walk = config.walk(
+            D,
+            config.padded(D) * p.element_size(),
+            lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix2.element_size(),
+            k.element_size() + dy.element_size() + dk_1.element_size(),
+            elements=True,
+        )
         launch(
             x_system_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dH_starts,
             k,
             *strides(k, H),
@@ -1937,22 +1956,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * p.element_size(),
-                config.chunk * matrix2.element_size(),
-                min(config.tile, config.padded(D)) * (k.element_size() + dy.element_size() + dk_1.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     beta_by_head = dk_1 = matrix2 = None
     gradients, initial = {}, {}
@@ -2482,9 +2498,15 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     lam_extents = None
     if parts > 1:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(
+            E,
+            config.padded(D) * k.element_size(),
+            lam_sums.element_size() + beta_by_head.element_size(),
+            v.element_size(),
+        )
         launch(
             o_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             S_ends,
             x,
@@ -2503,29 +2525,33 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * k.element_size(), min(config.tile, config.padded(E)) * v.element_size()
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if parts > 1:
         S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     S_ends = None
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (x.element_size() + k.element_size()),
+        lam_sums.element_size() + beta_by_head.element_size(),
+        v.element_size(),
+    )
     launch(
         o_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,
         x,
@@ -2544,21 +2570,18 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * (x.element_size() + k.element_size()),
-            min(config.tile, config.padded(E)) * v.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     lam_resets = None
     saved = {}
@@ -3231,9 +3254,12 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     if needs & {"S", "beta", "k", "lam", "v"}:
         if parts > 1:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            walk = config.walk(
+                E, config.padded(D) * x.element_size(), lam_sums.element_size(), dy.element_size(), elements=True
+            )
             launch(
                 o_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+                (lay.sequences * parts * H * cdiv(E, walk.tile),),
                 None,
                 dS_ends,
                 lam_sums,
@@ -3253,20 +3279,19 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 D=D,
                 E=E,
                 block_d=min(config.slice, config.padded(D)),
-                block_e=min(config.tile, config.padded(E)),
+                block_e=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * x.element_size(), 0, min(config.tile, config.padded(E)) * dy.element_size()
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -3278,9 +3303,16 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             if dS_first is not None or parts > 1
             else None
         )
+        walk = config.walk(
+            D,
+            config.padded(E) * (dy.element_size() + v.element_size()),
+            lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
+            x.element_size() + k.element_size(),
+            elements=True,
+        )
         launch(
             o_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             S_starts,
             S_last,
             lam_sums,
@@ -3303,22 +3335,19 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(E) * (dy.element_size() + v.element_size()),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (x.element_size() + k.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix1 = None
     if needs & {"S", "beta", "k", "lam", "v"}:
@@ -3328,9 +3357,16 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        walk = config.walk(
+            E,
+            config.padded(D) * (k.element_size() + x.element_size()),
+            lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix2.element_size(),
+            dy.element_size(),
+            elements=True,
+        )
         launch(
             o_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             dS_starts,
             dS_last,
             lam_sums,
@@ -3350,22 +3386,19 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (k.element_size() + x.element_size()),
-                config.chunk * matrix2.element_size(),
-                min(config.tile, config.padded(E)) * dy.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix2 = None
     if needs & {"lam"}:
@@ -3379,9 +3412,16 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         S_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
+        walk = config.walk(
+            D,
+            config.padded(E) * (v.element_size() + dy.element_size()),
+            lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix3.element_size(),
+            k.element_size() + x.element_size(),
+            elements=True,
+        )
         launch(
             o_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
             lam_sums,
             lam_resets,
@@ -3404,22 +3444,19 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(E) * (v.element_size() + dy.element_size()),
-                config.chunk * matrix3.element_size(),
-                min(config.tile, config.padded(D)) * (k.element_size() + x.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     beta_by_head = matrix3 = None
     gradients, initial = {}, {}

@@ -827,9 +827,10 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        walk = config.walk(D, 0, lam_sums.element_size(), u.element_size())
         launch(
             o2_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             None,
             H__ends,
             q,
@@ -844,27 +845,28 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(0, min(config.tile, config.padded(D)) * u.element_size()),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
+    walk = config.walk(D, config.padded(D) * q.element_size(), lam_sums.element_size(), u.element_size())
     launch(
         o2_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+        (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts,
         H__last,
         q,
@@ -879,20 +881,18 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         lay.length(parts),
         D=D,
         block_d=min(config.slice, config.padded(D)),
-        block_d_kept=min(config.tile, config.padded(D)),
+        block_d_kept=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * q.element_size(), min(config.tile, config.padded(D)) * u.element_size()
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     lam_resets = None
     saved = {}
@@ -1662,9 +1662,12 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+            walk = config.walk(
+                D, config.padded(D) * dy.element_size(), lam_sums.element_size(), q.element_size(), elements=True
+            )
             launch(
                 o2_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+                (lay.sequences * parts * H * cdiv(D, walk.tile),),
                 None,
                 dH_ends,
                 u,
@@ -1683,20 +1686,19 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 lay.length(parts),
                 D=D,
                 block_d=min(config.slice, config.padded(D)),
-                block_d_kept=min(config.tile, config.padded(D)),
+                block_d_kept=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * dy.element_size(), 0, min(config.tile, config.padded(D)) * q.element_size()
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1708,9 +1710,16 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             if dH_first is not None or parts > 1
             else None
         )
+        walk = config.walk(
+            D,
+            config.padded(D) * dy.element_size(),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(),
+            q.element_size() + u.element_size(),
+            elements=True,
+        )
         launch(
             o2_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             H__starts,
             H__last,
             lam_sums,
@@ -1729,22 +1738,19 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * dy.element_size(),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (q.element_size() + u.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1758,9 +1764,16 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         dH_last = (
             some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
         )
+        walk = config.walk(
+            D,
+            config.padded(D) * dy.element_size(),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(),
+            u.element_size() + q.element_size(),
+            elements=True,
+        )
         launch(
             o2_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dH_starts,
             dH_last,
             u,
@@ -1779,22 +1792,19 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * dy.element_size(),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (u.element_size() + q.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1829,9 +1839,16 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
+        walk = config.walk(
+            D,
+            config.padded(D) * (u.element_size() + q.element_size()),
+            config.chunk * matrix2.element_size() + lam_sums.element_size(),
+            dy.element_size() + du_1.element_size(),
+            elements=True,
+        )
         launch(
             o2_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dH_starts,
             dy,
             *strides(dy, H),
@@ -1850,22 +1867,19 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (u.element_size() + q.element_size()),
-                config.chunk * matrix2.element_size(),
-                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
@@ -2062,9 +2076,10 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        walk = config.walk(D, 0, lam_sums.element_size(), u.element_size())
         launch(
             o3_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             None,
             H__ends,
             x,
@@ -2079,27 +2094,28 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(0, min(config.tile, config.padded(D)) * u.element_size()),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
+    walk = config.walk(D, config.padded(D) * x.element_size(), lam_sums.element_size(), u.element_size())
     launch(
         o3_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+        (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts,
         H__last,
         x,
@@ -2114,20 +2130,18 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         lay.length(parts),
         D=D,
         block_d=min(config.slice, config.padded(D)),
-        block_d_kept=min(config.tile, config.padded(D)),
+        block_d_kept=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * x.element_size(), min(config.tile, config.padded(D)) * u.element_size()
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     lam_resets = None
     saved = {}
@@ -2902,9 +2916,12 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+            walk = config.walk(
+                D, config.padded(D) * dy.element_size(), lam_sums.element_size(), x.element_size(), elements=True
+            )
             launch(
                 o3_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+                (lay.sequences * parts * H * cdiv(D, walk.tile),),
                 None,
                 dH_ends,
                 u,
@@ -2923,20 +2940,19 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 lay.length(parts),
                 D=D,
                 block_d=min(config.slice, config.padded(D)),
-                block_d_kept=min(config.tile, config.padded(D)),
+                block_d_kept=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * dy.element_size(), 0, min(config.tile, config.padded(D)) * x.element_size()
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2948,9 +2964,16 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             if dH_first is not None or parts > 1
             else None
         )
+        walk = config.walk(
+            D,
+            config.padded(D) * dy.element_size(),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(),
+            x.element_size() + u.element_size(),
+            elements=True,
+        )
         launch(
             o3_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             H__starts,
             H__last,
             lam_sums,
@@ -2969,22 +2992,19 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * dy.element_size(),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (x.element_size() + u.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -2998,9 +3018,16 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         dH_last = (
             some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
         )
+        walk = config.walk(
+            D,
+            config.padded(D) * dy.element_size(),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(),
+            u.element_size() + x.element_size(),
+            elements=True,
+        )
         launch(
             o3_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dH_starts,
             dH_last,
             u,
@@ -3019,22 +3046,19 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * dy.element_size(),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (u.element_size() + x.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -3069,9 +3093,16 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
+        walk = config.walk(
+            D,
+            config.padded(D) * (u.element_size() + x.element_size()),
+            config.chunk * matrix2.element_size() + lam_sums.element_size(),
+            dy.element_size() + du_1.element_size(),
+            elements=True,
+        )
         launch(
             o3_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dH_starts,
             dy,
             *strides(dy, H),
@@ -3090,22 +3121,19 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             lay.length(parts),
             D=D,
             block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
+            block_d_kept=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (u.element_size() + x.element_size()),
-                config.chunk * matrix2.element_size(),
-                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}

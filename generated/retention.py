@@ -656,9 +656,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     gamma_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(E, config.padded(D) * k.element_size(), gamma_sums.element_size(), v.element_size())
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             S_ends,
             None,
@@ -678,12 +679,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * k.element_size(), min(config.tile, config.padded(E)) * v.element_size()
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             BLOCK=BLOCK,
             ROWS=config.padded(E),
             C=config.chunk,
@@ -691,9 +690,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -720,9 +719,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        E, config.padded(D) * (q.element_size() + k.element_size()), gamma_sums.element_size(), v.element_size()
+    )
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,
         S_borders,
@@ -742,13 +744,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        STAGES=config.stages_for(
-            config.padded(D) * (q.element_size() + k.element_size()),
-            min(config.tile, config.padded(E)) * v.element_size(),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
         BLOCK=BLOCK,
         ROWS=config.padded(E),
         C=config.chunk,
@@ -756,9 +755,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     gamma_resets = None
     saved = {}
@@ -1109,9 +1108,12 @@ def triton_backward_whole(
     gamma_extents = None
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(
+            E, config.padded(D) * q.element_size(), gamma_sums.element_size(), do.element_size(), elements=True
+        )
         launch(
             backward_whole_ends,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             dS_ends,
             gamma_sums,
@@ -1126,20 +1128,19 @@ def triton_backward_whole(
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * q.element_size(), 0, min(config.tile, config.padded(E)) * do.element_size()
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1854,9 +1855,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "gamma", "k", "v"}:
         if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            walk = config.walk(
+                E, config.padded(D) * q.element_size(), gamma_sums.element_size(), do.element_size(), elements=True
+            )
             launch(
                 backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+                (lay.sequences * parts * H * cdiv(E, walk.tile),),
                 None,
                 dS_ends,
                 k,
@@ -1875,20 +1879,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 D=D,
                 E=E,
                 block_d=min(config.slice, config.padded(D)),
-                block_e=min(config.tile, config.padded(E)),
+                block_e=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * q.element_size(), 0, min(config.tile, config.padded(E)) * do.element_size()
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
@@ -1916,9 +1919,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dS_first is not None or parts > 1 or exchange is not None
             else None
         )
+        walk = config.walk(
+            D,
+            config.padded(E) * (do.element_size() + v.element_size()),
+            gamma_sums.element_size() + config.chunk * matrix1.element_size(),
+            q.element_size() + k.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             S_starts,
             S_last,
             gamma_sums,
@@ -1940,22 +1950,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(E) * (do.element_size() + v.element_size()),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     if needs & {"S", "gamma", "k", "v"}:
         if parts > 1 or exchange is not None:
@@ -1969,9 +1976,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        walk = config.walk(
+            E,
+            config.padded(D) * (k.element_size() + q.element_size()),
+            gamma_sums.element_size() + config.chunk * matrix2.element_size(),
+            do.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             dS_starts,
             dS_last,
             k,
@@ -1990,22 +2004,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (k.element_size() + q.element_size()),
-                config.chunk * matrix2.element_size(),
-                min(config.tile, config.padded(E)) * do.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix2 = None
     if needs & {"gamma"}:
@@ -2016,9 +2027,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
+        walk = config.walk(
+            D,
+            config.padded(E) * (v.element_size() + do.element_size()),
+            gamma_sums.element_size() + config.chunk * matrix1.element_size(),
+            k.element_size() + q.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
             gamma_sums,
             gamma_resets,
@@ -2039,22 +2057,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(E) * (v.element_size() + do.element_size()),
-                config.chunk * matrix1.element_size(),
-                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix1 = None
     gradients, initial = {}, {}

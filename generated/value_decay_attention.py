@@ -1088,9 +1088,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     beta_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        walk = config.walk(
+            E, config.padded(D) * k.element_size(), 0, beta_sums.element_size() + scaled1.element_size(), elements=True
+        )
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             None,
             S_ends,
             intra1,
@@ -1108,22 +1111,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=False,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * k.element_size(),
-                0,
-                min(config.tile, config.padded(E)) * (beta_sums.element_size() + scaled1.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -1149,9 +1149,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
+    walk = config.walk(
+        E,
+        config.padded(D) * (q.element_size() + k.element_size()),
+        0,
+        intra1.element_size() + beta_sums.element_size() + scaled1.element_size(),
+        elements=True,
+    )
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,
         intra1,
@@ -1169,23 +1176,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
-        block_e=min(config.tile, config.padded(E)),
+        block_e=walk.tile,
         YIELD=True,
-        WARPS=config.warps,
-        **config.buffers(
-            config.padded(D) * (q.element_size() + k.element_size()),
-            0,
-            min(config.tile, config.padded(E))
-            * (intra1.element_size() + beta_sums.element_size() + scaled1.element_size()),
-        ),
+        WARPS=walk.warps,
+        STAGES=walk.stages,
+        PRODUCTS=walk.products,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=walk.warps,
         num_stages=2,
-        maxnreg=config.registers_for(),
+        maxnreg=walk.registers,
     )
     beta_resets = beta_sums = intra1 = scaled1 = None
     saved = {}
@@ -2997,9 +3000,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dS_first is not None or parts > 1 or exchange is not None
             else None
         )
+        walk = config.walk(
+            E,
+            config.padded(D) * (q.element_size() + k.element_size()),
+            0,
+            do.element_size() + beta_sums.element_size() + intra1.element_size() + v.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             S_starts,
             S_last,
             do,
@@ -3021,23 +3031,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (q.element_size() + k.element_size()),
-                0,
-                min(config.tile, config.padded(E))
-                * (do.element_size() + beta_sums.element_size() + intra1.element_size() + v.element_size()),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     intra1 = None
     if needs & {"q"}:
@@ -3169,9 +3175,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "beta", "k", "v"}:
         if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            walk = config.walk(
+                E, config.padded(D) * q.element_size(), 0, beta_sums.element_size() + do.element_size(), elements=True
+            )
             launch(
                 backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+                (lay.sequences * parts * H * cdiv(E, walk.tile),),
                 None,
                 dS_ends,
                 beta_sums,
@@ -3196,22 +3205,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 D=D,
                 E=E,
                 block_d=min(config.slice, config.padded(D)),
-                block_e=min(config.tile, config.padded(E)),
+                block_e=walk.tile,
                 YIELD=False,
-                WARPS=config.warps,
-                **config.buffers(
-                    config.padded(D) * q.element_size(),
-                    0,
-                    min(config.tile, config.padded(E)) * (beta_sums.element_size() + do.element_size()),
-                ),
+                WARPS=walk.warps,
+                STAGES=walk.stages,
+                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=walk.warps,
                 num_stages=2,
-                maxnreg=config.registers_for(),
+                maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
@@ -3231,9 +3237,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 )
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        walk = config.walk(
+            D,
+            config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
+            config.chunk * matrix1.element_size(),
+            k.element_size(),
+        )
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             S_starts,
             scaled1,
             k,
@@ -3249,21 +3261,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
-                min(config.tile, config.padded(D)) * k.element_size() + config.chunk * matrix1.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"S", "beta", "k", "v"}:
@@ -3278,9 +3287,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         S_out_ = some.new_empty((B, H, lay.chunks, E), dtype=torch.float32)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        walk = config.walk(
+            E,
+            config.padded(D) * (k.element_size() + q.element_size()),
+            0,
+            beta_sums.element_size()
+            + v.element_size()
+            + intra2.element_size()
+            + S_late_0.element_size()
+            + do.element_size(),
+            elements=True,
+        )
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, walk.tile),),
             dS_starts,
             dS_last,
             beta_sums,
@@ -3305,29 +3325,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
+            block_e=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            **config.buffers(
-                config.padded(D) * (k.element_size() + q.element_size()),
-                0,
-                min(config.tile, config.padded(E))
-                * (
-                    beta_sums.element_size()
-                    + v.element_size()
-                    + intra2.element_size()
-                    + S_late_0.element_size()
-                    + do.element_size()
-                ),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
+            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     S_late_0 = intra2 = None
     if needs & {"beta"}:
@@ -3398,9 +3408,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     beta_extents = None
     if needs & {"k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        walk = config.walk(
+            D,
+            config.padded(E) * (scaled3.element_size() + scaled4.element_size()),
+            config.chunk * matrix2.element_size(),
+            q.element_size(),
+        )
         launch(
             backward_sweep_4,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
             scaled3,
             q,
@@ -3416,21 +3432,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
+            block_d=walk.tile,
             YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(E) * (scaled3.element_size() + scaled4.element_size()),
-                min(config.tile, config.padded(D)) * q.element_size() + config.chunk * matrix2.element_size(),
-            ),
+            WARPS=walk.warps,
+            STAGES=walk.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=walk.warps,
             num_stages=2,
-            maxnreg=config.registers_for(),
+            maxnreg=walk.registers,
         )
     beta_resets = beta_sums = matrix2 = scaled3 = scaled4 = None
     gradients, initial = {}, {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,11 +24,11 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-BUFFERS = (
-    104 * 1024
-)  # bytes that a program may fill with what comes ahead, on GPUs with 228 KiB of shared memory for two
+# Bytes that a program may fill with what comes ahead, on GPUs with 228 KiB of shared memory for two: with two numbers of a step.
+BUFFERS = 104 * 1024 + 512
 REGISTERS = 65536  # of a multiprocessor
 QUEUES, QUEUE = 4, 48 * 1024  # programs of a multiprocessor that take chunks one after the other, and bytes of each
+Loaded = tuple[int, int, int]  # bytes, as `Config.walk` has them
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -37,6 +37,20 @@ def processors() -> int:
     if not torch.cuda.is_initialized():
         return 1
     return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How a walk is launched: the width of the state tile, warps, chunks under way at once, whether elements of tiles are
+    `products` with the identity, programs that a multiprocessor is to hold, and the most registers that a thread may have, None
+    for as many as the assembler gives it."""
+
+    tile: int
+    warps: int
+    stages: int
+    products: bool
+    programs: int
+    registers: int | None
 
 
 @dataclass(frozen=True)
@@ -78,33 +92,58 @@ class Config:
         """Do so many programs on a multiprocessor have buffers for so many chunks?"""
         return self.chunk * (chunks * whole + (chunks - 1) * others) <= 2 * BUFFERS // programs
 
-    def buffers(self, whole: int, matrices: int, tiles: int, programs: int = 2) -> dict[str, int | bool]:
-        """The same, of a walk that needs elements of tiles, which are so many bytes and are matrices apart from: PRODUCTS where
-        products make them, which take tiles from their buffers, as these fit for three chunks, or for as many as there are of
-        other buffers."""
-        stages = self.stages_for(whole, matrices + tiles, programs)
-        if self.exact or not self._fit(min(3, stages), whole + tiles, matrices, programs):
-            return {"STAGES": stages, "PRODUCTS": False}
-        return {"STAGES": self.stages_for(whole + tiles, matrices, programs), "PRODUCTS": True}
+    def walk(
+        self,
+        size: int | None,
+        whole: int,
+        matrices: int,
+        channel: int,
+        elements: bool = False,
+        programs: int = 2,
+    ) -> Walk:
+        """The launch of a walk over tiles of a dim of this size (None without), where a multiprocessor is to hold so many of its
+        programs. For each step it loads `whole` bytes of tiles along axes that it has whole, `matrices` of matrices over the
+        steps of a chunk and of numbers, and of tiles `channel` for each of their channels, of which it needs `elements`, or not.
 
-    def by_read(self, loaded: Sequence[int], *each: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
-        """The launches of a walk that makes several reads: READ, and what it loads, as `buffers` has it. One for all, if three
-        chunks of two programs fit (where they do, two walks of dims of 128 take 1.05 to 1.2 times as long, and where not, one
-        takes 1.05 to 1.5 times as long as two), or one for each."""
-        whole, *others = loaded
-        return [(0, loaded)] if self._fit(3, whole, sum(others)) else [*enumerate(each, 1)]
+        Where two programs don't have buffers for two chunks, one has a multiprocessor, with a tile and warps for two.
+        """
+        tile, warps = self.tile, self.warps
+        if size is not None:
+            tile = min(tile, self.padded(size))
+            full = self.chunk * (2 * whole + matrices + tile * channel) >= BUFFERS
+            if (
+                full and programs == 2 and not self.exact and cdiv(size, tile) % 2 == 0
+            ):  # as many sums by tiles and warps
+                tile, warps, programs = 2 * tile, 2 * warps, 1
+        tiles = tile * channel
+        stages = self.stages_for(whole, matrices + tiles, programs)
+        products = elements and not self.exact and self._fit(min(3, stages), whole + tiles, matrices, programs)
+        if products:
+            stages = self.stages_for(whole + tiles, matrices, programs)
+        registers = self.most if programs <= 2 else REGISTERS // (32 * warps * programs)
+        return Walk(tile, warps, stages, products, programs, registers)
+
+    def by_read(
+        self, size: int | None, loaded: Loaded, *each: Loaded, elements: bool = False
+    ) -> list[tuple[int, Walk]]:
+        """READ of each launch of a walk that makes several reads, and how it is launched, of bytes as `walk` has them. One for
+        all, if three chunks of two programs fit: where they do, two walks of dims of 128 take 1.05 to 1.2 times as long, and
+        where they don't, one takes up to 1.5 times as long as two. Or one for each."""
+        whole, matrices, channel = loaded
+        tiles = channel * (self.tile if size is None else min(self.tile, self.padded(size)))
+        launches = [(0, loaded)] if self._fit(3, whole, matrices + tiles) else [*enumerate(each, 1)]
+        return [(read, self.walk(size, *x, elements=elements)) for read, x in launches]
 
     def crowd(self, whole: int, slim: bool = True) -> int:
         """How many programs a multiprocessor is to hold of a walk that makes what parts leave and the matrices of their maps, of
         states with an axis of such a width whole: four have the registers that two of other walks have, if it is `slim`."""
         return 4 if slim and whole <= 128 and not self.exact else 2
 
-    def registers_for(self, programs: int = 2) -> int | None:
-        """The most registers that a thread may have, for so many programs of a walk on a multiprocessor; None for as many as the
-        assembler gives it. Told nothing, that gives a long kernel of float32 products 32, and spills the rest."""
-        if self.exact:
-            return 255
-        return None if programs <= 2 else REGISTERS // (32 * self.warps * programs)
+    @property
+    def most(self) -> int | None:
+        """The most registers that a thread of a kernel may have which wants them all. Told nothing, the assembler gives a long
+        kernel of float32 products 32, and spills the rest."""
+        return 255 if self.exact else None
 
     def queued(self, loaded: int, chunk: int) -> int:
         """How many chunks are under way at once in a program that takes one after the other, of so many bytes for each step."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..adjoint import gradient_name
-from ..ir import ZERO, Node, dim_of, leaf, rename, terms_of, walk
+from ..ir import ROW, ZERO, Node, dim_of, leaf, rename, terms_of, walk
 from ..log_decay import log_of
 from ..pipeline import Compiled
 from ..print_nodes import NodePrinter, Torch
@@ -753,7 +753,7 @@ class Host:
 
     def _block(self, kernel: Kernel, axis: str) -> str:
         if axis == kernel.tiled:
-            return self._tile(axis, kernel.reads)
+            return "walk.tile" if kernel.walks and not kernel.whole else self._tile(axis, kernel.reads)
         whole = f"config.padded({size_name(dim_of(axis))})"
         return f"min(config.slice, {whole})" if kernel.walks and not kernel.whole else whole
 
@@ -763,16 +763,22 @@ class Host:
         if kernel.others:
             return [*self._launched(kernel, ends, block, True), *self._launched(kernel, ends, block, False)]
         lines = self._launched(kernel, ends, block)
-        if ends and kernel.inner is not None:
-            (name,) = (a.name.removesuffix("_linear") for a in kernel.arguments if a.name.endswith("_linear"))
-            slim = "" if kernel.slim else ", slim=False"
-            crowd = f"crowd = config.crowd(config.padded({size_name(dim_of(kernel.inner))}){slim})"
-            before = [crowd, f"for ends, linear in by_launch({name}_ends, {name}_linear, crowd):"]
-        elif kernel.apart and not ends:
-            each = ", ".join(f"({self._loaded(kernel, only=needed)})" for needed in kernel.apart)
-            before = [f"for read, loaded in config.by_read(({self._loaded(kernel)}), {each}):"]
-        else:
+        if not kernel.walks or kernel.whole:
             return lines
+        size = "None" if kernel.tiled is None else size_name(dim_of(kernel.tiled))
+        more = ", elements=True" if kernel.products else ""
+        if kernel.apart and not ends:
+            each = ", ".join(f"({self._loaded(kernel, only=x)})" for x in (None, *kernel.apart))
+            before = [f"for read, walk in config.by_read({size}, {each}{more}):"]
+        else:
+            if ends and kernel.inner is not None:
+                slim = "" if kernel.slim else ", slim=False"
+                more += f", programs=config.crowd(config.padded({size_name(dim_of(kernel.inner))}){slim})"
+            walk = f"walk = config.walk({size}, {self._loaded(kernel, kernel.carried if ends else None)}{more})"
+            if not ends or kernel.inner is None:
+                return [walk, *lines]
+            (name,) = (a.name.removesuffix("_linear") for a in kernel.arguments if a.name.endswith("_linear"))
+            before = [walk, f"for ends, linear in by_launch({name}_ends, {name}_linear, walk.programs):"]
         return [*before, *(f"    {x}" for x in lines)]
 
     def _launched(self, kernel: Kernel, ends: bool, block: str, flat: bool | None = None) -> list[str]:
@@ -802,13 +808,11 @@ class Host:
         if kernel.whole:
             widths = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes]
             warps = f"warps_of(({', '.join(widths)}))"
-            loaded, _ = self._loaded(kernel).rsplit(", ", 1)
+            loaded = self._loaded(kernel).split(", ")[0]
             words += ["YIELD=True", f"WARPS={warps}", f"STAGES=stages_of({loaded}, 2 * {' * '.join(widths)})"]
         elif kernel.walks:
-            loaded = "*loaded" if kernel.apart and not ends else self._loaded(kernel, kernel.carried if ends else None)
-            loaded += ", programs=crowd" if crowded else ""
-            words += [f"YIELD={not ends}", "WARPS=config.warps"]
-            words += [f"**config.buffers({loaded})"] if kernel.products else [f"STAGES=config.stages_for({loaded})"]
+            words += [f"YIELD={not ends}", "WARPS=walk.warps", "STAGES=walk.stages"]
+            words += ["PRODUCTS=walk.products"] if kernel.products else []
             words += [f"READ={0 if ends else 'read'}"] if kernel.apart else []
         words += ["BLOCK=BLOCK"] if kernel.borders else []
         if kernel.rows:
@@ -816,15 +820,15 @@ class Host:
             words.append(f"ROWS=config.padded({size_name(dim_of(self.whole.rows))})")
         words += [] if kernel.walks else ["CHUNK=config.chunk"]
         if kernel.queues:
-            words.append(f"STAGES=config.queued({self._loaded(kernel).removesuffix(', 0')}, {chunk})")
+            words.append(f"STAGES=config.queued({self._loaded(kernel).split(', ')[0]}, {chunk})")
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         if not kernel.whole:
-            warps = "config.warps" if kernel.walks else "config.ahead"
+            warps = "walk.warps" if kernel.walks else "config.ahead"
         if block and not kernel.whole:
             wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
             warps = f"config.read_warps({', '.join(wholes)})" if kernel.reads and wholes else "4"
-        most = "config.registers" if kernel.few and not block else f"config.registers_for({'crowd' * crowded})"
+        most = "walk.registers" if kernel.walks else "config.registers" if kernel.few and not block else "config.most"
         most = "255" if kernel.queues else most  # as many as there are for each of 4 programs with 2 warps
         most = "" if kernel.whole else f" maxnreg={most},"
         places = f"*{lay}.walked, parts, {lay}.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
@@ -833,24 +837,25 @@ class Host:
         return [*lines, f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}", ")"]
 
     def _loaded(self, kernel: Kernel, only: frozenset[str] | None = None) -> str:
-        """How many bytes a walk loads for each step, perhaps of these alone: of tiles along the axes that it has whole, and of
-        others; these apart from matrices, where elements of some may be products."""
-        found: dict[tuple[int, str | None], list[str]] = {}
+        """How many bytes a kernel loads for each step, perhaps of these alone: of tiles along the axes that it has whole, of
+        matrices and numbers, and of each channel of other tiles."""
+        found: dict[str | None, list[str]] = {}
         for name, axis in kernel.loads:
-            if only is not None and name not in only:
-                continue
-            a = next(x for x in kernel.arguments if x.name == name)
-            place = 1 if axis is None else 0 if axis != kernel.tiled else 2 if kernel.products else 1
-            text = f"{self._passed(a, kernel, False).split(',')[0]}.element_size()"
-            found.setdefault((place, axis), []).append(text)
-        texts: list[list[str]] = [[], [], []]
-        for (place, axis), sizes in found.items():
+            if only is None or name in only:
+                a = next(x for x in kernel.arguments if x.name == name)
+                found.setdefault(axis, []).append(f"{self._passed(a, kernel, False).split(',')[0]}.element_size()")
+        texts: dict[str, list[str]] = {"whole": [], "matrices": [], "tiles": []}
+        for axis, sizes in found.items():
             each = f"({' + '.join(sizes)})" if len(sizes) > 1 else sizes[0]
-            if place:
-                texts[place].append(f"{'config.chunk' if axis is None else self._tile(axis)} * {each}")
+            if axis == ROW:
+                texts["matrices"] += sizes
+            elif axis is None:
+                texts["matrices"].append(f"config.chunk * {each}")
+            elif axis == kernel.tiled:
+                texts["tiles"] += sizes
             else:
-                texts[0].append(f"config.padded({size_name(dim_of(axis or ''))}) * {each}")
-        return ", ".join(" + ".join(x) or "0" for x in texts[: 3 if kernel.products else 2])
+                texts["whole"].append(f"config.padded({size_name(dim_of(axis))}) * {each}")
+        return ", ".join(" + ".join(x) or "0" for x in texts.values())
 
     def _passed(self, a: Argument, kernel: Kernel, ends: bool, block: str = "") -> str:
         x = a.source

@@ -46,7 +46,7 @@ class Kernel:
     others: tuple[
         str, ...
     ] = ()  # the lines of a second kernel, where it takes only chunks that are flat: for all others
-    loads: tuple[tuple[str, str | None], ...] = ()  # tiles that a walk loads: the argument, and the axis beside steps
+    loads: tuple[tuple[str, str | None], ...] = ()  # what a walk loads, as `_loads` has it
     heavy: bool = False  # does a walk load more than one that makes several reads should?
     inside: frozenset[str] = frozenset()  # decays of which a walk loads sums inside chunks
     replaces: tuple[str, ...] = ()  # decays whose sums it may replace: each program loads what it has of them alone
@@ -100,17 +100,16 @@ def _wide(a: Argument) -> bool:
 
 
 def _loads(tiles: Tiles) -> tuple[tuple[str, str | None], ...]:
-    """The tiles that a walk loads for a chunk: the argument, and the axis beside steps, None for a matrix over these."""
+    """What a walk loads for a chunk: the argument, and the axis beside steps, None for a matrix over these, ROW for numbers."""
     found: list[tuple[str, str | None]] = []
+    loaded = [key[:3] for key in tiles.loads]
     for a in tiles.arguments.values():
         if a.layout == "matrix":
             found.append((a.name, None))
-        elif _wide(a):
-            sums, loaded = a.name.removesuffix("_sums"), [key[:3] for key in tiles.loads]
-            often = (
-                sum(loaded.count((sums, "a", which)) for which in ("", "_before")) if a.name.endswith("_sums") else 1
-            )
-            found += [(a.name, a.axes[0])] * often
+        elif a.layout in ("step", "chunked") and not a.name.endswith("_resets") and (a.axes or a.layout == "chunked"):
+            sums, which = a.name.removesuffix("_sums"), ("", "_before")
+            often = sum(loaded.count((sums, "a", x)) for x in which) if a.name.endswith("_sums") else 1
+            found += [(a.name, a.axes[0] if a.axes else ROW)] * often
     return tuple(found)
 
 
@@ -119,7 +118,7 @@ def _heavy(tiles: Tiles, tiled: str | None) -> bool:
     float32: the limit was measured so."""
     steps, tile, dim = 32, 64, 128
     bits = 0
-    for name, axis in _loads(tiles):
+    for name, axis in (x for x in _loads(tiles) if x[1] != ROW):
         x = tiles.arguments[name].source
         wide = name.endswith("_sums") or (x is not None and x.attrs[0] == "intra")
         bits += steps * (steps if axis is None else tile if axis == tiled else dim) * (32 if wide else 16)
@@ -188,10 +187,12 @@ def sweep_kernel(
         setup.append("first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)")
     reads, shared = list(o.outputs), False
     yielded: dict[int, list[str]] = {}  # by the read that it needs
+    summed: dict[int, int] = {}  # the read that the lines need which make sums
     for border in o.sums:
-        for line, node in _store_sums(border, tiles, tiled, name_of):
+        for line, node, at in _store_sums(border, tiles, tiled, name_of):
             own_read = (n for n, x in enumerate(reads, 1) if products_of(node) <= products_of(o.outputs[x]))
-            yielded.setdefault(next(own_read, len(reads)), []).append(line)
+            summed[at] = next(own_read, len(reads))
+            yielded.setdefault(summed[at], []).append(line)
     for x, node in o.outputs.items():
         v = tiles.value(node)
         if not v.text.isidentifier():
@@ -210,6 +211,9 @@ def sweep_kernel(
     apart = len(yielded) > 1 and not shared and not sweep.solve
     blocks = {n: f"if YIELD and (READ == 0 or READ == {n}):" for n in yielded} if apart else {}
     if apart:
+        for at, n in summed.items():  # which the compiler makes wherever they stand, whether or not they are stored
+            tiles.lines[at] = f"if READ == 0 or READ == {n}:\n    {tiles.lines[at]}"
+        tiles.lines = "\n".join(tiles.lines).split("\n")
         for n, block in yielded.items():
             tiles.lines += [blocks[n], *(f"    {x}" for x in block)]
     elif yielded:
@@ -515,7 +519,7 @@ def prepare_kernel(
         False,
         tuple(parts),
         others=others,
-        loads=tuple(x for x in _loads(tiles) if x[1] is not None) if queues else (),
+        loads=tuple(x for x in _loads(tiles) if x[1] not in (None, ROW)) if queues else (),
         few=bool(parts) or (not queues and wide <= FEW),
         queues=queues,
     )
@@ -889,11 +893,11 @@ def _store_own(own: Own, tiles: Tiles, name_of: NameOf) -> None:
         tiles.lines.append(f"tl.store({target} + {place}, {what})  # {own.state}: own.{slot}, {side}s")
 
 
-def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> list[tuple[str, Node]]:
+def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> list[tuple[str, Node, int]]:
     """What the sweep sums for the gradient of a decay, for each of its tiles: made before all else, which frees registers. With
-    what each is the sum of."""
+    what each is the sum of, and the number of the line that makes it."""
     if sums.totals:
-        return [(_store_totals(sums, tiles, name_of), add(*sums.reads.values()))]
+        return [(_store_totals(sums, tiles, name_of), add(*sums.reads.values()), len(tiles.lines) - 1)]
     assert sums.ahead or not sums.own  # the kernel ahead sums what is inside a chunk
     found: dict[str, tuple[str, Node]] = {}
     for slot, node in sums.reads.items():
@@ -904,7 +908,7 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
         x = leaf("sums", f"{sums.state}.{slot}")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
         value = tiles.assign("sums", text, (ROW,)).text
-        lines.append((f"{_stored_sums(target, value, tiled)}  # {sums.state}: {slot}", node))
+        lines.append((f"{_stored_sums(target, value, tiled)}  # {sums.state}: {slot}", node, len(tiles.lines) - 1))
     return lines
 
 

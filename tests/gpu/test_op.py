@@ -1,6 +1,7 @@
 """An op on a GPU as users call it: packed sequences, head groups, compiled, in CUDA graphs, large, on other devices."""
 
 import dataclasses
+import sys
 
 import pytest
 import torch
@@ -72,9 +73,12 @@ def test_packed_calls_do_not_wait_for_the_device(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_by_inductor_it_gives_the_same(name):
+    """The same bits, unless one walk makes the backward pass: that needs states which a compiled graph doesn't keep."""
     for p in (problem(name, CASE), problem(name, CASE, lengths=LENGTHS)):
         eager, compiled = run(p), run(p, op=torch.compile(op_of(name), fullgraph=True))
-        assert [n for n in eager if not torch.equal(eager[n], compiled[n])] == []
+        assert misses(p, compiled) == {}
+        if not hasattr(sys.modules[op_of(name).__module__], "triton_backward_whole"):
+            assert [n for n in eager if not torch.equal(eager[n], compiled[n])] == []
 
 
 def test_opcheck_passes_for_triton():

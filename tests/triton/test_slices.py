@@ -1,6 +1,7 @@
 """Statements of walks, slice by slice; how many chunks come ahead; and the tiles of kernels that read at borders."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from triton_errors import compiled
@@ -85,31 +86,48 @@ def test_as_many_chunks_come_ahead_as_two_programs_have_buffers_for():
 
 def test_a_multiprocessor_holds_four_programs_that_make_matrices_of_parts_maps():
     config = launch.candidates(2, 128)[0]
-    assert (config.crowd(128), config.registers_for(4), config.registers_for()) == (4, 128, None)
-    assert [config.stages_for(whole, 192, 4) for whole in (256, 512)] == [4, 2]
-    assert config.crowd(128, slim=False) == 2  # decays for each channel take registers
+    assert config.crowd(128) == 4 and config.crowd(128, slim=False) == 2  # decays for each channel take registers
     assert launch.candidates(2, 256)[0].crowd(256) == launch.candidates(4, 64)[0].crowd(64) == 2
-    assert launch.candidates(4, 64)[0].registers_for() == 255
+    four, two = config.walk(128, 256, 64, 2, programs=4), config.walk(128, 256, 64, 2)
+    assert (four.registers, two.registers, launch.candidates(4, 64)[0].walk(64, 1, 1, 1).registers) == (128, None, 255)
+    assert [config.walk(128, whole, 64, 2, programs=4).stages for whole in (256, 512)] == [4, 2]
     assert launch.by_launch("ends", "linear", 4) == (("ends", "linear"),)
     assert launch.by_launch("ends", "linear", 2) == (("ends", None), (None, "linear"))
 
 
 def test_elements_are_products_where_three_chunks_of_tiles_fit():
     config = launch.candidates(2, 128)[0]
-    assert config.buffers(512, 128, 256) == {"STAGES": 3, "PRODUCTS": True}  # of four chunks if they weren't
-    assert config.buffers(768, 128, 256) == {"STAGES": 3, "PRODUCTS": True}
-    assert config.buffers(768, 128, 384) == {"STAGES": 3, "PRODUCTS": False}
-    assert config.buffers(1024, 128, 256) == {"STAGES": 2, "PRODUCTS": True}  # two fit in any case
-    assert config.buffers(1536, 64, 256) == {"STAGES": 2, "PRODUCTS": False}
-    exact = launch.candidates(4, 128)[0]
-    assert not exact.buffers(16, 16, 16)["PRODUCTS"]  # a product in three parts rounds
+
+    def found(*loaded):
+        walk = config.walk(128, *loaded, elements=True)
+        return walk.stages, walk.products
+
+    assert config.walk(128, 512, 128, 4).stages == 4 and found(512, 128, 4) == (3, True)
+    assert found(768, 128, 4) == (3, True)
+    assert found(768, 128, 6) == (3, False)
+    assert found(1024, 128, 4) == (2, True)  # two fit in any case
+    assert (
+        not launch.candidates(4, 128)[0].walk(128, 16, 16, 1, elements=True).products
+    )  # in three parts it would round
+
+
+def test_a_program_with_tiles_for_two_has_a_multiprocessor_where_no_two_chunks_of_two_fit():
+    config = launch.candidates(2, 256)[0]
+    two, one = config.walk(256, 1024, 128, 8), config.walk(256, 1536, 64, 4)
+    assert [(x.tile, x.warps, x.programs) for x in (two, one)] == [(64, 4, 2), (128, 8, 1)]
+    assert (
+        config.walk(192, 1536, 64, 4)
+        == config.walk(None, 1536, 64, 4)
+        == replace(one, tile=64, warps=4, programs=2, stages=2)
+    )
+    assert launch.candidates(4, 256)[0].walk(256, 3072, 64, 8).programs == 2
 
 
 def test_one_launch_makes_all_reads_where_three_chunks_fit():
     config = launch.candidates(2, 128)[0]
-    each = (512, 64, 256), (512, 64, 128)
-    assert config.by_read((768, 128, 384), *each) == [(0, (768, 128, 384))]
-    assert config.by_read((1536, 128, 384), *each) == [(1, each[0]), (2, each[1])]
+    each = (512, 64, 4), (512, 64, 2)
+    assert config.by_read(128, (768, 128, 6), *each) == [(0, config.walk(128, 768, 128, 6))]
+    assert config.by_read(128, (1536, 128, 6), *each) == [(n, config.walk(128, *x)) for n, x in enumerate(each, 1)]
 
 
 def test_float32_walks_have_the_registers_that_there_are():
