@@ -546,7 +546,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(D, 0, lam_sums.element_size(), u.element_size())
+        walk = config.walk(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
         launch(
             x_system_forward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
@@ -582,7 +582,9 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H__ends = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
-    walk = config.walk(D, config.padded(D) * p.element_size(), lam_sums.element_size(), u.element_size())
+    walk = config.walk(
+        D, config.padded(D) * (p.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
+    )
     launch(
         x_system_forward_sweep_1,
         (lay.sequences * parts * H * cdiv(D, walk.tile),),
@@ -1413,7 +1415,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
         walk = config.walk(
             D,
-            config.padded(D) * dy.element_size(),
+            config.padded(D) * (dy.element_size() + u.element_size()),
             lam_sums.element_size(),
             p.element_size() + u.element_size(),
             elements=True,
@@ -1465,10 +1467,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
         walk = config.walk(
             D,
-            config.padded(D) * dy.element_size(),
+            config.padded(D) * (u.element_size() + dy.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             u.element_size() + p.element_size(),
             elements=True,
+            wide=True,
         )
         launch(
             x_system_backward_sweep_2,

@@ -881,7 +881,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "0dda319f0d4df294")
+    config = choose(some.dtype, (D,), "19ee660da5213491")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -890,7 +890,12 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(D, 0, lam_sums.element_size() + beta_by_head.element_size(), k.element_size())
+        walk = config.walk(
+            D,
+            config.padded(D) * k.element_size(),
+            lam_sums.element_size() + beta_by_head.element_size(),
+            k.element_size(),
+        )
         launch(
             x_system_forward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
@@ -928,7 +933,10 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
     walk = config.walk(
-        D, config.padded(D) * p.element_size(), lam_sums.element_size() + beta_by_head.element_size(), k.element_size()
+        D,
+        config.padded(D) * (p.element_size() + k.element_size()),
+        lam_sums.element_size() + beta_by_head.element_size(),
+        k.element_size(),
     )
     launch(
         x_system_forward_sweep_1,
@@ -1090,7 +1098,6 @@ def x_system_backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1126,7 +1133,6 @@ def x_system_backward_sweep_1(
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
-    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1144,21 +1150,13 @@ def x_system_backward_sweep_1(
         p = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p_each = (
-            tl.dot(p.to(DT), identity)
-            if PRODUCTS and p.dtype == DT
-            else tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
-        )
+        p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
         p2 = tl.zeros([block_d_kept, C], tl.float32)
         kept = power(lam_a_end, lam_r_end < 0)
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        k_each = (
-            tl.dot(k.to(DT), identity)
-            if PRODUCTS and k.dtype == DT
-            else tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
-        )
+        k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         w = (beta * until)[None, :] * k_each.to(tl.float32)
@@ -1307,7 +1305,6 @@ def x_system_backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1343,7 +1340,6 @@ def x_system_backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1362,11 +1358,7 @@ def x_system_backward_sweep_2(
         p2 = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2_each = (
-            tl.dot(p2.to(DT), identity)
-            if PRODUCTS and p2.dtype == DT
-            else tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
-        )
+        p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dH_next = ()
@@ -1520,7 +1512,6 @@ def x_system_backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1557,7 +1548,6 @@ def x_system_backward_sweep_3(
     dy_p += b * dy_b + h // dy_g * dy_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     p_p += b * p_b + h // p_g * p_h
-    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1576,30 +1566,18 @@ def x_system_backward_sweep_3(
             mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        dk_1_each = (
-            tl.dot(dk_1.to(DT), identity)
-            if PRODUCTS and dk_1.dtype == DT
-            else tl.where(d_kept_ok[:, None] & i_ok[None, :], dk_1, 0.0)
-        )
+        dk_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dk_1, 0.0)
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        k_each = (
-            tl.dot(k.to(DT), identity)
-            if PRODUCTS and k.dtype == DT
-            else tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
-        )
+        k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         p = tl.zeros([block_d_kept, C], tl.float32)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        dy_each = (
-            tl.dot(dy.to(DT), identity)
-            if PRODUCTS and dy.dtype == DT
-            else tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
-        )
+        dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         w = until[None, :] * dy_each.to(tl.float32)
@@ -1674,7 +1652,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "0dda319f0d4df294")
+    config = choose(some.dtype, (D,), "19ee660da5213491")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1749,9 +1727,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-            walk = config.walk(
-                D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size(), elements=True
-            )
+            walk = config.walk(D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size())
             launch(
                 x_system_backward_sweep_2,
                 (lay.sequences * parts * H * cdiv(D, walk.tile),),
@@ -1777,7 +1753,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 YIELD=False,
                 WARPS=walk.warps,
                 STAGES=walk.stages,
-                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -1798,10 +1773,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
         walk = config.walk(
             D,
-            config.padded(D) * dy.element_size(),
+            config.padded(D) * (dy.element_size() + k.element_size()),
             lam_sums.element_size() + beta_by_head.element_size(),
             p.element_size() + k.element_size(),
-            elements=True,
         )
         launch(
             x_system_backward_sweep_1,
@@ -1827,7 +1801,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             YIELD=True,
             WARPS=walk.warps,
             STAGES=walk.stages,
-            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1849,7 +1822,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             config.padded(D) * (k.element_size() + dy.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
             p.element_size(),
-            elements=True,
         )
         launch(
             x_system_backward_sweep_2,
@@ -1876,7 +1848,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             YIELD=True,
             WARPS=walk.warps,
             STAGES=walk.stages,
-            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1927,10 +1898,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
         walk = config.walk(
             D,
-            config.padded(D) * p.element_size(),
+            config.padded(D) * (k.element_size() + p.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix2.element_size(),
             k.element_size() + dy.element_size() + dk_1.element_size(),
-            elements=True,
         )
         launch(
             x_system_backward_sweep_3,
@@ -1960,7 +1930,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             YIELD=True,
             WARPS=walk.warps,
             STAGES=walk.stages,
-            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2489,7 +2458,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "50302f1fd5871560")
+    config = choose(some.dtype, (D, E), "094a57d2c25f68ac")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2741,7 +2710,6 @@ def o_backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2778,7 +2746,6 @@ def o_backward_sweep_1(
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
-    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2794,18 +2761,10 @@ def o_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = (
-            tl.dot(x.to(DT), identity)
-            if PRODUCTS and x.dtype == DT
-            else tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
-        )
+        x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
         p = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = (
-            tl.dot(k.to(DT), identity)
-            if PRODUCTS and k.dtype == DT
-            else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        )
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         kept = power(lam_a_end, lam_r_end < 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
@@ -2897,7 +2856,6 @@ def o_backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2933,7 +2891,6 @@ def o_backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     dy_p += b * dy_b + h // dy_g * dy_h
     x_p += b * x_b + h // x_g * x_h
-    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2950,11 +2907,7 @@ def o_backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_e, C], tl.float32)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        dy_each = (
-            tl.dot(dy.to(DT), identity)
-            if PRODUCTS and dy.dtype == DT
-            else tl.where(e_ok[:, None] & i_ok[None, :], dy, 0.0)
-        )
+        dy_each = tl.where(e_ok[:, None] & i_ok[None, :], dy, 0.0)
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         w = until[None, :] * dy_each.to(tl.float32)
@@ -3053,7 +3006,6 @@ def o_backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -3090,7 +3042,6 @@ def o_backward_sweep_3(
     v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -3107,18 +3058,10 @@ def o_backward_sweep_3(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = (
-            tl.dot(k.to(DT), identity)
-            if PRODUCTS and k.dtype == DT
-            else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        )
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         p = tl.zeros([block_d, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = (
-            tl.dot(x.to(DT), identity)
-            if PRODUCTS and x.dtype == DT
-            else tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
-        )
+        x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         w = until[None, :] * x_each.to(tl.float32)
@@ -3196,7 +3139,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "50302f1fd5871560")
+    config = choose(some.dtype, (D, E), "094a57d2c25f68ac")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3254,9 +3197,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     if needs & {"S", "beta", "k", "lam", "v"}:
         if parts > 1:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            walk = config.walk(
-                E, config.padded(D) * x.element_size(), lam_sums.element_size(), dy.element_size(), elements=True
-            )
+            walk = config.walk(E, config.padded(D) * x.element_size(), lam_sums.element_size(), dy.element_size())
             launch(
                 o_backward_sweep_2,
                 (lay.sequences * parts * H * cdiv(E, walk.tile),),
@@ -3283,7 +3224,6 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 YIELD=False,
                 WARPS=walk.warps,
                 STAGES=walk.stages,
-                PRODUCTS=walk.products,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -3308,7 +3248,6 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             config.padded(E) * (dy.element_size() + v.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
             x.element_size() + k.element_size(),
-            elements=True,
         )
         launch(
             o_backward_sweep_1,
@@ -3339,7 +3278,6 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             YIELD=True,
             WARPS=walk.warps,
             STAGES=walk.stages,
-            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -3362,7 +3300,6 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             config.padded(D) * (k.element_size() + x.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix2.element_size(),
             dy.element_size(),
-            elements=True,
         )
         launch(
             o_backward_sweep_2,
@@ -3390,7 +3327,6 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             YIELD=True,
             WARPS=walk.warps,
             STAGES=walk.stages,
-            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -3417,7 +3353,6 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             config.padded(E) * (v.element_size() + dy.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix3.element_size(),
             k.element_size() + x.element_size(),
-            elements=True,
         )
         launch(
             o_backward_sweep_3,
@@ -3448,7 +3383,6 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             YIELD=True,
             WARPS=walk.warps,
             STAGES=walk.stages,
-            PRODUCTS=walk.products,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -827,7 +827,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(D, 0, lam_sums.element_size(), u.element_size())
+        walk = config.walk(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
         launch(
             o2_forward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
@@ -863,7 +863,9 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
-    walk = config.walk(D, config.padded(D) * q.element_size(), lam_sums.element_size(), u.element_size())
+    walk = config.walk(
+        D, config.padded(D) * (q.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
+    )
     launch(
         o2_forward_sweep_1,
         (lay.sequences * parts * H * cdiv(D, walk.tile),),
@@ -1712,10 +1714,11 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         )
         walk = config.walk(
             D,
-            config.padded(D) * dy.element_size(),
+            config.padded(D) * (dy.element_size() + u.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             q.element_size() + u.element_size(),
             elements=True,
+            wide=True,
         )
         launch(
             o2_backward_sweep_1,
@@ -1766,10 +1769,11 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         )
         walk = config.walk(
             D,
-            config.padded(D) * dy.element_size(),
+            config.padded(D) * (u.element_size() + dy.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             u.element_size() + q.element_size(),
             elements=True,
+            wide=True,
         )
         launch(
             o2_backward_sweep_2,
@@ -2076,7 +2080,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(D, 0, lam_sums.element_size(), u.element_size())
+        walk = config.walk(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
         launch(
             o3_forward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
@@ -2112,7 +2116,9 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
-    walk = config.walk(D, config.padded(D) * x.element_size(), lam_sums.element_size(), u.element_size())
+    walk = config.walk(
+        D, config.padded(D) * (x.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
+    )
     launch(
         o3_forward_sweep_1,
         (lay.sequences * parts * H * cdiv(D, walk.tile),),
@@ -2966,10 +2972,11 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         )
         walk = config.walk(
             D,
-            config.padded(D) * dy.element_size(),
+            config.padded(D) * (dy.element_size() + u.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             x.element_size() + u.element_size(),
             elements=True,
+            wide=True,
         )
         launch(
             o3_backward_sweep_1,
@@ -3020,10 +3027,11 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         )
         walk = config.walk(
             D,
-            config.padded(D) * dy.element_size(),
+            config.padded(D) * (u.element_size() + dy.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             u.element_size() + x.element_size(),
             elements=True,
+            wide=True,
         )
         launch(
             o3_backward_sweep_2,

@@ -1089,7 +1089,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(
-            E, config.padded(D) * k.element_size(), 0, beta_sums.element_size() + scaled1.element_size(), elements=True
+            E, config.padded(D) * k.element_size(), 0, scaled1.element_size() + beta_sums.element_size(), elements=True
         )
         launch(
             forward_sweep_1,
@@ -1153,7 +1153,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         E,
         config.padded(D) * (q.element_size() + k.element_size()),
         0,
-        intra1.element_size() + beta_sums.element_size() + scaled1.element_size(),
+        intra1.element_size() + scaled1.element_size() + beta_sums.element_size(),
         elements=True,
     )
     launch(
@@ -3004,8 +3004,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E,
             config.padded(D) * (q.element_size() + k.element_size()),
             0,
-            do.element_size() + beta_sums.element_size() + intra1.element_size() + v.element_size(),
+            do.element_size() + intra1.element_size() + v.element_size() + beta_sums.element_size(),
             elements=True,
+            wide=True,
         )
         launch(
             backward_sweep_1,
@@ -3176,7 +3177,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             walk = config.walk(
-                E, config.padded(D) * q.element_size(), 0, beta_sums.element_size() + do.element_size(), elements=True
+                E, config.padded(D) * q.element_size(), 0, do.element_size() + beta_sums.element_size(), elements=True
             )
             launch(
                 backward_sweep_3,
@@ -3291,12 +3292,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E,
             config.padded(D) * (k.element_size() + q.element_size()),
             0,
-            beta_sums.element_size()
-            + v.element_size()
+            v.element_size()
             + intra2.element_size()
             + S_late_0.element_size()
-            + do.element_size(),
+            + do.element_size()
+            + beta_sums.element_size(),
             elements=True,
+            wide=True,
         )
         launch(
             backward_sweep_3,

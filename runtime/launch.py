@@ -99,32 +99,34 @@ class Config:
         matrices: int,
         channel: int,
         elements: bool = False,
+        wide: bool = False,
         programs: int = 2,
     ) -> Walk:
         """The launch of a walk over tiles of a dim of this size (None without), where a multiprocessor is to hold so many of its
         programs. For each step it loads `whole` bytes of tiles along axes that it has whole, `matrices` of matrices over the
         steps of a chunk and of numbers, and of tiles `channel` for each of their channels, of which it needs `elements`, or not.
+        `wide`: it stores tiles in float32, which take twice the room on their way.
 
-        Where two programs don't have buffers for two chunks, one has a multiprocessor, with a tile and warps for two.
+        Where two programs don't have buffers for two chunks, one has a multiprocessor, with a tile and warps for two: if the
+        number of tiles is even, so that there are as many sums by tiles and warps.
         """
         tile, warps = self.tile, self.warps
         if size is not None:
             tile = min(tile, self.padded(size))
             full = self.chunk * (2 * whole + matrices + tile * channel) >= BUFFERS
-            if (
-                full and programs == 2 and not self.exact and cdiv(size, tile) % 2 == 0
-            ):  # as many sums by tiles and warps
+            if full and programs == 2 and not self.exact and cdiv(size, tile) % 2 == 0:
                 tile, warps, programs = 2 * tile, 2 * warps, 1
         tiles = tile * channel
         stages = self.stages_for(whole, matrices + tiles, programs)
-        products = elements and not self.exact and self._fit(min(3, stages), whole + tiles, matrices, programs)
+        room = matrices + 2 * tile * wide
+        products = elements and not self.exact and self._fit(min(3, stages), whole + tiles, room, programs)
         if products:
-            stages = self.stages_for(whole + tiles, matrices, programs)
+            stages = self.stages_for(whole + tiles, room, programs)
         registers = self.most if programs <= 2 else REGISTERS // (32 * warps * programs)
         return Walk(tile, warps, stages, products, programs, registers)
 
     def by_read(
-        self, size: int | None, loaded: Loaded, *each: Loaded, elements: bool = False
+        self, size: int | None, loaded: Loaded, *each: Loaded, elements: bool = False, wide: bool = False
     ) -> list[tuple[int, Walk]]:
         """READ of each launch of a walk that makes several reads, and how it is launched, of bytes as `walk` has them. One for
         all, if three chunks of two programs fit: where they do, two walks of dims of 128 take 1.05 to 1.2 times as long, and
@@ -132,7 +134,7 @@ class Config:
         whole, matrices, channel = loaded
         tiles = channel * (self.tile if size is None else min(self.tile, self.padded(size)))
         launches = [(0, loaded)] if self._fit(3, whole, matrices + tiles) else [*enumerate(each, 1)]
-        return [(read, self.walk(size, *x, elements=elements)) for read, x in launches]
+        return [(read, self.walk(size, *x, elements=elements, wide=wide)) for read, x in launches]
 
     def crowd(self, whole: int, slim: bool = True) -> int:
         """How many programs a multiprocessor is to hold of a walk that makes what parts leave and the matrices of their maps, of

@@ -693,6 +693,13 @@ class Host:
         wide = s.kind == "sums" or (s.kind in ("final", "part") and self._wide(s.root))
         return "torch.float32" if wide else "some.dtype"
 
+    def _stores_wide(self, kernel: Kernel) -> bool:
+        """Does a kernel store tiles in float32?"""
+        stored = {a.source for a in kernel.arguments if a.layout == "out" and a.axes}
+        return any(
+            s.leaf in stored and self._dtype(s) == "torch.float32" for x in self.fused.stores.values() for s in x
+        )
+
     def _replaced(self, k: int, s: Store) -> Node | None:
         """The terms so far that a store adds to, where nothing else uses them: each entry is made of the one that it replaces."""
         parts = {x.leaf.attrs[1]: x for n in range(k) for x in self.fused.stores.get(n, ()) if x.kind == "part"}
@@ -767,6 +774,8 @@ class Host:
             return lines
         size = "None" if kernel.tiled is None else size_name(dim_of(kernel.tiled))
         more = ", elements=True" if kernel.products else ""
+        if kernel.products and not ends and self._stores_wide(kernel):
+            more += ", wide=True"
         if kernel.apart and not ends:
             each = ", ".join(f"({self._loaded(kernel, only=x)})" for x in (None, *kernel.apart))
             before = [f"for read, walk in config.by_read({size}, {each}{more}):"]

@@ -101,15 +101,15 @@ def _wide(a: Argument) -> bool:
 
 def _loads(tiles: Tiles) -> tuple[tuple[str, str | None], ...]:
     """What a walk loads for a chunk: the argument, and the axis beside steps, None for a matrix over these, ROW for numbers."""
-    found: list[tuple[str, str | None]] = []
-    loaded = [key[:3] for key in tiles.loads]
+    found: list[tuple[str, str | None]] = [*tiles.loaded]
+    sums = [key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] in ("", "_before")]
     for a in tiles.arguments.values():
         if a.layout == "matrix":
             found.append((a.name, None))
-        elif a.layout in ("step", "chunked") and not a.name.endswith("_resets") and (a.axes or a.layout == "chunked"):
-            sums, which = a.name.removesuffix("_sums"), ("", "_before")
-            often = sum(loaded.count((sums, "a", x)) for x in which) if a.name.endswith("_sums") else 1
-            found += [(a.name, a.axes[0] if a.axes else ROW)] * often
+        elif a.name.endswith("_sums"):
+            found += [(a.name, a.axes[0] if a.axes else ROW)] * sums.count(a.name.removesuffix("_sums"))
+        elif a.name.endswith("_by_head"):
+            found.append((a.name, ROW))
     return tuple(found)
 
 
@@ -160,7 +160,7 @@ def sweep_kernel(
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
-    tiles.products = not _makes_matrices(o)
+    tiles.products = fine is None and not _makes_matrices(o)  # what is float32 in memory has operands of its own
     axes = (*o.full, *o.tile)
     carried = {s.name: name_of(leaf("state", s.name)) for s in sweep.group}
     setup = header(axes, tiled, walks=True, matrix=(inner, carried[sweep.group[0].name]))

@@ -165,7 +165,8 @@ class Tiles:
         self.intra: dict[
             str, Node
         ] = {}  # sums over the writes of a chunk, each with its decay, made here and not loaded
-        self.elements: list[Elements] = []  # of the tiles that are loaded
+        self.loaded: list[tuple[str, str]] = []  # tiles: the argument, and the axis beside steps
+        self.elements: list[Elements] = []  # of these tiles
         self.products = False  # may these be products with the identity?
         self.matrices: dict[str, Node] = {}  # over the steps of a chunk, made here and not loaded
         self.names: set[str] = {
@@ -787,6 +788,7 @@ class Tiles:
         else:
             place = f"{base}_p + t0 * {base}_t + {rows} * {base}_t"
         if own:
+            self.loaded.append((f"{base}_p", own[0]))
             place += f" + {self.along(self.index(own[0]), own[0], axes)}"
         return f"tl.load({place}, mask={self.inside(axes)}, other=0.0)", axes
 
