@@ -1697,7 +1697,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dS_first is not None or parts > 1 or exchange is not None
             else None
         )
-        for read, walk in config.by_read(
+        for read, keeps, walk in config.by_read(
             D,
             (
                 config.padded(E) * (do.element_size() + dv.element_size() + write1.element_size()),
@@ -1715,12 +1715,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 k.element_size() + dk_1.element_size(),
             ),
             elements=True,
+            wanted=(bool(needs & {"q"}), bool(needs & {"k"})),
         ):
             launch(
                 backward_sweep_3,
                 (lay.sequences * parts * H * cdiv(D, walk.tile),),
                 S_starts,
-                S_last if read < 2 else None,
+                S_last if keeps else None,
                 do,
                 *strides(do, H),
                 k,

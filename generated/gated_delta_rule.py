@@ -2089,7 +2089,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dS_first is not None or parts > 1 or exchange is not None
             else None
         )
-        for read, walk in config.by_read(
+        for read, keeps, walk in config.by_read(
             D,
             (
                 config.padded(E) * (do.element_size() + dv.element_size() + write1.element_size()),
@@ -2109,12 +2109,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 k.element_size() + dk_1.element_size(),
             ),
             elements=True,
+            wanted=(bool(needs & {"alpha", "q"}), bool(needs & {"alpha", "k"})),
         ):
             launch(
                 backward_sweep_3,
                 (lay.sequences * parts * H * cdiv(D, walk.tile),),
                 S_starts,
-                S_last if read < 2 else None,
+                S_last if keeps else None,
                 alpha_sums,
                 alpha_resets,
                 q,

@@ -1719,7 +1719,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dW_first is not None or parts > 1 or exchange is not None
             else None
         )
-        for read, walk in config.by_read(
+        for read, keeps, walk in config.by_read(
             N,
             (
                 config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
@@ -1737,12 +1737,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 x.element_size() + dx_1.element_size(),
             ),
             elements=True,
+            wanted=(bool(needs & {"z"}), bool(needs & {"x"})),
         ):
             launch(
                 backward_sweep_3,
                 (lay.sequences * parts * H * cdiv(N, walk.tile),),
                 W_starts,
-                W_last if read < 2 else None,
+                W_last if keeps else None,
                 x,
                 *strides(x, H),
                 matrix4,

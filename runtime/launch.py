@@ -92,6 +92,7 @@ class Config:
         """Do so many programs on a multiprocessor have buffers for so many chunks?"""
         return self.chunk * (chunks * whole + (chunks - 1) * others) <= 2 * BUFFERS // programs
 
+    @functools.lru_cache(4096)  # noqa: B019 - there are few configurations, which stay
     def walk(
         self,
         size: int | None,
@@ -125,16 +126,27 @@ class Config:
         registers = self.most if programs <= 2 else REGISTERS // (32 * warps * programs)
         return Walk(tile, warps, stages, products, programs, registers)
 
+    @functools.lru_cache(4096)  # noqa: B019 - there are few configurations, which stay
     def by_read(
-        self, size: int | None, loaded: Loaded, *each: Loaded, elements: bool = False, wide: bool = False
-    ) -> list[tuple[int, Walk]]:
-        """READ of each launch of a walk that makes several reads, and how it is launched, of bytes as `walk` has them. One for
-        all, if three chunks of two programs fit: where they do, two walks of dims of 128 take 1.05 to 1.2 times as long, and
-        where they don't, one takes up to 1.5 times as long as two. Or one for each."""
+        self,
+        size: int | None,
+        loaded: Loaded,
+        *each: Loaded,
+        elements: bool = False,
+        wide: bool = False,
+        wanted: tuple[bool, ...] = (),
+    ) -> list[tuple[int, bool, Walk]]:
+        """READ of each launch of a walk that makes several reads, whether it keeps what no read is needed for, and how it is
+        launched, of bytes as `walk` has them. One for all, if three chunks of two programs fit: where they do, two walks of dims
+        of 128 take 1.05 to 1.2 times as long, and where they don't, one takes up to 1.5 times as long as two. Or one for each,
+        of those `wanted`."""
         whole, matrices, channel = loaded
         tiles = channel * (self.tile if size is None else min(self.tile, self.padded(size)))
-        launches = [(0, loaded)] if self._fit(3, whole, matrices + tiles) else [*enumerate(each, 1)]
-        return [(read, self.walk(size, *x, elements=elements, wide=wide)) for read, x in launches]
+        launches = [(n, x) for n, x in enumerate(each, 1) if not any(wanted) or wanted[n - 1]]
+        if len(launches) == len(each) and self._fit(3, whole, matrices + tiles):
+            launches = [(0, loaded)]
+        found = [(read, self.walk(size, *x, elements=elements, wide=wide)) for read, x in launches]
+        return [(read, n == 0, walk) for n, (read, walk) in enumerate(found)]
 
     def crowd(self, whole: int, slim: bool = True) -> int:
         """How many programs a multiprocessor is to hold of a walk that makes what parts leave and the matrices of their maps, of

@@ -18,7 +18,7 @@ from ..stages import Accumulate, Map, Plan, Stage, Sweep
 from ..step import StateVar, StepProgram
 from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made
-from .kernels import Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel
+from .kernels import Alone, Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel, uses
 from .names import Names
 from .opened import Opened, opened, owned
 from .tile import PER_STEP, Argument, Fine, axis_name, block_name, size_name
@@ -77,6 +77,7 @@ class Host:
         self.entered: set[str] = set()  # states whose values before each part are known
         self.left: set[str] = set()  # states whose last values are known
         self.heavy: set[int] = set()  # walks that load too much to do so ahead, and make several reads
+        self.wanted_reads: dict[str, list[str]] = {}  # by walk: whether each of its reads is needed
         self.paired: set[str] = set()  # states whose pairings at the ends of parts are known
         self.lines: list[str] = []
         self.initial_gradient = ""
@@ -260,6 +261,8 @@ class Host:
         )
         if kernel.heavy:
             self.heavy.add(k)
+        if self.backward:
+            self.wanted_reads[kernel.name] = [self._wants(k, alone) for alone in kernel.apart]
         making = self._makes(sweep, o, kernel)
         self._prepare(o, group, f"{self.kind}_prepare_{number}", k, making)
         self._inputs(kernel)
@@ -311,7 +314,7 @@ class Host:
     def _read_by(self, k: int) -> list[int]:
         """The pieces that make what sweep k loads."""
         nodes = [*self.blocks.walks[k].given.values(), *(s.node for s in self.fused.stores[k])]
-        return [j for j in self.waiting if any(_uses(n, s.leaf) for n in nodes for s in self.fused.stores[j])]
+        return [j for j in self.waiting if any(uses(n, s.leaf) for n in nodes for s in self.fused.stores[j])]
 
     def _read(self, stages: list[int]) -> None:
         """Kernels that read states at the borders of blocks: for these stages, one for those of the same tile axis."""
@@ -378,7 +381,7 @@ class Host:
         for stores in self.fused.stores.values():
             for s in (s for s in stores if s.kind == "kept"):
                 others = [x.node for y in self.fused.stores.values() for x in y if x is not s]
-                if not any(_uses(n, s.leaf) for n in (*nodes, *others)):
+                if not any(uses(n, s.leaf) for n in (*nodes, *others)):
                     found.add(s.leaf)
         return found
 
@@ -395,7 +398,7 @@ class Host:
         for k, stage in enumerate(self.plan.stages):
             if isinstance(stage, Sweep) and (k not in stages or k in self.blocks.walks):
                 nodes += [*stage.given.values(), *(s.node for s in self.fused.stores[k])]
-        return not any(_uses(n, store.leaf) for n in nodes)
+        return not any(uses(n, store.leaf) for n in nodes)
 
     def _prepare_blocks(self, o: Opened, ahead: Mapping[Node, Node], wanted: set[str], name: str) -> None:
         """The kernel ahead of one that takes blocks, for what that one doesn't make itself."""
@@ -419,7 +422,7 @@ class Host:
         if not any(x.direction < 0 and not set(x.states) <= self.entered for _, x in later):
             return False
         nodes = [n for j, x in later for n in (*x.given.values(), *(s.node for s in self.fused.stores[j]))]
-        return not any(_uses(n, s.leaf) for n in nodes for s in self.fused.stores[k])
+        return not any(uses(n, s.leaf) for n in nodes for s in self.fused.stores[k])
 
     def _walk_held(self) -> None:
         """Walks that were put off until what comes from other parts is on its way."""
@@ -777,8 +780,9 @@ class Host:
         if kernel.products and not ends and self._stores_wide(kernel):
             more += ", wide=True"
         if kernel.apart and not ends:
-            each = ", ".join(f"({self._loaded(kernel, only=x)})" for x in (None, *kernel.apart))
-            before = [f"for read, walk in config.by_read({size}, {each}{more}):"]
+            each = [self._loaded(kernel), *(self._loaded(kernel, x.loads) for x in kernel.apart)]
+            more += f", wanted=({', '.join(self.wanted_reads[kernel.name])})" if self.backward else ""
+            before = [f"for read, keeps, walk in config.by_read({size}, {', '.join(f'({x})' for x in each)}{more}):"]
         else:
             if ends and kernel.inner is not None:
                 slim = "" if kernel.slim else ", slim=False"
@@ -869,9 +873,9 @@ class Host:
     def _passed(self, a: Argument, kernel: Kernel, ends: bool, block: str = "") -> str:
         x = a.source
         assert x is not None
-        first = " if read < 2 else None" if kernel.apart and not ends else ""  # what one launch stores
+        once = " if keeps else None" if kernel.apart and not ends else ""  # what one launch stores
         if a.layout == "border":
-            return "None" if ends else f"{a.name}{first}"
+            return "None" if ends else f"{a.name}{once}"
         if a.layout == "step":
             name = self.names(x)
             return f"{name}, *strides({name}, H)"
@@ -881,7 +885,7 @@ class Host:
             return size_name(x.attrs[0])
         if a.layout == "state":
             state = self._passed_state(a.name, x.attrs[1], kernel, ends)
-            return f"{state}{first}" if a.name.endswith("_last") and state != "None" else state
+            return f"{state}{once}" if a.name.endswith("_last") and state != "None" else state
         if ends and a.name.endswith("_out"):
             return "None"
         made_ahead = a.layout == "matrix" or (
@@ -1112,12 +1116,18 @@ class Host:
                 wanted |= {name[1:]} | self._initial_wants(name[1:])
         for border in stage.borders:
             wanted |= self._paired(border.state)
-        for s in self.fused.stores[k]:
-            for root in (s.root, *s.shared):
-                wanted |= self._root_wants(root)
-            if s.kind in ("kept", "part", "final"):
-                wanted |= self._leaf_wants(k, s.leaf)
-        return wanted
+        return wanted.union(*(self._store_wants(k, s) for s in self.fused.stores[k]))
+
+    def _wants(self, k: int, read: Alone) -> str:
+        """When somebody uses what a walk stores for one of its reads."""
+        stores = [self._store_wants(k, s) for s in self.fused.stores[k] if s.leaf in read.stores]
+        wanted = set().union(*stores, *map(self._paired, read.states))
+        return "bool(needs & {" + ", ".join(f'"{n}"' for n in sorted(wanted)) + "})"
+
+    def _store_wants(self, k: int, s: Store) -> set[str]:
+        """The variables and states whose gradients need what stage k stores."""
+        wanted = set().union(*map(self._root_wants, (s.root, *s.shared)))
+        return wanted | self._leaf_wants(k, s.leaf) if s.kind in ("kept", "part", "final") else wanted
 
     def _leaf_wants(self, k: int, x: Node) -> set[str]:
         """What needs a leaf that stage k stores: all that the later sweeps do that load it, and what torch makes of it."""
@@ -1125,13 +1135,13 @@ class Host:
         for j, stage in enumerate(self.plan.stages):
             if j > k and isinstance(stage, Sweep):
                 nodes = [*stage.given.values(), *(s.node for s in self.fused.stores[j])]
-                if any(_uses(n, x) for n in nodes):
+                if any(uses(n, x) for n in nodes):
                     wanted |= self._wanted_by(j)
         for name, node in self.fused.values.items():
-            if _uses(node, x):
+            if uses(node, x):
                 wanted |= self._root_wants(name)
         for state, pair in self.fused.pairings.items():
-            if any(_uses(n, x) for n in pair):
+            if any(uses(n, x) for n in pair):
                 wanted |= self._paired(state)
         return wanted
 
@@ -1203,10 +1213,6 @@ def without(plan: Plan, value: str) -> Plan:
             outputs = {x: n for x, n in stage.chunk.outputs.items() if x.attrs[:2] in used}
             stages[k] = replace(stage, chunk=replace(stage.chunk, outputs=outputs))
     return replace(plan, stages=tuple(stages))
-
-
-def _uses(node: Node, x: Node) -> bool:
-    return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))
 
 
 ASSIGNED = re.compile(r"^ *(\w+(?:, \w+)*) = (?:some\.new_empty|cumulate|cumulate_beside|spread)\(")

@@ -16,9 +16,9 @@ from .slices import count_of, counter, needed_for, sliced
 from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
-# KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits: with more, buffers for
-# three chunks of two programs don't fit on a multiprocessor, and one walk for each read is faster. Of walks that load less the
-# launch decides, which knows the dims.
+# KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits, where no launch can make
+# one of them alone: with more, buffers for three chunks of two programs don't fit on a multiprocessor, and one walk for each read
+# is faster.
 MOST = 40
 # Tensors of whose tiles a kernel ahead of a walk loads at most so many for its programs to take one chunk after the other, with
 # the tiles of those ahead under way, which takes 0.75 to 1.01 of the time; or, where it has loops or decays of its own, to do
@@ -26,6 +26,15 @@ MOST = 40
 FEW = 4
 # Reads, of axes that are at most so wide, that a kernel has registers for beside a product for sums over later steps.
 READS, WIDE = 2, 128
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a walk loads and stores for one of its reads, and the states whose decays' gradients it sums there."""
+
+    loads: frozenset[str]
+    stores: frozenset[Node]
+    states: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Kernel:
     slim: bool = False  # has that walk the registers for four programs on a multiprocessor?
     carried: frozenset[str] = frozenset()  # what a walk loads for states alone, not for what it yields
     products: frozenset[str] = frozenset()  # what a walk loads whose elements may be products with the identity
-    apart: tuple[frozenset[str], ...] = ()  # what a walk loads for each of its reads, where launches may make one each
+    apart: tuple[Alone, ...] = ()  # a walk's reads, where launches may make one each
 
     def signature(self) -> list[str]:
         """The parameters, a few to a line."""
@@ -185,39 +194,21 @@ def sweep_kernel(
     if borders:
         tiles.lines += _store_borders(group, carried, tiles, o.direction, rows)
         setup.append("first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)")
-    reads, shared = list(o.outputs), False
-    yielded: dict[int, list[str]] = {}  # by the read that it needs
-    summed: dict[int, int] = {}  # the read that the lines need which make sums
+    by_read = _ByRead(o)
     for border in o.sums:
         for line, node, at in _store_sums(border, tiles, tiled, name_of):
-            own_read = (n for n, x in enumerate(reads, 1) if products_of(node) <= products_of(o.outputs[x]))
-            summed[at] = next(own_read, len(reads))
-            yielded.setdefault(summed[at], []).append(line)
+            by_read.sums(border.state, node, line, at)
     for x, node in o.outputs.items():
         v = tiles.value(node)
         if not v.text.isidentifier():
             v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
     _early_loads(stores, tiles, o)
-    stored_lines: dict[int, list[str]] = {}
     for store in stores:
         line = _store(store, tiles, tiled, o, name_of)
-        alone = store.leaf in spare
-        used = [n for n, x in enumerate(reads, 1) if _uses(store.node, x)]
-        shared |= len(used) > 1
-        where = stored_lines.setdefault(used[0] if used else len(reads), [])
-        where += [f"if {name_of(store.leaf)}_out is not None:", f"    {line}"] if alone else [line]
-    yielded = {n: [*stored_lines.get(n, []), *yielded.get(n, [])] for n in sorted({*stored_lines, *yielded})}
-    apart = len(yielded) > 1 and not shared and not sweep.solve
-    blocks = {n: f"if YIELD and (READ == 0 or READ == {n}):" for n in yielded} if apart else {}
-    if apart:
-        for at, n in summed.items():  # which the compiler makes wherever they stand, whether or not they are stored
-            tiles.lines[at] = f"if READ == 0 or READ == {n}:\n    {tiles.lines[at]}"
-        tiles.lines = "\n".join(tiles.lines).split("\n")
-        for n, block in yielded.items():
-            tiles.lines += [blocks[n], *(f"    {x}" for x in block)]
-    elif yielded:
-        tiles.lines += ["if YIELD:", *(f"    {x}" for block in yielded.values() for x in block)]
+        kept_alone = store.leaf in spare
+        by_read.store(store, [f"if {name_of(store.leaf)}_out is not None:", f"    {line}"] if kept_alone else [line])
+    blocks = by_read.printed(tiles, apart=not sweep.solve)
     new = []
     for s in group:
         v = tiles.value(o.states[s.name])
@@ -233,8 +224,10 @@ def sweep_kernel(
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = tiles.used([*chunk_header(o.direction), *tiles.head, *tiles.lines])
-    states_of, made = set(carried.values()), set(tiles.arguments)
-    apart_for = tuple(frozenset(needed_for(loop, states_of, block) & made) for block in blocks.values())
+    for_states, *for_reads = (
+        frozenset(needed_for(loop, set(carried.values()), block) & set(tiles.arguments)) for block in (None, *blocks)
+    )
+    apart = tuple(replace(x, loads=loads) for x, loads in zip(blocks.values(), for_reads, strict=True))
     if tiles.by_products:
         setup.append("identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)")
     counters = {counter(a): count_of(a) for a in o.full}
@@ -255,13 +248,61 @@ def sweep_kernel(
         rows=borders and rows is not None,
         loads=_loads(tiles),
         inside=frozenset(key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] != "_end"),
-        heavy=len(o.outputs) > 1 and not sweep.solve and _heavy(tiles, tiled),
+        heavy=len(o.outputs) > 1 and not sweep.solve and not apart and _heavy(tiles, tiled),
         inner=inner,
         slim=not any(s.decay_axes for s in group),
-        carried=frozenset(needed_for(loop, states_of) & made),
+        carried=for_states,
         products=tiles.by_products,
-        apart=apart_for,
+        apart=apart,
     )
+
+
+class _ByRead:
+    """What a walk does where YIELD, by the number of the read that it needs; what needs none comes with the last."""
+
+    def __init__(self, o: Opened) -> None:
+        self.reads = o.outputs
+        self.stored: dict[int, list[str]] = {}  # lines that store, and
+        self.added: dict[int, list[str]] = {}  # those that store sums
+        self.leaves: dict[int, list[Node]] = {}
+        self.summed: dict[int, tuple[str, int]] = {}  # states, and reads, by the line that makes a sum
+        self.shared = False  # does a store need several?
+
+    def sums(self, state: str, node: Node, line: str, at: int) -> None:
+        """A sum for a decay's gradient, which line `at` makes, of products with states that a read is made of."""
+        products = products_of(node)
+        n = next((n for n, x in enumerate(self.reads.values(), 1) if products <= products_of(x)), len(self.reads))
+        self.summed[at] = state, n
+        self.added.setdefault(n, []).append(line)
+
+    def store(self, store: Store, lines: list[str]) -> None:
+        used = [n for n, x in enumerate(self.reads, 1) if uses(store.node, x)]
+        self.shared |= len(used) > 1
+        n = used[0] if used else len(self.reads)
+        self.leaves.setdefault(n, []).append(store.leaf)
+        self.stored.setdefault(n, []).extend(lines)
+
+    def printed(self, tiles: Tiles, apart: bool) -> dict[str, Alone]:
+        """Adds all of it to the lines: `apart`, for launches that make one read each, if no store needs two; then by how the
+        block of each read begins."""
+        numbers = sorted({*self.stored, *self.added})
+        if len(numbers) < 2 or self.shared or not apart:
+            lines = [x for found in (self.stored, self.added) for n in sorted(found) for x in found[n]]
+            tiles.lines += ["if YIELD:", *(f"    {x}" for x in lines)] if lines else []
+            return {}
+        for at, (
+            _,
+            n,
+        ) in self.summed.items():  # the compiler makes them where they stand, whether or not they are stored
+            tiles.lines[at] = f"if READ == 0 or READ == {n}:\n    {tiles.lines[at]}"
+        tiles.lines = "\n".join(tiles.lines).split("\n")
+        blocks = {}
+        for n in numbers:
+            begin = f"if YIELD and (READ == 0 or READ == {n}):"
+            tiles.lines += [begin, *(f"    {x}" for x in (*self.stored.get(n, ()), *self.added.get(n, ())))]
+            states = frozenset(state for state, m in self.summed.values() if m == n)
+            blocks[begin] = Alone(frozenset(), frozenset(self.leaves.get(n, ())), states)
+        return blocks
 
 
 def _makes_matrices(o: Opened) -> bool:
@@ -270,7 +311,8 @@ def _makes_matrices(o: Opened) -> bool:
     return any(x.op == "sum" and {ROW, COL} <= set(x.axes) for x in nodes)
 
 
-def _uses(node: Node, x: Node) -> bool:
+def uses(node: Node, x: Node) -> bool:
+    """Is a node made of this leaf, over whatever axes?"""
     return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from triton_errors import compiled
 
 from chunkform.codegen.ir import ROW, leaf, make, mul, terms_of, walk
 from chunkform.codegen.pipeline import compile_spec
@@ -61,24 +62,36 @@ def test_kernels_ahead_take_one_chunk_after_the_other_or_have_few_registers(name
     assert text.count("maxnreg=config.registers,") == (not queues) * sum(1 + bool(k.others) for k in ahead)
 
 
-def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read():
-    """Each has the sums that are over its read, and one of them the pairs inside chunks and the last state."""
-    c = compile_spec(find("gated_delta_rule")[0])
+def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read_where_no_launch_makes_one_alone():
+    """Each has the sums that are over its read, the first the last states, and the last the pairs inside chunks."""
+    c = compiled("two_timescales")
     whole = simplified(c.backward).sweeps[-1]
-    *before, one, two = [s for s in walked(c, c.backward).stages if isinstance(s, Sweep)]
-    assert len(before) == 2 and len(whole.chunk.outputs) == 2
-    assert {**one.chunk.outputs, **two.chunk.outputs} == whole.chunk.outputs and len(one.chunk.outputs) == 1
-    assert one.chunk.states == two.chunk.states == whole.chunk.states
-    assert [*one.reads, *two.reads] == [*whole.reads] and (one.finals, two.finals) == (whole.finals, ())
-    (border,), (first,), (second,) = whole.borders, one.borders, two.borders
-    assert {**first.reads, **second.reads} == border.reads and set(first.reads) == {"late"}
-    assert (first.own, second.own) == ((), border.own)
+    *before, one, two, three, four = [s for s in walked(c, c.backward).stages if isinstance(s, Sweep)]
+    assert len(before) == 2 and len(whole.chunk.outputs) == 4
+    parts = (one, two, three, four)
+    assert {x: n for s in parts for x, n in s.chunk.outputs.items()} == whole.chunk.outputs
+    assert all(len(s.chunk.outputs) == 1 and s.chunk.states == whole.chunk.states for s in parts)
+    assert [r for s in parts for r in s.reads] == [*whole.reads]
+    assert [s.finals for s in parts] == [whole.finals, (), (), ()]
+    reads = [(b.state, slot) for s in parts for b in s.borders for slot in b.reads]
+    assert reads == [("F", "late"), ("F", "early"), ("G", "late"), ("G", "early")]
+    assert [any(b.own for b in s.borders) for s in parts] == [False, False, False, True]
 
 
-@pytest.mark.parametrize("name", ["lightning_attention", "gated_linear_attention", "delta_rule", "inverse_attention"])
-def test_walks_with_one_read_or_little_to_load_stay_whole(name):
-    c = compile_spec(find(name)[0])
-    assert [s.reads for s in walked(c, c.backward).sweeps] == [s.reads for s in c.backward.sweeps]
+@pytest.mark.parametrize(
+    "name", ["lightning_attention", "gated_linear_attention", "inverse_attention", "delta_product"]
+)
+def test_walks_with_one_read_or_of_which_launches_make_one_stay_whole(name):
+    c = compiled(name)
+    assert [len(s.reads) for s in walked(c, c.backward).sweeps] == [len(s.reads) for s in c.backward.sweeps]
+
+
+def test_a_read_is_only_made_where_its_gradients_are_wanted():
+    c = compiled("gated_delta_rule")
+    host = Host(c, walked(c, c.backward), True, True)
+    text = host.text()
+    assert 'wanted=(bool(needs & {"alpha", "q"}), bool(needs & {"alpha", "k"}))' in text
+    assert "S_last if keeps else None" in text
 
 
 def test_a_steps_decay_is_part_of_the_decays_up_to_it():
@@ -102,11 +115,15 @@ def test_only_decays_from_a_chunks_start_take_in_a_step():
         assert opening.absorbed(x) == x
 
 
-def test_a_walk_takes_elements_of_tiles_through_selects_and_operands_as_they_are():
+def test_a_walk_takes_elements_of_tiles_through_products_or_selects_and_operands_as_they_are():
     c = compile_spec(find("gated_delta_rule")[0])
     host = Host(c, c.forward, False, True)
     host.text()
     (walk_,) = [k for k in host.kernels if k.walks and "sweep" in k.name]
     loop = walk_.lines["loop"]
-    assert [x for x in loop if "_each = " in x] == ["v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)"]
+    product = "tl.dot(v.to(DT), identity) if PRODUCTS and v.dtype == DT"
+    assert [x for x in loop if "_each = " in x] == [
+        f"v_each = {product} else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)"
+    ]
+    assert walk_.products == {"v_p"}
     assert sum("v_each" in x for x in loop) == 2 and any("tl.trans(k_slice.to(DT))" in x for x in loop)

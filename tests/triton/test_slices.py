@@ -126,8 +126,11 @@ def test_a_program_with_tiles_for_two_has_a_multiprocessor_where_no_two_chunks_o
 def test_one_launch_makes_all_reads_where_three_chunks_fit():
     config = launch.candidates(2, 128)[0]
     each = (512, 64, 4), (512, 64, 2)
-    assert config.by_read(128, (768, 128, 6), *each) == [(0, config.walk(128, 768, 128, 6))]
-    assert config.by_read(128, (1536, 128, 6), *each) == [(n, config.walk(128, *x)) for n, x in enumerate(each, 1)]
+    one, two = (config.walk(128, *x) for x in each)
+    assert config.by_read(128, (768, 128, 6), *each) == [(0, True, config.walk(128, 768, 128, 6))]
+    assert config.by_read(128, (1536, 128, 6), *each) == [(1, True, one), (2, False, two)]
+    assert config.by_read(128, (768, 128, 6), *each, wanted=(False, True)) == [(2, True, two)]  # the other isn't made
+    assert config.by_read(128, (1536, 128, 6), *each, wanted=(False, False)) == [(1, True, one), (2, False, two)]
 
 
 def test_float32_walks_have_the_registers_that_there_are():
@@ -152,8 +155,8 @@ def test_what_one_read_loads_is_known():
         host = Host(c, walked(c, c.backward), True, True)
         host.text()
         (walk,) = (k for k in host.kernels if k.apart)
-        for mine, others, needed in zip(loads, reversed(loads), walk.apart, strict=True):
-            assert mine <= needed and not others & needed, (op, needed)
+        for mine, others, read in zip(loads, reversed(loads), walk.apart, strict=True):
+            assert mine <= read.loads and not others & read.loads, (op, read.loads)
 
 
 @pytest.mark.parametrize("name", sorted(n for n in RESERVED if n.islower()))
