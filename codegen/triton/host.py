@@ -437,11 +437,14 @@ class Host:
 
     def _under(self, wanted: set[str], lines: list[str]) -> None:
         """Add lines, under the condition that one of these gradients is needed."""
+        self.lines += self._where(wanted, lines)
+
+    def _where(self, wanted: set[str], lines: list[str]) -> list[str]:
+        """Lines under this condition."""
         if not lines or wanted == self._everything():
-            self.lines += lines
-            return
+            return lines
         names = ", ".join(f'"{n}"' for n in sorted(wanted))
-        self.lines += [f"if needs & {{{names}}}:", *(f"    {x}" for x in lines)]
+        return [f"if needs & {{{names}}}:", *(f"    {x}" for x in lines)]
 
     def _new_state(self, s: StateForm, count: str) -> str:
         shape = ", ".join([count, "H", *(size_name(dim_of(a)) for a in s.axes)])
@@ -627,9 +630,15 @@ class Host:
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
+                before, self.lines = self.lines, []
                 results = self.torch_text({"x": node}, {"x": x.attrs[2]})
                 shape = ", ".join(["B", "T", "H", *(size_name(dim_of(z)) for z in x.attrs[2])])
                 self.lines.append(f"{self.names(x)} = steps(({results['x']}).expand({shape}))")
+                lines, self.lines = self.lines, before
+                leaves = [y.attrs[:2] for y in walk(node) if y.op == "leaf"]
+                for k in sorted({self.fused.made[y] for y in leaves if y in self.fused.made}):  # where those are made
+                    lines = self._where(self._wanted_by(k) if self.backward else self._everything(), lines)
+                self.lines += lines
 
     def _cumulate(self, a: Argument, which: str, kernel: Kernel, makes: frozenset[str]) -> None:
         """Sums of a decay; of one decay a step by the launch that lays out another number of each step, if one is waiting."""

@@ -290,15 +290,14 @@ class _ByRead:
             lines = [x for found in (self.stored, self.added) for n in sorted(found) for x in found[n]]
             tiles.lines += ["if YIELD:", *(f"    {x}" for x in lines)] if lines else []
             return {}
-        for at, (
-            _,
-            n,
-        ) in self.summed.items():  # the compiler makes them where they stand, whether or not they are stored
-            tiles.lines[at] = f"if READ == 0 or READ == {n}:\n    {tiles.lines[at]}"
+        chosen = {n: f"READ == 0 or READ == {m}" for m, n in enumerate(numbers, 1)}
+        # the compiler makes sums where they stand, whether or not they are stored
+        for at, (_, n) in self.summed.items():
+            tiles.lines[at] = f"if {chosen[n]}:\n    {tiles.lines[at]}"
         tiles.lines = "\n".join(tiles.lines).split("\n")
         blocks = {}
         for n in numbers:
-            begin = f"if YIELD and (READ == 0 or READ == {n}):"
+            begin = f"if YIELD and ({chosen[n]}):"
             tiles.lines += [begin, *(f"    {x}" for x in (*self.stored.get(n, ()), *self.added.get(n, ())))]
             states = frozenset(state for state, m in self.summed.values() if m == n)
             blocks[begin] = Alone(frozenset(), frozenset(self.leaves.get(n, ())), states)

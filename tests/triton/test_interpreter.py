@@ -88,6 +88,12 @@ def test_a_launch_for_each_read_makes_what_one_for_all_does():
     """As of states so wide that no three chunks fit; and without gradients that only one of the reads is for."""
     names = ("gated_delta_rule", "delta_rule", "gradient_descent_squared_weight_decay")
     assert_small(interpret(names, [SMALL | {"decay": "extreme"}], parts=FEW, buffers=1), 1e-5)
+    names = (
+        "late_decay",
+        "three_corrections",
+        "mlstm",
+    )  # a sum over two reads, reads that nothing is stored of, two states
+    assert_small(interpret(names, [SMALL | {"heads": 1}], buffers=1), 1e-5)
 
 
 def test_one_launch_makes_what_parts_leave_and_the_matrices_of_their_maps():
@@ -135,7 +141,9 @@ def test_float16_takes_decays_without_resets_apart():
 
 
 def test_strides_needs_and_missing_gradients_change_nothing():
-    assert_small(interpret(("gated_delta_rule", "kimi_delta_attention"), [], variants=True), 1e-6)
+    """Also of what torch makes of one read ahead of a kernel, and of walks of which only one read is wanted."""
+    names = ("gated_delta_rule", "kimi_delta_attention", "mlstm", "three_corrections")
+    assert_small(interpret(names, [], variants=True), 1e-6)
 
 
 def test_one_argument_alone_may_have_all_heads():
