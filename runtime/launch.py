@@ -137,9 +137,9 @@ class Config:
         wanted: tuple[bool, ...] = (),
     ) -> list[tuple[int, bool, Walk]]:
         """READ of each launch of a walk that makes several reads, whether it keeps what no read is needed for, and how it is
-        launched, of bytes as `walk` has them. One for all, if three chunks of two programs fit: where they do, two walks of dims
-        of 128 take 1.05 to 1.2 times as long, and where they don't, one takes up to 1.5 times as long as two. Or one for each,
-        of those `wanted`."""
+        launched, of bytes as `walk` has them. One for all, if three chunks of two programs fit: on an H200 walks for one read
+        each take 1.17 to 1.28 times as long where they do, and one for two 1.2 to 1.5 times as long where they don't. Or one for
+        each, of those `wanted`."""
         whole, matrices, channel = loaded
         tiles = channel * (self.tile if size is None else min(self.tile, self.padded(size)))
         launches = [(n, x) for n, x in enumerate(each, 1) if not any(wanted) or wanted[n - 1]]
