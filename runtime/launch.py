@@ -104,9 +104,9 @@ class Config:
         programs: int = 2,
     ) -> Walk:
         """The launch of a walk over tiles of a dim of this size (None without), where a multiprocessor is to hold so many of its
-        programs. For each step it loads `whole` bytes of tiles along axes that it has whole, `matrices` of matrices over the
-        steps of a chunk and of numbers, and of tiles `channel` for each of their channels, of which it needs `elements`, or not.
-        `wide`: it stores tiles in float32, which take twice the room on their way.
+        programs, if it has buffers for two chunks of each. For each step it loads `whole` bytes of tiles along axes that it has
+        whole, `matrices` of matrices over the steps of a chunk and of numbers, and of tiles `channel` for each of their channels,
+        of which it needs `elements`, or not. `wide`: it stores tiles in float32, which take twice the room on their way.
 
         Where two programs don't have buffers for two chunks, one has a multiprocessor, with a tile and warps for two: if the
         number of tiles is even, so that there are as many sums by tiles and warps.
@@ -118,6 +118,8 @@ class Config:
             if full and programs == 2 and not self.exact and cdiv(size, tile) % 2 == 0:
                 tile, warps, programs = 2 * tile, 2 * warps, 1
         tiles = tile * channel
+        if not self._fit(2, whole, matrices + tiles, programs):
+            programs = min(2, programs)
         stages = self.stages_for(whole, matrices + tiles, programs)
         room = matrices + 2 * tile * wide
         products = elements and not self.exact and self._fit(min(3, stages), whole + tiles, room, programs)

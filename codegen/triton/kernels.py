@@ -250,7 +250,8 @@ def sweep_kernel(
         inside=frozenset(key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] != "_end"),
         heavy=len(o.outputs) > 1 and not sweep.solve and not apart and _heavy(tiles, tiled),
         inner=inner,
-        slim=not any(s.decay_axes for s in group),
+        slim=not any(s.decay_axes for s in group)
+        and sum(tiles.arguments[x].layout == "matrix" for x in for_states) <= 1,
         carried=for_states,
         products=tiles.by_products,
         apart=apart,
