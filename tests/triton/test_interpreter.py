@@ -106,6 +106,11 @@ def test_float16_takes_elements_of_tiles_through_products():
     assert_small(interpret(("gated_delta_rule", "delta_rule", "inverse_attention"), cases), 4e-3)
 
 
+def test_tiles_for_two_programs_sum_as_those_for_one_do():
+    """Of 200 channels in two bytes, where a walk has a multiprocessor for one program."""
+    assert_small(interpret(("gated_delta_rule",), [SMALL | {"dtype": "float16", "heads": 1, "width": 200}]), 4e-3)
+
+
 def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():
     """Also where torch makes a part of what a decay's gradient is the sum of, where an axis is contracted and kept, and where two
     states share a decay, whose sums only one of their gradients may replace."""
