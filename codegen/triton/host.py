@@ -18,9 +18,9 @@ from ..stages import Accumulate, Map, Plan, Stage, Sweep
 from ..step import StateVar, StepProgram
 from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made
-from .kernels import Alone, Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel, uses
+from .kernels import Alone, Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
-from .opened import Opened, opened, owned
+from .opened import Opened, opened, owned, uses
 from .tile import PER_STEP, Argument, Fine, axis_name, block_name, size_name
 from .together import Together
 
@@ -862,10 +862,11 @@ class Host:
         """How many bytes a kernel loads for each step, perhaps of these alone: of tiles along the axes that it has whole, of
         matrices and numbers, and of each channel of other tiles."""
         found: dict[str | None, list[str]] = {}
-        for name, axis in kernel.loads:
-            if only is None or name in only:
-                a = next(x for x in kernel.arguments if x.name == name)
-                found.setdefault(axis, []).append(f"{self._passed(a, kernel, False).split(',')[0]}.element_size()")
+        arguments = {a.name: a for a in kernel.arguments}
+        for argument, axis in kernel.loads:
+            if only is None or argument in only:
+                tensor = self._passed(arguments[argument], kernel, False).split(",")[0]
+                found.setdefault(axis, []).append(f"{tensor}.element_size()")
         texts: dict[str, list[str]] = {"whole": [], "matrices": [], "tiles": []}
         for axis, sizes in found.items():
             each = f"({' + '.join(sizes)})" if len(sizes) > 1 else sizes[0]

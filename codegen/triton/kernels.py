@@ -11,7 +11,7 @@ from ..read_write import StateForm
 from ..stages import Sweep
 from .cut import products_of
 from .fuse import Store
-from .opened import HALVES, SIDES, Opened, Own, Sums
+from .opened import HALVES, SIDES, Opened, Own, Sums, uses
 from .slices import count_of, counter, needed_for, sliced
 from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
@@ -309,11 +309,6 @@ def _makes_matrices(o: Opened) -> bool:
     """Does a walk make matrices over the steps of a chunk itself? While it does, it waits for tensor cores."""
     nodes = walk(*o.outputs.values(), *o.states.values(), *o.definitions.values())
     return any(x.op == "sum" and {ROW, COL} <= set(x.axes) for x in nodes)
-
-
-def uses(node: Node, x: Node) -> bool:
-    """Is a node made of this leaf, over whatever axes?"""
-    return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,11 @@ class Opened:
         return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.own for x in s.ahead.values()))
 
 
+def uses(node: Node, x: Node) -> bool:
+    """Is a node made of this leaf, over whatever axes?"""
+    return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))
+
+
 def opened(sweep: Sweep, ahead: bool = False) -> Opened:
     """The sweep's program, opened; `ahead`: matrices over the steps of a chunk are made ahead even where there is only one."""
     return _Opening(sweep, ahead).run()

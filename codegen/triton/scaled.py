@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ..ir import ROW, Node, add, factors_of, leaf, mul, terms_of, walk
 from ..stages import Accumulate, Map, Plan, Sweep
-from .opened import longer
+from .opened import longer, uses
 from .reused import reused
 
 
@@ -41,7 +41,7 @@ def scaled(plan: Plan) -> Plan:
 
 def _numbers(plan: Plan, read: Node) -> list[Node]:
     """Numbers of a step that uses of a read are times."""
-    using = [x for x in _values(plan) if _uses(x, read)]
+    using = [x for x in _values(plan) if uses(x, read)]
     factors = [f for x in using for t in terms_of(x) for f in factors_of(t)]
     return list(dict.fromkeys(f for f in factors if f.op == "leaf" and not f.axes))
 
@@ -62,7 +62,7 @@ def _before(x: Node) -> bool:
 
 def _made_with(plan: Plan, k: int, read: Node, number: Node) -> Plan | None:
     """The plan with a read times a number in the place of the read of stage k; None where a use isn't times that."""
-    if any(_uses(x, read) for x in _given(plan)):
+    if any(uses(x, read) for x in _given(plan)):
         return None
     stages = list(plan.stages)
     for n, stage in enumerate(stages):
@@ -94,13 +94,9 @@ def _given(plan: Plan) -> Iterator[Node]:
             yield from (*stage.direct.streams.values(), *stage.direct.outputs.values())
 
 
-def _uses(x: Node, read: Node) -> bool:
-    return any(y.op == "leaf" and y.attrs[:2] == read.attrs[:2] for y in walk(x))
-
-
 def _without(x: Node, read: Node, number: Node) -> Node | None:
     """x without the number that each use of a read is times; None where one isn't."""
-    if not _uses(x, read):
+    if not uses(x, read):
         return x
     if x.op == "add":
         terms = [_without(y, read, number) for y in x.args]
@@ -112,7 +108,7 @@ def _without(x: Node, read: Node, number: Node) -> Node | None:
 
 def _linear(x: Node, read: Node) -> bool:
     """Is x a product of a read, or of a sum of such a product, and of what has nothing of it?"""
-    using = [f for f in factors_of(x) if _uses(f, read)]
+    using = [f for f in factors_of(x) if uses(f, read)]
     if len(using) != 1:
         return False
     (f,) = using

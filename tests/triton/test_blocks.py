@@ -79,11 +79,19 @@ def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read_where_no_launch_
 
 
 @pytest.mark.parametrize(
-    "name", ["lightning_attention", "gated_linear_attention", "inverse_attention", "delta_product"]
+    "name",
+    [
+        "lightning_attention",
+        "gated_linear_attention",
+        "inverse_attention",
+        "delta_rule",
+        "gated_delta_rule",
+        "delta_product",
+    ],
 )
 def test_walks_with_one_read_or_of_which_launches_make_one_stay_whole(name):
     c = compiled(name)
-    assert [len(s.reads) for s in walked(c, c.backward).sweeps] == [len(s.reads) for s in c.backward.sweeps]
+    assert [s.reads for s in walked(c, c.backward).sweeps] == [s.reads for s in simplified(c.backward).sweeps]
 
 
 def test_a_read_is_only_made_where_its_gradients_are_wanted():

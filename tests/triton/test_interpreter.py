@@ -85,15 +85,11 @@ def test_variables_and_dims_may_be_called_what_kernels_call_their_own():
 
 
 def test_a_launch_for_each_read_makes_what_one_for_all_does():
-    """As of states so wide that no three chunks fit; and without gradients that only one of the reads is for."""
+    """As of states so wide that no three chunks fit; with a sum over two reads (late_decay), reads that nothing is stored of
+    (three_corrections), and two states (mlstm)."""
     names = ("gated_delta_rule", "delta_rule", "gradient_descent_squared_weight_decay")
     assert_small(interpret(names, [SMALL | {"decay": "extreme"}], parts=FEW, buffers=1), 1e-5)
-    names = (
-        "late_decay",
-        "three_corrections",
-        "mlstm",
-    )  # a sum over two reads, reads that nothing is stored of, two states
-    assert_small(interpret(names, [SMALL | {"heads": 1}], buffers=1), 1e-5)
+    assert_small(interpret(("late_decay", "three_corrections", "mlstm"), [SMALL | {"heads": 1}], buffers=1), 1e-5)
 
 
 def test_one_launch_makes_what_parts_leave_and_the_matrices_of_their_maps():

@@ -141,6 +141,18 @@ def test_float32_walks_have_the_registers_that_there_are():
     assert walks and [r for r in walks if not r.ok or r.registers < 128] == []
 
 
+def test_as_many_programs_of_a_walk_as_it_is_launched_for_fit_on_a_multiprocessor(monkeypatch, request):
+    def walks():
+        rows = inspect_op(compiled("kimi_delta_attention"), dtypes=("bfloat16",), widths=(256,))
+        return [r for r in rows if "sweep" in r.kernel]
+
+    assert walks() and [r for r in walks() if not r.ok] == []
+    monkeypatch.setattr(launch, "BUFFERS", 2 * launch.BUFFERS)  # more than there is
+    Config.walk.cache_clear()
+    request.addfinalizer(Config.walk.cache_clear)
+    assert any("bytes of shared memory, limit 115712" in r.problem for r in walks())
+
+
 def test_what_a_walk_only_yields_is_not_loaded_for_states():
     loop = ["k = load(k_p)", "w = k * S", "q = load(q_p)", "if YIELD:", "    store(q * S)", "S = S + w"]
     assert {"k_p", "S"} <= needed_for(loop, {"S"}) and "q_p" not in needed_for(loop, {"S"})
