@@ -66,19 +66,7 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
-from chunkform.runtime.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    each_head,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
-)
+from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -561,6 +549,49 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"s": ds_last}
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def forward_rows_1(
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    ahead1_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    q = tl.load(
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    k = tl.load(
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    t1 = tl.sum(q * k, axis=1)
+    tl.store(ahead1_out + at, 1.0 / t1, mask=i_ok)
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
     matrix1,
@@ -793,6 +824,63 @@ def forward_sweep_1(
             )
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def forward_rows_2(
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    v_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    q = tl.load(
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    k = tl.load(
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    write1 = tl.load(
+        write1_p + h // write1_g * write1_h + (b * write1_b + step * write1_t)[:, None] + e[None, :],
+        mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    t1 = tl.sum(q * k, axis=1)
+    tl.store(v_out + at[:, None] * E + e[None, :], (1.0 / t1)[:, None] * write1, mask=i_ok[:, None] & e_ok[None, :])
+
+
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
@@ -804,15 +892,30 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "f9db9e624bc2d095")
+    config = choose(some.dtype, (D, E), "e1a6ccc30d8bee94")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     s_starts = s_first
+    ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
+    launch(
+        forward_rows_1,
+        (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        ahead1,
+        T,
+        H,
+        B * T,
+        D=D,
+        block_d=config.padded(D),
+        ROWS=config.rows(config.padded(D)),
+        num_warps=4,
+    )
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
-    t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
-    ahead1 = steps((1.0 / t1).expand(B, T, H))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
@@ -951,9 +1054,30 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    lam_resets = matrix1 = None
-    t2 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
+    ahead1 = lam_resets = matrix1 = None
+    v = some.new_empty((B, T, H, E), dtype=some.dtype)
+    launch(
+        forward_rows_2,
+        (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        write1,
+        *strides(write1, H),
+        v,
+        T,
+        H,
+        B * T,
+        D=D,
+        E=E,
+        block_d=config.padded(D),
+        block_e=config.padded(E),
+        ROWS=config.rows(config.padded(D), config.padded(E)),
+        num_warps=4,
+    )
     saved = {"d91dd90777": write1}
+    write1 = None
     if needs_backward is True and not config.exact:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
@@ -962,11 +1086,50 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         saved |= {"s linear": s_linear}
     s_linear = None
-    return (
-        {"v": spread((1.0 / t2)[..., None] * write1.float(), (B, T, H, E), some).to(some.dtype)},
-        {"s": s_last},
-        saved,
-    )
+    return {"v": v}, {"s": s_last}, saved
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_1(
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    ahead1_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    q = tl.load(
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    k = tl.load(
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    t1 = tl.sum(q * k, axis=1)
+    tl.store(ahead1_out + at, 1.0 / t1, mask=i_ok)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1703,6 +1866,129 @@ def backward_sweep_3(
             )
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_2(
+    dq_2_p,
+    dq_2_b,
+    dq_2_t,
+    dq_2_h,
+    dq_2_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    dq_1_148c1f_sums,
+    dq_1_148c1f_n,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    dk_1_148c1f_sums,
+    dk_1_148c1f_n,
+    read1_p,
+    read1_b,
+    read1_t,
+    read1_h,
+    read1_g,
+    dq_out,
+    dk_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    dq_2 = tl.zeros([ROWS, block_d], tl.float32)
+    if dq_2_p is not None:
+        dq_2 = tl.load(
+            dq_2_p + h // dq_2_g * dq_2_h + (b * dq_2_b + step * dq_2_t)[:, None] + d[None, :],
+            mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
+        ).to(tl.float32)
+    q = tl.load(
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    k = tl.load(
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    dq_1_148c1f = tl.zeros([ROWS], tl.float32)
+    if dq_1_148c1f_sums is not None:
+        for tile in range(dq_1_148c1f_n):
+            dq_1_148c1f += tl.load(
+                dq_1_148c1f_sums + ((b * H + h) * dq_1_148c1f_n + tile) * T + step, mask=i_ok, other=0.0
+            )
+    dv = tl.load(
+        dv_p + h // dv_g * dv_h + (b * dv_b + step * dv_t)[:, None] + e[None, :],
+        mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    write1 = tl.zeros([ROWS, block_e], tl.float32)
+    if write1_p is not None:
+        write1 = tl.load(
+            write1_p + h // write1_g * write1_h + (b * write1_b + step * write1_t)[:, None] + e[None, :],
+            mask=i_ok[:, None] & e_ok[None, :],
+            other=0.0,
+        ).to(tl.float32)
+    dk_1_148c1f = tl.zeros([ROWS], tl.float32)
+    if dk_1_148c1f_sums is not None:
+        for tile in range(dk_1_148c1f_n):
+            dk_1_148c1f += tl.load(
+                dk_1_148c1f_sums + ((b * H + h) * dk_1_148c1f_n + tile) * T + step, mask=i_ok, other=0.0
+            )
+    read1 = tl.zeros([ROWS, block_d], tl.float32)
+    if read1_p is not None:
+        read1 = tl.load(
+            read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + d[None, :],
+            mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
+        ).to(tl.float32)
+    t1 = tl.sum(write1 * dv, axis=1)
+    t2 = tl.sum(k * q, axis=1)
+    t3 = 1.0 / (t2 * t2)
+    if dq_out is not None:
+        tl.store(
+            dq_out + at[:, None] * D + d[None, :],
+            dq_2 - ((t1 + dq_1_148c1f) * t3)[:, None] * k,
+            mask=i_ok[:, None] & d_ok[None, :],
+        )
+    if dk_out is not None:
+        tl.store(
+            dk_out + at[:, None] * D + d[None, :],
+            (1.0 / t2)[:, None] * read1 - (t3 * (t1 + dk_1_148c1f))[:, None] * q,
+            mask=i_ok[:, None] & d_ok[None, :],
+        )
+
+
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
@@ -1714,7 +2000,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "f9db9e624bc2d095")
+    config = choose(some.dtype, (D, E), "e1a6ccc30d8bee94")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1722,13 +2008,28 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     s_starts = saved["s starts"] if parts > 1 else s_first
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
+    ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
+    launch(
+        backward_rows_1,
+        (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        ahead1,
+        T,
+        H,
+        B * T,
+        D=D,
+        block_d=config.padded(D),
+        ROWS=config.rows(config.padded(D)),
+        num_warps=4,
+    )
     if "lam_sums" in saved:
         lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
     else:
         lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
-    t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
-    ahead1 = steps((1.0 / t1).expand(B, T, H))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
@@ -2048,7 +2349,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=2,
             maxnreg=walk.registers,
         )
-    matrix3 = None
+    ahead1 = matrix3 = None
     if needs & {"lam"}:
         s_at_ends = pair(s_last, ds_starts, (-2, -1))
     s_last = None
@@ -2068,33 +2369,42 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             at_once=True,
         )
     lam_resets = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
+    if needs & {"k", "q"}:
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype) if "k" in needs else None
+        launch(
+            backward_rows_2,
+            (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+            *((dq_2, *strides(dq_2, H)) if "q" in needs else (None, 0, 0, 0, 1)),
+            q,
+            *strides(q, H),
+            k,
+            *strides(k, H),
+            *((dq_1_148c1f, dq_1_148c1f.shape[2]) if "q" in needs else (None, 0)),
+            dv,
+            *strides(dv, H),
+            *((write1, *strides(write1, H)) if "q" in needs or "k" in needs else (None, 0, 0, 0, 1)),
+            *((dk_1_148c1f, dk_1_148c1f.shape[2]) if "k" in needs else (None, 0)),
+            *((read1, *strides(read1, H)) if "k" in needs else (None, 0, 0, 0, 1)),
+            dq,
+            dk,
+            T,
+            H,
+            B * T,
+            D=D,
+            E=E,
+            block_d=config.padded(D),
+            block_e=config.padded(E),
+            ROWS=config.rows(config.padded(D), config.padded(E)),
+            num_warps=4,
+        )
+    dk_1_148c1f = dq_1_148c1f = dq_2 = read1 = None
     if "q" in needs:
-        t2 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
-        t3 = (dv.float() * write1.float()).sum(-1)
-        gradients["q"] = (
-            spread(
-                dq_2.float() - (t2**-2 * (dq_1_148c1f.sum(2).mT + t3))[..., None] * each_head(k, H).float(),
-                (B, T, H, D),
-                some,
-            )
-            .to(some.dtype)
-            .to(given["q"].dtype)
-        )
-    dq_1_148c1f = dq_2 = None
+        gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
-        t4 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
-        t5 = (dv.float() * write1.float()).sum(-1)
-        gradients["k"] = (
-            spread(
-                (1.0 / t4)[..., None] * read1.float()
-                - (t4**-2 * (dk_1_148c1f.sum(2).mT + t5))[..., None] * each_head(q, H).float(),
-                (B, T, H, D),
-                some,
-            )
-            .to(some.dtype)
-            .to(given["k"].dtype)
-        )
-    dk_1_148c1f = read1 = None
+        gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "o" in needs:
         gradients["o"] = do.to(given["o"].dtype)
     do = None

@@ -67,7 +67,19 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, chunk_of, cumulate, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
+from chunkform.runtime.launch import (
+    DTYPES,
+    cdiv,
+    choose,
+    cotangent,
+    launch,
+    padded,
+    spread,
+    steps,
+    strides,
+    whole,
+    with_heads,
+)
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
@@ -523,11 +535,12 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     """Outputs, last states and what the backward pass uses."""
     u = steps(given["u"])
     lam = steps(given["lam"])
-    lam_0 = given["lam_0"].contiguous()
+    lam_0 = given["lam_0"]
     p = steps(given["p"])
     some = u
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
+    lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
     config = choose(some.dtype, (D,), "cbb3b8798ea4467a")
     lay = places(packed, (B, T, H), config.chunk)
@@ -1279,11 +1292,12 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     """Gradients."""
     u = steps(given["u"])
     lam = steps(given["lam"])
-    lam_0 = given["lam_0"].contiguous()
+    lam_0 = given["lam_0"]
     p = steps(given["p"])
     some = u
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
+    lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
     config = choose(some.dtype, (D,), "cbb3b8798ea4467a")
     lay = places(packed, (B, T, H), config.chunk)
@@ -1604,7 +1618,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
-        gradients["lam_0"] = spread(0.0, (B, T, H), some).float().sum((0, 1)).to(given["lam_0"].dtype)
+        gradients["lam_0"] = some.new_zeros((H), dtype=torch.float32).to(given["lam_0"].dtype)
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)

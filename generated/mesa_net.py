@@ -138,13 +138,13 @@ from chunkform.runtime.launch import (
     cdiv,
     choose,
     cotangent,
-    each_head,
     launch,
     padded,
     spread,
     steps,
     strides,
     whole,
+    with_heads,
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -870,18 +870,63 @@ def x_system_forward_sweep_1(
             )
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def x_system_forward_rows_1(
+    lamb_p,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
+    y_0_p,
+    y_0_b,
+    y_0_t,
+    y_0_h,
+    y_0_g,
+    y_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    lamb = tl.load(lamb_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
+    p = tl.load(
+        p_p + h // p_g * p_h + (b * p_b + step * p_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    y_0 = tl.load(
+        y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    tl.store(y_out + at[:, None] * D + d[None, :], y_0 + lamb[None, :] * p, mask=i_ok[:, None] & d_ok[None, :])
+
+
 def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     k = steps(given["k"])
     beta = steps(given["beta"])
     lam = steps(given["lam"])
-    lamb = given["lamb"].contiguous()
+    lamb = given["lamb"]
     p = steps(given["p"])
     some = k
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
+    lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "19ee660da5213491")
+    config = choose(some.dtype, (D,), "8087a487eb19e7cc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -970,17 +1015,32 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         maxnreg=walk.registers,
     )
     lam_resets = None
+    y = some.new_empty((B, T, H, D), dtype=some.dtype)
+    launch(
+        x_system_forward_rows_1,
+        (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        lamb,
+        p,
+        *strides(p, H),
+        y_0,
+        *strides(y_0, H),
+        y,
+        T,
+        H,
+        B * T,
+        D=D,
+        block_d=config.padded(D),
+        ROWS=config.rows(config.padded(D)),
+        num_warps=4,
+    )
+    y_0 = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"lam_sums": lam_sums, "beta_by_head": beta_by_head}
     beta_by_head = lam_sums = None
     if parts > 1:
         saved |= {"H starts": H__starts}
-    return (
-        {"y": spread(lamb.float() * each_head(p, H).float() + y_0.float(), (B, T, H, D), some).to(some.dtype)},
-        {"H": H__last},
-        saved,
-    )
+    return {"y": y}, {"H": H__last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1641,18 +1701,63 @@ def x_system_backward_sweep_3(
             )  # H: out.late
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def x_system_backward_rows_1(
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    dlamb_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    p = tl.load(
+        p_p + h // p_g * p_h + (b * p_b + step * p_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    dy = tl.load(
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    t1 = tl.sum(dy * p, axis=0)
+    if dlamb_out is not None:
+        tl.store(dlamb_out + tl.program_id(0).to(tl.int64) * D + d, t1, mask=d_ok)
+
+
 def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     k = steps(given["k"])
     beta = steps(given["beta"])
     lam = steps(given["lam"])
-    lamb = given["lamb"].contiguous()
+    lamb = given["lamb"]
     p = steps(given["p"])
     some = k
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
+    lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "19ee660da5213491")
+    config = choose(some.dtype, (D,), "8087a487eb19e7cc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1954,6 +2059,28 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
+    if needs & {"lamb"}:
+        dlamb = (
+            some.new_empty((cdiv(B * T, config.rows(config.padded(D))), H, D), dtype=torch.float32)
+            if "lamb" in needs
+            else None
+        )
+        launch(
+            x_system_backward_rows_1,
+            (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            p,
+            *strides(p, H),
+            dy,
+            *strides(dy, H),
+            dlamb,
+            T,
+            H,
+            B * T,
+            D=D,
+            block_d=config.padded(D),
+            ROWS=config.rows(config.padded(D)),
+            num_warps=4,
+        )
     if "k" in needs:
         gradients["k"] = dk
     if "beta" in needs:
@@ -1962,9 +2089,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some)
     if "lamb" in needs:
-        gradients["lamb"] = (
-            spread(each_head(p, H).float() * dy.float(), (B, T, H, D), some).float().sum((0, 1)).to(given["lamb"].dtype)
-        )
+        gradients["lamb"] = dlamb.sum(0).to(given["lamb"].dtype)
+    dlamb = None
     if "H" in needs:
         initial["H"] = dH_last
     dH_last = None

@@ -125,7 +125,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, each_head, launch, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
@@ -800,17 +800,60 @@ def o2_forward_sweep_1(
             )
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def o2_forward_rows_1(
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    y_0_p,
+    y_0_b,
+    y_0_t,
+    y_0_h,
+    y_0_g,
+    y_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    q = tl.load(
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    y_0 = tl.load(
+        y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    tl.store(y_out + at[:, None] * D + d[None, :], y_0 + 2.0 * q, mask=i_ok[:, None] & d_ok[None, :])
+
+
 def triton_o2_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
     lam = steps(given["lam"])
-    lam_0 = given["lam_0"].contiguous()
+    lam_0 = given["lam_0"]
     some = q
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
+    lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "3d56c82a5199d30a")
+    config = choose(some.dtype, (D,), "27ba1971a5a2fd38")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -897,17 +940,31 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         maxnreg=walk.registers,
     )
     lam_resets = None
+    y = some.new_empty((B, T, H, D), dtype=some.dtype)
+    launch(
+        o2_forward_rows_1,
+        (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        q,
+        *strides(q, H),
+        y_0,
+        *strides(y_0, H),
+        y,
+        T,
+        H,
+        B * T,
+        D=D,
+        block_d=config.padded(D),
+        ROWS=config.rows(config.padded(D)),
+        num_warps=4,
+    )
+    y_0 = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
     if parts > 1:
         saved |= {"H starts": H__starts}
-    return (
-        {"y": spread(2.0 * each_head(q, H).float() + y_0.float(), (B, T, H, D), some).to(some.dtype)},
-        {"H": H__last},
-        saved,
-    )
+    return {"y": y}, {"H": H__last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1571,17 +1628,63 @@ def o2_backward_sweep_3(
             )  # du
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def o2_backward_rows_1(
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    dq_0_p,
+    dq_0_b,
+    dq_0_t,
+    dq_0_h,
+    dq_0_g,
+    dq_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    dy = tl.load(
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    dq_0 = tl.zeros([ROWS, block_d], tl.float32)
+    if dq_0_p is not None:
+        dq_0 = tl.load(
+            dq_0_p + h // dq_0_g * dq_0_h + (b * dq_0_b + step * dq_0_t)[:, None] + d[None, :],
+            mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
+        ).to(tl.float32)
+    if dq_out is not None:
+        tl.store(dq_out + at[:, None] * D + d[None, :], 2.0 * dy + dq_0, mask=i_ok[:, None] & d_ok[None, :])
+
+
 def triton_o2_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     u = steps(given["u"])
     lam = steps(given["lam"])
-    lam_0 = given["lam_0"].contiguous()
+    lam_0 = given["lam_0"]
     some = q
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
+    lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "3d56c82a5199d30a")
+    config = choose(some.dtype, (D,), "27ba1971a5a2fd38")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1900,16 +2003,34 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
-    if "q" in needs:
-        gradients["q"] = spread(2.0 * dy.float() + dq_0.float(), (B, T, H, D), some).to(some.dtype).to(given["q"].dtype)
+    if needs & {"q"}:
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
+        launch(
+            o2_backward_rows_1,
+            (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            dy,
+            *strides(dy, H),
+            *((dq_0, *strides(dq_0, H)) if "q" in needs else (None, 0, 0, 0, 1)),
+            dq,
+            T,
+            H,
+            B * T,
+            D=D,
+            block_d=config.padded(D),
+            ROWS=config.rows(config.padded(D)),
+            num_warps=4,
+        )
     dq_0 = None
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "u" in needs:
         gradients["u"] = du.to(given["u"].dtype)
     du = None
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
-        gradients["lam_0"] = spread(0.0, (B, T, H), some).float().sum((0, 1)).to(given["lam_0"].dtype)
+        gradients["lam_0"] = some.new_zeros((H), dtype=torch.float32).to(given["lam_0"].dtype)
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)
@@ -2052,18 +2173,71 @@ def o3_forward_sweep_1(
             )
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def o3_forward_rows_1(
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    y_0_p,
+    y_0_b,
+    y_0_t,
+    y_0_h,
+    y_0_g,
+    y_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    q = tl.load(
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    x = tl.load(
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    y_0 = tl.load(
+        y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    tl.store(y_out + at[:, None] * D + d[None, :], x + q + y_0, mask=i_ok[:, None] & d_ok[None, :])
+
+
 def triton_o3_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
     lam = steps(given["lam"])
-    lam_0 = given["lam_0"].contiguous()
+    lam_0 = given["lam_0"]
     x = steps(given["x"])
     some = q
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
+    lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "0ee90a43b54072de")
+    config = choose(some.dtype, (D,), "a6a9fce248d21b59")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2150,21 +2324,33 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         maxnreg=walk.registers,
     )
     lam_resets = None
+    y = some.new_empty((B, T, H, D), dtype=some.dtype)
+    launch(
+        o3_forward_rows_1,
+        (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        q,
+        *strides(q, H),
+        x,
+        *strides(x, H),
+        y_0,
+        *strides(y_0, H),
+        y,
+        T,
+        H,
+        B * T,
+        D=D,
+        block_d=config.padded(D),
+        ROWS=config.rows(config.padded(D)),
+        num_warps=4,
+    )
+    y_0 = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
     if parts > 1:
         saved |= {"H starts": H__starts}
-    return (
-        {
-            "y": spread(each_head(q, H).float() + each_head(x, H).float() + y_0.float(), (B, T, H, D), some).to(
-                some.dtype
-            )
-        },
-        {"H": H__last},
-        saved,
-    )
+    return {"y": y}, {"H": H__last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2828,18 +3014,64 @@ def o3_backward_sweep_3(
             )  # du
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def o3_backward_rows_1(
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    dx_0_p,
+    dx_0_b,
+    dx_0_t,
+    dx_0_h,
+    dx_0_g,
+    dx_out,
+    T,
+    H,
+    count,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    dy = tl.load(
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    dx_0 = tl.zeros([ROWS, block_d], tl.float32)
+    if dx_0_p is not None:
+        dx_0 = tl.load(
+            dx_0_p + h // dx_0_g * dx_0_h + (b * dx_0_b + step * dx_0_t)[:, None] + d[None, :],
+            mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
+        ).to(tl.float32)
+    if dx_out is not None:
+        tl.store(dx_out + at[:, None] * D + d[None, :], dy + dx_0, mask=i_ok[:, None] & d_ok[None, :])
+
+
 def triton_o3_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     u = steps(given["u"])
     lam = steps(given["lam"])
-    lam_0 = given["lam_0"].contiguous()
+    lam_0 = given["lam_0"]
     x = steps(given["x"])
     some = q
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
+    lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "0ee90a43b54072de")
+    config = choose(some.dtype, (D,), "a6a9fce248d21b59")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -3158,6 +3390,24 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
+    if needs & {"x"}:
+        dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
+        launch(
+            o3_backward_rows_1,
+            (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            dy,
+            *strides(dy, H),
+            *((dx_0, *strides(dx_0, H)) if "x" in needs else (None, 0, 0, 0, 1)),
+            dx,
+            T,
+            H,
+            B * T,
+            D=D,
+            block_d=config.padded(D),
+            ROWS=config.rows(config.padded(D)),
+            num_warps=4,
+        )
+    dx_0 = None
     if "q" in needs:
         gradients["q"] = spread(dy.float(), (B, T, H, D), some).to(some.dtype).to(given["q"].dtype)
     if "u" in needs:
@@ -3166,10 +3416,10 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
-        gradients["lam_0"] = spread(0.0, (B, T, H), some).float().sum((0, 1)).to(given["lam_0"].dtype)
+        gradients["lam_0"] = some.new_zeros((H), dtype=torch.float32).to(given["lam_0"].dtype)
     if "x" in needs:
-        gradients["x"] = spread(dy.float() + dx_0.float(), (B, T, H, D), some).to(some.dtype).to(given["x"].dtype)
-    dx_0 = None
+        gradients["x"] = dx.to(given["x"].dtype)
+    dx = None
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)

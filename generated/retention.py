@@ -59,7 +59,7 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -639,10 +639,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
-    gamma = given["gamma"].contiguous()
+    gamma = given["gamma"]
     some = q
     B, T = q.shape[:2]
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
+    gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "0bb13d6dac8f5d49")
@@ -1081,10 +1082,11 @@ def triton_backward_whole(
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
-    gamma = given["gamma"].contiguous()
+    gamma = given["gamma"]
     some = q
     B, T = q.shape[:2]
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
+    gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "0bb13d6dac8f5d49")
@@ -1794,10 +1796,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
-    gamma = given["gamma"].contiguous()
+    gamma = given["gamma"]
     some = q
     B, T = q.shape[:2]
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
+    gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "0bb13d6dac8f5d49")

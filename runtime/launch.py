@@ -108,13 +108,13 @@ class Config:
         whole, `matrices` of matrices over the steps of a chunk and of numbers, and of tiles `channel` for each of their channels,
         of which it needs `elements`, or not. `wide`: it stores tiles in float32, which take twice the room on their way.
 
-        Where two programs don't have buffers for two chunks, one has a multiprocessor, with a tile and warps for two: if the
-        number of tiles is even, so that there are as many sums by tiles and warps.
+        Where two programs have buffers for no more than half of the chunks that are to be under way, one has a multiprocessor,
+        with a tile and warps for two: if the number of tiles is even, so that there are as many sums by tiles and warps.
         """
         tile, warps = self.tile, self.warps
         if size is not None:
             tile = min(tile, self.padded(size))
-            full = self.chunk * (2 * whole + matrices + tile * channel) >= BUFFERS
+            full = not self._fit(self.stages // 2 + 1, whole, matrices + tile * channel)
             if full and programs == 2 and not self.exact and cdiv(size, tile) % 2 == 0:
                 tile, warps, programs = 2 * tile, 2 * warps, 1
         tiles = tile * channel
@@ -171,15 +171,19 @@ class Config:
         """How many programs take so many chunks one after the other."""
         return programs if self.exact else min(programs, QUEUES * processors())
 
+    def rows(self, *widths: int) -> int:
+        """How many steps of a head a program takes that makes what is made of each step for itself, in tiles of such widths."""
+        return max(1, min(128, 2048 // max(widths, default=1)))
+
     @property
     def read_tile(self) -> int:
         """The tile of kernels that read states at the borders of blocks: tiles of 32 by blocks of 64 steps, in 16 bits, gave
         wrong results on an H200, or read outside memory."""
         return self.tile if self.exact else max(64, self.tile)
 
-    def read_warps(self, *whole: int) -> int:
-        """Warps of kernels that read states there, which have axes of such a width whole."""
-        return 8 if max(whole) > 128 and not self.exact else 4
+    def read_warps(self, *whole: int, many: bool = False) -> int:
+        """Warps of kernels that read states there, which have axes of such a width whole, and perhaps many reads."""
+        return 8 if (many or max(whole) > 128) and not self.exact else 4
 
     @property
     def levels(self) -> int:
@@ -276,6 +280,11 @@ def each_head(x: torch.Tensor, heads: int) -> torch.Tensor:
     return x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], 2)
 
 
+def with_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """A parameter [H or fewer, ...] with H heads, contiguous."""
+    return (x if x.shape[0] == heads else x.repeat_interleave(heads // x.shape[0], 0)).contiguous()
+
+
 def steps(x: torch.Tensor) -> torch.Tensor:
     """[B, T, H, X] with X contiguous; the other strides are free."""
     return x if x.ndim == 3 or x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
@@ -291,6 +300,11 @@ def spread(x: torch.Tensor | float, shape: tuple[int, ...], like: torch.Tensor) 
     if not isinstance(x, torch.Tensor):
         x = torch.full((), x, dtype=torch.float32, device=like.device)
     return x.to(torch.float32).expand(shape)
+
+
+def row_dtype(like: torch.Tensor) -> torch.dtype:
+    """Of rows that are made ahead of products, whose operands are rounded anyway: where the inputs' has the range of float32."""
+    return like.dtype if like.dtype == torch.bfloat16 else torch.float32
 
 
 def cotangent(x: torch.Tensor | None, like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

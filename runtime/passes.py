@@ -16,7 +16,7 @@ from .signature import OVERWRITE, Backend, Signature
 Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
 
-SMALL = 1 << 24  # bytes that "auto" keeps in any case
+SMALL = 1 << 24  # bytes that "auto" keeps beyond what the arguments have
 
 
 @dataclass(slots=True, eq=False)
@@ -134,11 +134,11 @@ def _named(signature: Signature, tensors: Sequence[Tensor | None]) -> tuple[Tens
 
 
 def keeps(call: Call, tensors: Sequence[Tensor | None], saved: Tensors) -> bool:
-    """Does this call keep `saved` for its backward pass? "auto" keeps what is small, or no larger than the arguments."""
+    """Does this call keep `saved` for its backward pass? "auto" keeps up to the size of the arguments, and a little more."""
     if call.recompute != "auto":
         return call.recompute == "never"
     size = sum(x.nbytes for x in saved.values())
-    return size <= SMALL or size <= sum(x.nbytes for x in tensors if x is not None)
+    return size <= SMALL + sum(x.nbytes for x in tensors if x is not None)
 
 
 def result_types(signature: Signature, given: Tensors) -> tuple[torch.dtype, torch.dtype]:

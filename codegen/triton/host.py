@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..adjoint import gradient_name
 from ..ir import ROW, ZERO, Node, dim_of, leaf, rename, terms_of, walk
+from ..ir import replace as replaced
 from ..log_decay import log_of
 from ..pipeline import Compiled
 from ..print_nodes import NodePrinter, Torch
@@ -15,12 +16,13 @@ from ..read_write import Pairing, StateForm
 from ..segments import feeds_back, linear_sweep
 from ..sequential.initial import initial_adjoints
 from ..stages import Accumulate, Map, Plan, Stage, Sweep
-from ..step import StateVar, StepProgram
+from ..step import StateVar, StepProgram, Var
 from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made
 from .kernels import Alone, Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
 from .opened import Opened, opened, owned, uses
+from .rows import Result, RowKernel, launched, matrix_product, outer_product, printable, row_kernel
 from .tile import PER_STEP, Argument, Fine, axis_name, block_name, size_name
 from .together import Together
 
@@ -46,7 +48,7 @@ class Host:
         if it may be one."""
         self.whole = whole
         self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
-        self.kind = "backward" if backward else "forward"
+        self.kind = self.stem = "backward" if backward else "forward"  # the stem of names of kernels
         self.names = Names(c)
         saved = () if backward else tuple(plan.form.write_leaves())
         self.fused: Fused = fuse(plan, saved)
@@ -80,6 +82,7 @@ class Host:
         self.wanted_reads: dict[str, list[str]] = {}  # by walk: whether each of its reads is needed
         self.paired: set[str] = set()  # states whose pairings at the ends of parts are known
         self.lines: list[str] = []
+        self.numbered = 0  # values of each step that have a number for a name
         self.initial_gradient = ""
         self.ready: set[str] = set()
         self.prepared: dict[str, set[str]] = {}  # what a kernel ahead made, and for which gradients
@@ -133,7 +136,7 @@ class Host:
             if v.kind != "constant":
                 how = "steps" if v.per_step else ""
                 text = f'given["{v.name}"]'
-                add(f"{self.names(v.leaf)} = {how}({text})" if how else f"{self.names(v.leaf)} = {text}.contiguous()")
+                add(f"{self.names(v.leaf)} = {how}({text})" if how else f"{self.names(v.leaf)} = {text}")
         stepwise = next(v for v in p.variables if v.per_step)
         given = frozenset() if self.fine is None else self.fine.given
         narrow = [v for v in p.variables if v.kind == "input" and v.name not in given]
@@ -142,6 +145,9 @@ class Host:
         add(f"B, T = {self.names(stepwise.leaf)}.shape[:2]")
         heads = [f"{self.names(v.leaf)}.shape[{2 if v.per_step else 0}]" for v in p.variables if v.kind != "constant"]
         add(f"H = max({', '.join(heads)}, 0)")
+        for v in p.variables:
+            if v.kind != "constant" and not v.per_step:
+                add(f"{self.names(v.leaf)} = with_heads({self.names(v.leaf)}, H)")
         for d in p.dims:
             with_dim = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
             if with_dim is None:
@@ -216,6 +222,51 @@ class Host:
         if kind in ("input", "decay"):
             text = f"each_head({self.names(x)}, H).float()"
         return f"{text}.exp()" if kind.startswith("decay") else text
+
+    def _tensor(self, x: Node) -> str:
+        """The name of a leaf's tensor."""
+        return f"{self.names(leaf('state', x.attrs[1]))}_pairing" if x.attrs[0] == "pairing" else self.names(x)
+
+    def _by_rows(self, results: list[Result]) -> list[str]:
+        """The launch of a kernel that makes these."""
+        number = sum(isinstance(x, RowKernel) for x in self.kernels) + 1
+        kernel = row_kernel(f"{self.stem}_rows_{number}", results, self.names, self._tensor)
+        self.kernels.append(kernel)
+        return launched(kernel, results)
+
+    def _in_memory(self, x: Node) -> str:
+        """The text of a value of each step, [B, T, H, *axes], which a kernel of rows makes unless it is there."""
+        if x.op == "leaf" and x.attrs[0] == "input":
+            return f"each_head({self.names(x)}, H)"
+        if x.op == "leaf" and x.attrs[0] in ("cotangent", "read", "write", "stored", "multiplied"):
+            return self.names(x)
+        self.numbered += 1
+        name = self.names(leaf("stored", f"rows.{self.numbered}", x.axes))
+        self.lines += self._by_rows([Result(name, x, x.axes, "row_dtype(some)")])
+        return name
+
+    def _multiplied(self, node: Node) -> Node:
+        """The node, with products of parameters that are matrices made by torch: over all steps of a head at once."""
+        found: dict[Node, Node] = {}
+        for x in walk(node):
+            parts = matrix_product(x)
+            if parts is not None:
+                matrix, vector = parts
+                text, (row, _) = self._in_memory(replaced(vector, found)), matrix.attrs[2]
+                letters = "bthj,hij->bthi" if x.axes == (row,) else "bthi,hij->bthj"
+                self.numbered += 1
+                found[x] = leaf("multiplied", f"product.{self.numbered}", x.axes)
+                product = f'by_matrix("{letters}", {text}, {self.torch_leaf(matrix)}, row_dtype(some))'
+                self.lines.append(f"{self.names(found[x])} = {product}")
+        return replaced(node, found) if found else node
+
+    def _outer(self, node: Node, order: tuple[str, ...]) -> str | None:
+        """The gradient of a parameter that is a matrix, where it sums products of two vectors of each step."""
+        pairs = [outer_product(x, order) for x in terms_of(node)]
+        if not pairs or None in pairs:
+            return None
+        texts = [[self._in_memory(x) for x in pair] for pair in pairs if pair is not None]
+        return " + ".join(f"outer_sum({left}, {right}, row_dtype(some))" for left, right in texts)
 
     def torch_text(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
         lines, results = self.printer.statements(nodes, self.torch_leaf, orders=orders)
@@ -617,6 +668,7 @@ class Host:
     def _inputs(self, kernel: Kernel, block: str = "", makes: frozenset[str] = frozenset()) -> None:
         """What torch computes ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
         step over blocks."""
+        self._streams([a.source for a in kernel.arguments if a.source is not None])
         for a in sorted(kernel.arguments, key=lambda a: not a.name.endswith("_sums")):
             x = a.source
             assert x is not None
@@ -627,18 +679,33 @@ class Host:
             if a.name.endswith("_by_head") and a.name not in self.ready:
                 self.ready.add(a.name)
                 self._laid_out([a.name], f"by_head({self.names(x)}, H)")
+
+    def _streams(self, sources: list[Node]) -> None:
+        """The streams ahead among what a kernel loads, where what they are made of is made."""
+        groups: dict[tuple[int, ...], dict[Node, Node]] = {}
+        for x in dict.fromkeys(sources):
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
-                before, self.lines = self.lines, []
-                results = self.torch_text({"x": node}, {"x": x.attrs[2]})
-                shape = ", ".join(["B", "T", "H", *(size_name(dim_of(z)) for z in x.attrs[2])])
-                self.lines.append(f"{self.names(x)} = steps(({results['x']}).expand({shape}))")
-                lines, self.lines = self.lines, before
                 leaves = [y.attrs[:2] for y in walk(node) if y.op == "leaf"]
-                for k in sorted({self.fused.made[y] for y in leaves if y in self.fused.made}):  # where those are made
-                    lines = self._where(self._wanted_by(k) if self.backward else self._everything(), lines)
-                self.lines += lines
+                where = sorted({self.fused.made[y] for y in leaves if y in self.fused.made})
+                groups.setdefault(tuple(where), {})[x] = node
+        for stages, made in groups.items():
+            before, self.lines = self.lines, []
+            made = {x: self._multiplied(n) for x, n in made.items()}
+            dtypes = {x: "row_dtype(some)" if x.axes and self.fine is None else "torch.float32" for x in made}
+            together = [Result(self.names(x), n, x.attrs[2], dtypes[x]) for x, n in made.items()]
+            together = [r for r in together if printable(r.node, r.order)]
+            self.lines += self._by_rows(together) if together else []
+            for x, node in made.items():
+                if all(r.node is not node for r in together):
+                    results = self.torch_text({"x": node}, {"x": x.attrs[2]})
+                    shape = ", ".join(["B", "T", "H", *(size_name(dim_of(z)) for z in x.attrs[2])])
+                    self.lines.append(f"{self.names(x)} = steps(({results['x']}).expand({shape}))")
+            lines, self.lines = self.lines, before
+            for k in stages:
+                lines = self._where(self._wanted_by(k) if self.backward else self._everything(), lines)
+            self.lines += lines
 
     def _cumulate(self, a: Argument, which: str, kernel: Kernel, makes: frozenset[str]) -> None:
         """Sums of a decay; of one decay a step by the launch that lays out another number of each step, if one is waiting."""
@@ -680,8 +747,14 @@ class Host:
     def _log(self, x: Node) -> str:
         if x.op == "leaf" and x.attrs[0] == "decay":
             return self.names(x)
-        axes = x.axes
-        results = self.torch_text({"x": log_of(x)}, {"x": axes})
+        axes, node = x.axes, self._multiplied(log_of(x))
+        if printable(node, axes):
+            name = self.names(leaf("ahead", f"log {x.key}", axes))
+            if name not in self.ready:
+                self.ready.add(name)
+                self.lines += self._by_rows([Result(name, node, axes, "torch.float32")])
+            return name
+        results = self.torch_text({"x": node}, {"x": axes})
         shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
         return f"spread({results['x']}, ({shape}), some)"
 
@@ -849,7 +922,8 @@ class Host:
             warps = "walk.warps" if kernel.walks else "config.ahead"
         if block and not kernel.whole:
             wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
-            warps = f"config.read_warps({', '.join(wholes)})" if kernel.reads and wholes else "4"
+            more = ", many=True" if kernel.many else ""
+            warps = f"config.read_warps({', '.join(wholes)}{more})" if kernel.reads and wholes else "4"
         most = "walk.registers" if kernel.walks else "config.registers" if kernel.few and not block else "config.most"
         most = "255" if kernel.queues else most  # as many as there are for each of 4 programs with 2 warps
         most = "" if kernel.whole else f" maxnreg={most},"
@@ -921,7 +995,10 @@ class Host:
 
     def _outputs(self) -> None:
         orders = self.c.step.output_axes
-        results = self._values({n: x for n, x in self.fused.values.items()}, orders)
+        values = {n: self._multiplied(x) for n, x in self.fused.values.items()}
+        rows = self._rows_of(values, orders)
+        self.lines += self._by_rows([*rows.values()]) if rows else []
+        results = self._values(values, orders, {n: r.name for n, r in rows.items()})
         outputs = ", ".join(f'"{n}": {results[n]}' for n in orders)
         finals = ", ".join(f'"{s.name}": {self.names(leaf("state", s.name))}_last' for s in self.c.step.states)
         leaves = [(f'"{x.attrs[1]}": {self.names(x)}', x in self.spare) for x in self.plan.form.write_leaves()]
@@ -948,18 +1025,34 @@ class Host:
             self.lines += [f"if {self._in_parts}:", f"    saved |= {{{named}}}"]
         self.lines.append(f"return {{{outputs}}}, {{{finals}}}, saved")
 
-    def _values(self, values: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
-        """Texts of whole values: tensors as stored, or torch expressions over them."""
+    def _rows_of(self, values: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, Result]:
+        """Those among values that a kernel of rows makes."""
+        found = {}
+        for name, node in values.items():
+            if node.op != "leaf" and not self._terms(node, orders[name]) and printable(node, orders[name]):
+                tensor = self.names(leaf("stored", name, orders[name]))
+                found[name] = Result(tensor, node, orders[name], self._value_dtype(name))
+        return found
+
+    def _value_dtype(self, name: str) -> str:
+        return "torch.float32" if self._wide(name) else "some.dtype"
+
+    def _values(
+        self, values: dict[str, Node], orders: dict[str, tuple[str, ...]], made: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Texts of whole values: tensors as stored, or torch expressions over them; `made` names those that are there."""
         out = {}
         for name, node in values.items():
+            if name in made:
+                out[name] = made[name]
+                continue
             if node.op == "leaf" and (node.attrs[0] == "stored" or is_made(node)) and len(orders[name]) < 2:
                 out[name] = self.names(node)
                 continue
             shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in orders[name])])
             terms = self._terms(node, orders[name])
             if terms:
-                dtype = "torch.float32" if self._wide(name) else "some.dtype"
-                out[name] = f"total(({shape}), {dtype}, {', '.join(terms)})"
+                out[name] = f"total(({shape}), {self._value_dtype(name)}, {', '.join(terms)})"
                 continue
             results = self.torch_text({"x": node}, {"x": orders[name]})
             out[name] = f"spread({results['x']}, ({shape}), some)"
@@ -986,15 +1079,20 @@ class Host:
         for stage in self.plan.stages:
             if isinstance(stage, Accumulate):
                 self._pairing(stage)
-        for v in self.c.step.variables:
+        variables = [v for v in self.c.step.variables if v.kind != "constant" and gradient_name(v) in self.fused.values]
+        values: dict[str, Node] = {}
+        for v in variables:
+            before, self.lines = self.lines, []
+            values[gradient_name(v)] = self._multiplied(self.fused.values[gradient_name(v)])
+            lines, self.lines = self.lines, before
+            self._under({v.name}, lines)
+        made = self._gradients_by_rows(variables, values)
+        for v in variables:
             name = gradient_name(v)
-            if v.kind == "constant" or name not in self.fused.values:
-                continue
             add(f'if "{v.name}" in needs:')
             before, self.lines = self.lines, []
-            text = self._values({name: self.fused.values[name]}, {name: v.axes})[name]
-            if not v.per_step:
-                text = f"{text}.float().sum((0, 1))"
+            text = self._summed_over_steps(v, values[name], made) if not v.per_step else ""
+            text = text or self._values({name: values[name]}, {name: v.axes}, made)[name]
             rounded = "" if self._handed_on(v.name) else f'.to(given["{v.name}"].dtype)'
             self.lines.append(f'gradients["{v.name}"] = {text}{rounded}')
             inner, self.lines = self.lines, before
@@ -1005,6 +1103,30 @@ class Host:
             add(f'if "{s.name}" in needs:')
             add(f'    initial["{s.name}"] = {self.names(leaf("state", f"d{s.name}"))}_last')
         add("return gradients, initial")
+
+    def _summed_over_steps(self, v: Var, node: Node, made: Mapping[str, str]) -> str:
+        """The gradient of a parameter: the sum over sequences and steps of what it is at each."""
+        name = gradient_name(v)
+        if name in made:
+            return f"{made[name]}.sum(0)"
+        if _is_zero(node):
+            shape = ", ".join(["H", *(size_name(dim_of(a)) for a in v.axes)])
+            return f"some.new_zeros(({shape}), dtype=torch.float32)"
+        text = self._outer(node, v.axes) if len(v.axes) == 2 else None
+        return text or f"{self._values({name: node}, {name: v.axes}, made)[name]}.float().sum((0, 1))"
+
+    def _gradients_by_rows(self, variables: list[Var], values: dict[str, Node]) -> dict[str, str]:
+        """The names of gradients that one kernel of rows makes, or sums over some steps each, which it launches."""
+        found = self._rows_of(values, {gradient_name(v): v.axes for v in variables})
+        rows, wanted = [], set()
+        for v in variables:
+            r = found.get(gradient_name(v))
+            if r is not None and printable(r.node, r.order, summed=not v.per_step):
+                rows.append(replace(r, summed=not v.per_step, wanted=f'"{v.name}" in needs'))
+                wanted.add(v.name)
+        if rows:
+            self._under(wanted, self._by_rows(rows))
+        return {n: r.name for n, r in found.items() if any(x.name == r.name for x in rows)}
 
     def _through_initial(self, state: str, program: StepProgram) -> None:
         """What parameters get through the initial value that is made of them."""
@@ -1064,12 +1186,14 @@ class Host:
 
     def _summed(self, p: Pairing, name: str, start: str, at_borders: bool) -> None:
         axes = p.leaf.axes
-        late, early = self.fused.pairings[p.state]
+        late, early = map(self._multiplied, self.fused.pairings[p.state])
         shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
-        texts = self.torch_text({"late": late, "early": early}, {"late": axes, "early": axes})
-        early_text = "None" if early is ZERO else f"spread({texts['early']}, ({shape}), some)"
-        self.lines.append(f"late = spread({texts['late']}, ({shape}), some)")
-        self.lines.append(f"early = {early_text}")
+        sides = {"late": late, "early": early}
+        rows = [Result(n, x, axes, "torch.float32") for n, x in sides.items() if x.op != "leaf" and printable(x, axes)]
+        self.lines += self._by_rows(rows) if rows else []
+        for side in (n for n in sides if all(r.name != n for r in rows)):
+            text = self.torch_text({side: sides[side]}, {side: axes})[side]
+            self.lines.append(f"{side} = " + ("None" if sides[side] is ZERO else f"spread({text}, ({shape}), some)"))
         if p.state in self.blocks.spans:
             ends = self.names(leaf("sums", f"{p.state}.ends", axes))
             self.lines.append(f"{name}_pairing = block_sums(late, early, {ends}, blocks)")
@@ -1154,6 +1278,11 @@ class Host:
             if any(uses(n, x) for n in pair):
                 wanted |= self._paired(state)
         return wanted
+
+
+def _is_zero(node: Node) -> bool:
+    """Is a value zero, over whichever axes?"""
+    return node is ZERO or (node.op == "expand" and _is_zero(node.args[0]))
 
 
 def _matrix_map(sweep: Sweep, plan: Plan) -> Sweep | None:

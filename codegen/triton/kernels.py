@@ -24,8 +24,12 @@ MOST = 40
 # the tiles of those ahead under way, which takes 0.75 to 1.01 of the time; or, where it has loops or decays of its own, to do
 # with few registers: then more programs fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more it spills.
 FEW = 4
+# Products with a decay for each channel that such a kernel sums at once, at most, to do with few registers.
+SUMMED = 2
 # Reads, of axes that are at most so wide, that a kernel has registers for beside a product for sums over later steps.
 READS, WIDE = 2, 128
+# And as many as four warps have the registers for: with four of RWKV-7, eight take 0.74 of the time.
+MANY = 3
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Kernel:
     finals: tuple[str, ...] = ()  # states whose last value it yields
     borders: tuple[str, ...] = ()  # states that it stores at the borders of blocks
     reads: bool = False  # does it read states there?
+    many: bool = False  # are there many?
     others: tuple[
         str, ...
     ] = ()  # the lines of a second kernel, where it takes only chunks that are flat: for all others
@@ -88,6 +93,11 @@ class Kernel:
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
         return lines
+
+    @property
+    def unspecialised(self) -> tuple[str, ...]:
+        """The integers that a kernel isn't compiled for."""
+        return ("T", "chunks", *(("parts", "length") if self.walks else ("programs",)))
 
     def for_others(self) -> Kernel:
         """The kernel for what this one leaves."""
@@ -383,7 +393,10 @@ def read_kernel(
         if key[1:2] == ("a",):
             summed.setdefault(key[0], set()).add(key[3:])
     replaces = tuple(x for x, own in summed.items() if own == {(tiled,)})
-    return Kernel(name, lines, doc, arguments, axes, tiled, False, reads=True, others=others, replaces=replaces)
+    many = sum(len(x.opened.outputs) for x in pieces) > MANY
+    return Kernel(
+        name, lines, doc, arguments, axes, tiled, False, reads=True, many=many, others=others, replaces=replaces
+    )
 
 
 def made_ahead(o: Opened) -> dict[Node, Node]:
@@ -557,7 +570,7 @@ def prepare_kernel(
         tuple(parts),
         others=others,
         loads=tuple(x for x in _loads(tiles) if x[1] not in (None, ROW)) if queues else (),
-        few=bool(parts) or (not queues and wide <= FEW),
+        few=len(o.products) <= SUMMED if parts else not queues and wide <= FEW,
         queues=queues,
     )
 

@@ -9,7 +9,10 @@ IMPORTS = {
         "block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product decayed_sum inverse "
         "is_flat last_of later_sums log2_of over_block part_of place_of power reach span steep suffix_sum sums_of"
     ),
-    "chunkform.runtime.launch": "DTYPES by_launch cdiv choose cotangent each_head launch spread steps strides whole",
+    "chunkform.runtime.launch": (
+        "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"
+    ),
+    "chunkform.runtime.matrices": "by_matrix outer_sum",
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.packed": "BLOCK",
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",

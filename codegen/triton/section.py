@@ -111,6 +111,7 @@ def kernel_text(k: Kernel) -> str:
         arguments=k.signature(),
         doc=k.doc,
         setup=k.lines["setup"],
-        loop=k.lines["loop"] if k.walks else None,
+        body=k.lines["loop"] if k.walks else None,
+        unspecialised=k.unspecialised,
         after=k.lines["after"],
     )

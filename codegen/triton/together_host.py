@@ -23,7 +23,7 @@ class WholeHost(Host):
 
     def __init__(self, c: Compiled, plan: Plan, cuts: bool, exchanges: bool, t: Together) -> None:
         super().__init__(c, plan, True, cuts, exchanges, whole=t)
-        self.t, self.again = t, set()
+        self.t, self.again, self.stem = t, set(), "backward_whole"
         self.opened = dict(t.opened)
 
     @property

@@ -59,6 +59,12 @@ def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
     assert_small(interpret(LITERATURE, [SMALL | {"decay": "extreme"}], slice=16), 1e-4)
 
 
+def test_what_is_made_of_each_step_for_itself_also_where_one_gradient_is_wanted():
+    """Rows of tiles, numbers of each step, and parameters, which may be matrices."""
+    assert_small(interpret(("rwkv6", "mapped"), [SMALL | {"batch": 2, "decay": "extreme"}], groups=True), 1e-5)
+    assert_small(interpret(("mapped", "mamba2"), [], variants=True), 1e-5)
+
+
 def test_corrections_in_other_forms_than_the_catalogues():
     names = ("late_decay", "other_key", "both_sides")
     assert_small(interpret(names, [SMALL | {"heads": 1, "decay": "extreme"}]), 1e-5)
@@ -148,7 +154,7 @@ def test_strides_needs_and_missing_gradients_change_nothing():
 
 
 def test_one_argument_alone_may_have_all_heads():
-    assert_small(interpret(("retention",), [], groups=True), 1e-5)
+    assert_small(interpret(("retention", "mamba2", "rwkv6"), [], groups=True), 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from triton_errors import compiled, module
 
 from chunkform.codegen.inspect import replaced_launches
+from chunkform.runtime.passes import Call, keeps
 from chunkform.runtime.signature import OVERWRITE
 
 T, H, D = 4096, 16, 128
@@ -112,3 +113,19 @@ def test_a_backward_pass_makes_what_the_forward_pass_has_not_kept():
 
     assert not launched(torch.bfloat16, True)
     assert launched(torch.bfloat16, "announced") and launched(torch.float32, True)
+
+
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("name", ["gated_delta_rule", "kimi_delta_attention", "gated_linear_attention", "delta_rule"])
+def test_what_a_forward_pass_saves_is_kept(name, width):
+    """Else the backward pass would make it again: as the states at the borders of blocks are as large as the arguments at 256
+    channels, numbers by heads beside them count."""
+    c, m = compiled(name), module(name)
+    given = {}
+    for v in c.step.variables:
+        dtype = torch.bfloat16 if v.kind == "input" else torch.float32
+        given[v.name] = torch.empty((8, T, 2048 // width, *(width for _ in v.axes)), dtype=dtype, device="meta")
+    with replaced_launches(m, lambda *_: None, parts=1):
+        saved = m.triton_forward(given, {}, {})[2]
+    assert keeps(Call(None, None, {}, 0), list(given.values()), saved)
+    assert not keeps(Call(None, None, {}, 0), [], saved)

@@ -106,13 +106,17 @@ def test_elements_are_products_where_three_chunks_of_tiles_fit():
     assert config.walk(128, 512, 128, 4).stages == 4 and found(512, 128, 4) == (3, True)
     assert found(768, 128, 4) == (3, True)
     assert found(768, 128, 6) == (3, False)
-    assert found(1024, 128, 4) == (2, True)  # two fit in any case
+    assert found(1024, 128, 4) == (4, True)  # of one program on a multiprocessor
     assert (
         not launch.candidates(4, 128)[0].walk(128, 16, 16, 1, elements=True).products
     )  # in three parts it would round
 
 
-def test_a_program_with_tiles_for_two_has_a_multiprocessor_where_no_two_chunks_of_two_fit():
+def test_a_program_with_tiles_for_two_has_a_multiprocessor_where_few_chunks_of_two_fit():
+    """Half of those that are to be under way: two of four, or one of three, with states twice as wide."""
+    config = launch.candidates(2, 128)[0]
+    many, few = config.walk(128, 768, 128, 4), config.walk(128, 1024, 128, 4)
+    assert [(x.tile, x.warps, x.programs) for x in (many, few)] == [(64, 4, 2), (128, 8, 1)]
     config = launch.candidates(2, 256)[0]
     two, one = config.walk(256, 1024, 128, 8), config.walk(256, 1536, 64, 4)
     assert [(x.tile, x.warps, x.programs) for x in (two, one)] == [(64, 4, 2), (128, 8, 1)]
@@ -180,5 +184,6 @@ def test_dims_may_have_any_name_that_kernels_use(name):
 def test_tiles_that_read_at_borders_are_never_narrow_in_16_bits():
     config = launch.candidates(2, 256)[0]
     assert config.read_tile == 64 and (config.read_warps(256), config.read_warps(64, 128)) == (8, 4)
+    assert config.read_warps(64, 128, many=True) == 8
     exact = launch.candidates(4, 256)[0]
     assert exact.read_tile == exact.tile and exact.read_warps(256) == 4

@@ -1,0 +1,25 @@
+"""Products of a vector of each step and a matrix of each head, and sums of outer products: over all steps of a head at once."""
+
+from __future__ import annotations
+
+import torch
+
+from .launch import cdiv, steps
+
+PIECE = 2048  # steps whose outer products are summed before they are rounded
+
+
+def by_matrix(letters: str, x: torch.Tensor, matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """x [B, T, H, i] and matrix [H, i, j] or [H, j, i], multiplied as einsum's `letters` say: [B, T, H, j] in `dtype`, in which
+    operands are rounded as those of other products are."""
+    return steps(torch.einsum(letters, x.to(dtype), matrix.to(dtype)))
+
+
+def outer_sum(x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The sum over sequences and steps of x y^T, of [B, T, H, i] and [B, T, H, j]: [H, i, j], float32, of operands in `dtype`."""
+    T, H = x.shape[1:3]
+    total = x.new_zeros((H, x.shape[3], y.shape[3]), dtype=torch.float32)
+    for n in range(cdiv(T, PIECE)):
+        left, right = (z[:, n * PIECE : (n + 1) * PIECE].to(dtype) for z in (x, y))
+        total += torch.einsum("bthi,bthj->bhij", left, right).float().sum(0)
+    return total
