@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .adjoint import gradient_name
-from .ir import ROW, Node, dim_of, expand, leaf, total, walk
+from .ir import ROW, Node, dim_of, expand, leaf, terms_of, total, walk
 from .log_decay import log_of
+from .outer import outer_product
 from .pipeline import Compiled
 from .sequential.initial import initial_adjoints
 from .show import plain
@@ -330,6 +331,10 @@ class _Function:
             if v.kind == "constant":
                 continue
             node = stage.values[gradient_name(v)]
+            pairs = [outer_product(x, v.axes) for x in terms_of(node)] if len(v.axes) == 2 and not v.per_step else []
+            if pairs and None not in pairs:
+                add(f'gradients["{v.name}"] = {self._outer([p for p in pairs if p])}.to(given["{v.name}"].dtype)')
+                continue
             self.text_of.count([node])
             text = swapped(self._whole(node, tuple(sorted(v.axes))), v.axes)
             how = "from_steps" if v.per_step else "from_heads"
@@ -337,6 +342,13 @@ class _Function:
         self._initial_gradients()
         firsts = ", ".join(f'"{s.name}": d{s.name}_first' for s in self.c.step.states)
         add(f"return gradients, {{{firsts}}}")
+
+    def _outer(self, pairs: list[tuple[Node, Node]]) -> str:
+        """The sum over sequences and steps of products of two vectors of each step."""
+        self.text_of.count([x for pair in pairs for x in pair])
+        texts = [[f"({self.text_of.value(x)}).expand(*lead, -1)" for x in pair] for pair in pairs]
+        products = [f'torch.einsum("bhti,bhtj->hij", {left}, {right})' for left, right in texts]
+        return products[0] if len(products) == 1 else f"({' + '.join(products)})"
 
     def _initial_gradients(self) -> None:
         """Gradients of parameters through the spec's own initial states."""

@@ -22,7 +22,7 @@ from .fuse import Fused, Store, fuse, is_made
 from .kernels import Alone, Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
 from .opened import Opened, opened, owned, uses
-from .rows import Result, RowKernel, launched, matrix_product, outer_product, printable, row_kernel
+from .rows import Result, RowKernel, launched, matrix_product, outer_vectors, printable, row_kernel
 from .tile import PER_STEP, Argument, Fine, axis_name, block_name, size_name
 from .together import Together
 
@@ -262,7 +262,7 @@ class Host:
 
     def _outer(self, node: Node, order: tuple[str, ...]) -> str | None:
         """The gradient of a parameter that is a matrix, where it sums products of two vectors of each step."""
-        pairs = [outer_product(x, order) for x in terms_of(node)]
+        pairs = [outer_vectors(x, order) for x in terms_of(node)]
         if not pairs or None in pairs:
             return None
         texts = [[self._in_memory(x) for x in pair] for pair in pairs if pair is not None]

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..ir import Node, dim_of, expand, factors_of, leaf, mul, rebuild, rename, total, walk
+from ..outer import PER_STEP as DIFFERS
+from ..outer import differs, outer_product
 from ..print_nodes import NodePrinter, Triton
 from ..print_terms import Axes
 from .kernels import Kernel
@@ -19,7 +21,7 @@ from .tile import PER_HEAD, axis_name, block_name, size_name
 
 STEP = "!"  # the axis of steps; sorts before every dim
 OPERATIONS = frozenset("leaf const number size add mul pow fn sum expand".split())
-PER_STEP = frozenset("input|decay|log decay|cotangent|read|write|stored|ahead|multiplied|pairing".split("|"))
+PER_STEP = DIFFERS - {"sums"}  # [B, T, H, ...]
 KINDS = PER_STEP | {"sums", "constant", *PER_HEAD, *(f"log {x}" for x in PER_HEAD)}
 ZERO, FINITE = 0, 1  # what padding holds, as `NodePrinter` has it
 
@@ -60,7 +62,7 @@ def printable(node: Node, order: Axes, summed: bool = False) -> bool:
         len(order) < 2
         and all(x.op in OPERATIONS and len(x.axes) < 2 for x in nodes)
         and all(x.attrs[0] in KINDS for x in nodes if x.op == "leaf")
-        and any(x.op == "leaf" and x.attrs[0] in (*PER_STEP, "sums") for x in nodes)
+        and differs(node)
         and (not summed or STEP in _by_step(node).axes)
     )
 
@@ -83,14 +85,10 @@ def matrix_products(node: Node) -> bool:
     return any(matrix_product(x) is not None for x in walk(node))
 
 
-def outer_product(x: Node, order: Axes) -> tuple[Node, Node] | None:
-    """(vector, vector) of each step, whose product over these two axes a term is."""
-    sides = [[f for f in factors_of(x) if set(f.axes) <= {a}] for a in order]
-    left, right = mul(*sides[0]), mul(*(f for f in sides[1] if f.axes))
-    if {*left.axes, *right.axes} != set(order) or any(len(f.axes) > 1 for f in factors_of(x)):
-        return None
-    left, right = (rename(v, {a: dim_of(a)}) for v, a in zip((left, right), order, strict=True))
-    return (left, right) if all(printable(v, v.axes) for v in (left, right)) else None
+def outer_vectors(x: Node, order: Axes) -> tuple[Node, Node] | None:
+    """The vectors of each step whose product over these two axes a term is, where kernels of rows make both."""
+    found = outer_product(x, order)
+    return found if found is not None and all(printable(v, v.axes) for v in found) else None
 
 
 def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable[[Node], str]) -> RowKernel:
@@ -175,7 +173,7 @@ def _by_step(node: Node) -> Node:
     """The node over an axis of steps as well, where values differ from step to step."""
     done: dict[Node, Node] = {}
     for x in walk(node):
-        if x.op == "leaf" and x.attrs[0] in (*PER_STEP, "sums"):
+        if x.op == "leaf" and x.attrs[0] in DIFFERS:
             done[x] = leaf(x.attrs[0], x.attrs[1], (STEP, *x.attrs[2]))
         else:
             done[x] = rebuild(x, [done[a] for a in x.args]) if x.args else x

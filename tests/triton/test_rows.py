@@ -10,7 +10,7 @@ from triton_errors import compiled
 
 from chunkform.codegen.ir import leaf, mul, total
 from chunkform.codegen.triton import triton_source
-from chunkform.codegen.triton.rows import matrix_product, outer_product, printable
+from chunkform.codegen.triton.rows import matrix_product, outer_vectors, printable
 from chunkform.runtime.launch import candidates
 from chunkform.runtime.matrices import PIECE, by_matrix, outer_sum
 
@@ -46,8 +46,9 @@ def test_what_a_kernel_of_rows_makes():
     assert not printable(product, ("e",)) and matrix_product(product) == (m, mul(x, x))
     assert matrix_product(total(mul(m, m, x), "d")) is None
     y = leaf("cotangent", "dy", ("e",))
-    assert outer_product(mul(-1, y, x), ("e", "d")) == (mul(-1, y), x)
-    assert outer_product(mul(m, x, y), ("e", "d")) is None
+    assert outer_vectors(mul(-1, y, x), ("e", "d")) == (mul(-1, y), x)
+    assert outer_vectors(mul(m, x, y), ("e", "d")) is None
+    assert outer_vectors(mul(y, w), ("e", "d")) is None  # the other is the same at each step
 
 
 def test_programs_take_so_many_steps_that_tiles_have_2048_numbers():
