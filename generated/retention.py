@@ -646,7 +646,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "0bb13d6dac8f5d49")
+    config = choose(some.dtype, (D, E), "10fae182d97bc72d")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -1075,6 +1075,36 @@ def backward_whole(
         tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_whole_rows_1(
+    S_pairing_p,
+    S_pairing_b,
+    S_pairing_t,
+    S_pairing_h,
+    S_pairing_g,
+    dlog_gamma_summed_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    S_pairing = tl.zeros([ROWS], tl.float32)
+    if S_pairing_p is not None:
+        S_pairing = tl.load(
+            S_pairing_p + h // S_pairing_g * S_pairing_h + b * S_pairing_b + step * S_pairing_t, mask=i_ok, other=0.0
+        ).to(tl.float32)
+    t1 = tl.sum(S_pairing, axis=0)
+    if dlog_gamma_summed_out is not None:
+        tl.store(dlog_gamma_summed_out + tl.program_id(0).to(tl.int64), t1)
+
+
 def triton_backward_whole(
     given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
 ):
@@ -1089,7 +1119,7 @@ def triton_backward_whole(
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "0bb13d6dac8f5d49")
+    config = choose(some.dtype, (D, E), "10fae182d97bc72d")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1242,6 +1272,21 @@ def triton_backward_whole(
         out_late=S_out_late_,
     )
     S_in_late_ = S_out_late_ = S_own_late_ = S_spans = None
+    if needs & {"gamma"}:
+        dlog_gamma_summed = (
+            some.new_empty((cdiv(B * T, config.rows()), H), dtype=torch.float32) if "gamma" in needs else None
+        )
+        launch(
+            backward_whole_rows_1,
+            (cdiv(B * T, config.rows()) * H,),
+            *((S_pairing, *strides(S_pairing, H)) if "gamma" in needs else (None, 0, 0, 0, 1)),
+            dlog_gamma_summed,
+            T,
+            H,
+            B * T,
+            ROWS=config.rows(),
+            num_warps=4,
+        )
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     if "k" in needs:
@@ -1250,7 +1295,8 @@ def triton_backward_whole(
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "gamma" in needs:
-        gradients["gamma"] = spread(S_pairing, (B, T, H), some).float().sum((0, 1)).to(given["gamma"].dtype)
+        gradients["gamma"] = dlog_gamma_summed.sum(0).to(given["gamma"].dtype)
+    dlog_gamma_summed = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -1787,6 +1833,36 @@ def backward_sweep_3(
             )  # S: out.late
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_1(
+    S_pairing_p,
+    S_pairing_b,
+    S_pairing_t,
+    S_pairing_h,
+    S_pairing_g,
+    dlog_gamma_summed_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    S_pairing = tl.zeros([ROWS], tl.float32)
+    if S_pairing_p is not None:
+        S_pairing = tl.load(
+            S_pairing_p + h // S_pairing_g * S_pairing_h + b * S_pairing_b + step * S_pairing_t, mask=i_ok, other=0.0
+        ).to(tl.float32)
+    t1 = tl.sum(S_pairing, axis=0)
+    if dlog_gamma_summed_out is not None:
+        tl.store(dlog_gamma_summed_out + tl.program_id(0).to(tl.int64), t1)
+
+
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     if "S borders" in saved:
@@ -1803,7 +1879,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "0bb13d6dac8f5d49")
+    config = choose(some.dtype, (D, E), "10fae182d97bc72d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2089,6 +2165,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             out_late=S_out_late_,
         )
     S_in_late_ = S_out_late_ = gamma_resets = gamma_sums = own1 = None
+    if needs & {"gamma"}:
+        dlog_gamma_summed = (
+            some.new_empty((cdiv(B * T, config.rows()), H), dtype=torch.float32) if "gamma" in needs else None
+        )
+        launch(
+            backward_rows_1,
+            (cdiv(B * T, config.rows()) * H,),
+            *((S_pairing, *strides(S_pairing, H)) if "gamma" in needs else (None, 0, 0, 0, 1)),
+            dlog_gamma_summed,
+            T,
+            H,
+            B * T,
+            ROWS=config.rows(),
+            num_warps=4,
+        )
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None
@@ -2099,7 +2190,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "gamma" in needs:
-        gradients["gamma"] = spread(S_pairing, (B, T, H), some).float().sum((0, 1)).to(given["gamma"].dtype)
+        gradients["gamma"] = dlog_gamma_summed.sum(0).to(given["gamma"].dtype)
+    dlog_gamma_summed = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None

@@ -1117,16 +1117,17 @@ class Host:
 
     def _gradients_by_rows(self, variables: list[Var], values: dict[str, Node]) -> dict[str, str]:
         """The names of gradients that one kernel of rows makes, or sums over some steps each, which it launches."""
-        found = self._rows_of(values, {gradient_name(v): v.axes for v in variables})
-        rows, wanted = [], set()
-        for v in variables:
-            r = found.get(gradient_name(v))
-            if r is not None and printable(r.node, r.order, summed=not v.per_step):
-                rows.append(replace(r, summed=not v.per_step, wanted=f'"{v.name}" in needs'))
-                wanted.add(v.name)
-        if rows:
-            self._under(wanted, self._by_rows(rows))
-        return {n: r.name for n, r in found.items() if any(x.name == r.name for x in rows)}
+        per_step = [v for v in variables if v.per_step]
+        found = self._rows_of({gradient_name(v): values[gradient_name(v)] for v in per_step}, _orders(per_step))
+        for name, order in _orders([v for v in variables if not v.per_step]).items():
+            if printable(values[name], order, summed=True):
+                tensor = self.names(leaf("stored", f"{name}.summed", order))
+                found[name] = Result(tensor, values[name], order, "torch.float32", summed=True)
+        wanted = {v.name: gradient_name(v) for v in variables if gradient_name(v) in found}
+        if found:
+            rows = [replace(found[name], wanted=f'"{n}" in needs') for n, name in wanted.items()]
+            self._under(set(wanted), self._by_rows(rows))
+        return {n: r.name for n, r in found.items()}
 
     def _through_initial(self, state: str, program: StepProgram) -> None:
         """What parameters get through the initial value that is made of them."""
@@ -1278,6 +1279,11 @@ class Host:
             if any(uses(n, x) for n in pair):
                 wanted |= self._paired(state)
         return wanted
+
+
+def _orders(variables: list[Var]) -> dict[str, tuple[str, ...]]:
+    """The axes of variables, by the names of their gradients."""
+    return {gradient_name(v): v.axes for v in variables}
 
 
 def _is_zero(node: Node) -> bool:
