@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..adjoint import gradient_name
@@ -710,32 +710,36 @@ class Host:
     def _cumulate(self, a: Argument, which: str, kernel: Kernel, makes: frozenset[str]) -> None:
         """Sums of a decay; of one decay a step by the launch that lays out another number of each step, if one is waiting."""
         assert a.source is not None
+        before, self.lines = self.lines, []
         log, base = self._log(a.source), f"{which}{a.name.removesuffix('_sums')}"
+        ahead, self.lines = self.lines, before
         names, where = [f"{base}_{x}" for x in ("sums", "resets", "extents")], "blocks" if which else "lay"
         waiting = [y for y in kernel.arguments if y.name.endswith("_by_head") and y.name not in self.ready]
         if a.axes:
             made = ", made=True" * (base in makes)
-            self.lines.append(f"{', '.join(names)} = cumulate({log}, {where}, config.exact{made})")
+            self.lines += [*ahead, f"{', '.join(names)} = cumulate({log}, {where}, config.exact{made})"]
         elif not waiting:
-            self._laid_out(names, f"cumulate({log}, {where}, config.exact)")
+            self._laid_out(names, f"cumulate({log}, {where}, config.exact)", ahead)
         else:
             other = waiting[0].source
             assert other is not None
             self.ready.add(waiting[0].name)
             made = f"cumulate_beside({log}, {self.names(other)}, {where}, config.exact)"
-            self._laid_out([*names, waiting[0].name], made)
+            self._laid_out([*names, waiting[0].name], made, ahead)
 
-    def _laid_out(self, names: list[str], made: str) -> None:
-        """Numbers of each step by heads, and what comes with them: a backward pass has those that the forward pass has made,
-        unless resets belong to them."""
-        line, kept = f"{', '.join(names)} = {made}", [n for n in names if n.endswith(("_sums", "_by_head"))]
+    def _laid_out(self, names: list[str], made: str, ahead: Sequence[str] = ()) -> None:
+        """Numbers of each step by heads, and what comes with them, with statements `ahead`: a backward pass has those that the
+        forward pass has made, unless resets belong to them."""
+        lines = [*ahead, f"{', '.join(names)} = {made}"]
+        kept = [n for n in names if n.endswith(("_sums", "_by_head"))]
         if not self.backward:
             self.by_head |= dict.fromkeys(kept)
         if not self.kept_by_head.keys() >= set(kept):
-            self.lines.append(line)
+            self.lines += lines
             return
         values = ", ".join(f'saved["{n}"]' if n in kept else "None" for n in names)
-        self.lines += [f'if "{kept[0]}" in saved:', f"    {', '.join(names)} = {values}", "else:", f"    {line}"]
+        self.lines += [f'if "{kept[0]}" in saved:', f"    {', '.join(names)} = {values}", "else:"]
+        self.lines += [f"    {x}" for x in lines]
 
     def _ahead(self, x: Node) -> Node:
         for o in (*self.opened.values(), *self.pieces.values()):
@@ -750,9 +754,7 @@ class Host:
         axes, node = x.axes, self._multiplied(log_of(x))
         if printable(node, axes):
             name = self.names(leaf("ahead", f"log {x.key}", axes))
-            if name not in self.ready:
-                self.ready.add(name)
-                self.lines += self._by_rows([Result(name, node, axes, "torch.float32")])
+            self.lines += self._by_rows([Result(name, node, axes, "torch.float32")])
             return name
         results = self.torch_text({"x": node}, {"x": axes})
         shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
@@ -1360,7 +1362,7 @@ def without(plan: Plan, value: str) -> Plan:
     return replace(plan, stages=tuple(stages))
 
 
-ASSIGNED = re.compile(r"^ *(\w+(?:, \w+)*) = (?:some\.new_empty|cumulate|cumulate_beside|spread)\(")
+ASSIGNED = re.compile(r"^ *(\w+(?:, \w+)*) = (?:some\.new_empty|cumulate|cumulate_beside|spread|by_matrix)\(")
 
 
 def freed(lines: list[str]) -> list[str]:
