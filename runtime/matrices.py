@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from .launch import cdiv, steps
+from .launch import steps
 
-PIECE = 2048  # steps whose outer products are summed before they are rounded
+PIECE = 4096  # steps whose outer products are summed before they are rounded
 
 
 def by_matrix(letters: str, x: torch.Tensor, matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -17,9 +17,8 @@ def by_matrix(letters: str, x: torch.Tensor, matrix: torch.Tensor, dtype: torch.
 
 def outer_sum(x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The sum over sequences and steps of x y^T, of [B, T, H, i] and [B, T, H, j]: [H, i, j], float32, of operands in `dtype`."""
-    T, H = x.shape[1:3]
-    total = x.new_zeros((H, x.shape[3], y.shape[3]), dtype=torch.float32)
-    for n in range(cdiv(T, PIECE)):
-        left, right = (z[:, n * PIECE : (n + 1) * PIECE].to(dtype) for z in (x, y))
-        total += torch.einsum("bthi,bthj->bhij", left, right).float().sum(0)
+    total = x.new_zeros((x.shape[2], x.shape[3], y.shape[3]), dtype=torch.float32)
+    left, right = (z.flatten(0, 1).to(dtype) for z in (x, y))  # of which products take some steps as they lie
+    for n in range(0, left.shape[0], PIECE):
+        total += torch.einsum("thi,thj->hij", left[n : n + PIECE], right[n : n + PIECE]).float()
     return total
