@@ -2,7 +2,7 @@
 
 A value's terms are computed in the sweep that makes the last of their reads, where that read is still in registers in float32;
 what comes before is handed on in float32. What no sweep can compute (a pairing's sum over the sequence, a product of two sums)
-is left to torch, over the tensors that the sweeps have stored.
+is left to kernels of rows, or to torch, over the tensors that the sweeps have stored.
 """
 
 from __future__ import annotations

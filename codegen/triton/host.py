@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..adjoint import gradient_name
 from ..ir import ROW, ZERO, Node, dim_of, leaf, rename, terms_of, walk
@@ -245,20 +246,39 @@ class Host:
         self.lines += self._by_rows([Result(name, x, x.axes, "row_dtype(some)")])
         return name
 
-    def _multiplied(self, node: Node) -> Node:
-        """The node, with products of parameters that are matrices made by torch: over all steps of a head at once."""
-        found: dict[Node, Node] = {}
-        for x in walk(node):
-            parts = matrix_product(x)
-            if parts is not None:
-                matrix, vector = parts
-                text, (row, _) = self._in_memory(replaced(vector, found)), matrix.attrs[2]
-                letters = "bthj,hij->bthi" if x.axes == (row,) else "bthi,hij->bthj"
-                self.numbered += 1
-                found[x] = leaf("multiplied", f"product.{self.numbered}", x.axes)
-                product = f'by_matrix("{letters}", {text}, {self.torch_leaf(matrix)}, row_dtype(some))'
-                self.lines.append(f"{self.names(found[x])} = {product}")
-        return replaced(node, found) if found else node
+    def _multiplied(self, nodes: Mapping[Any, Node]) -> dict[Any, Node]:
+        """Nodes, with products of parameters that are matrices made by torch: over all steps of a head at once."""
+        found, made = self._products(nodes)
+        self.lines += [x for _, lines in made for x in lines]
+        return found
+
+    def _products(self, nodes: Mapping[Any, Node]) -> tuple[dict[Any, Node], list[tuple[set[Any], list[str]]]]:
+        """Nodes with such products as leaves; and the statements that make these, for which of the nodes."""
+        out: dict[Any, Node] = {}
+        made: dict[tuple[Node, bool, Node], tuple[str, set[Any], list[str]]] = {}  # whatever axes are called
+        for name, node in nodes.items():
+            found: dict[Node, Node] = {}
+            for x in walk(node):
+                parts = matrix_product(x)
+                if parts is None:
+                    continue
+                matrix, vector = parts[0], replaced(parts[1], found)
+                vector = rename(vector, {a: dim_of(a) for a in vector.axes})
+                by_rows = x.axes == matrix.attrs[2][:1]
+                key = leaf(*matrix.attrs[:2]), by_rows, vector
+                if key not in made and printable(vector, vector.axes):
+                    before, self.lines = self.lines, []
+                    text, letters = self._in_memory(vector), "bthj,hij->bthi" if by_rows else "bthi,hij->bthj"
+                    self.numbered += 1
+                    product = leaf("multiplied", f"product.{self.numbered}", x.axes)
+                    made_by = f'by_matrix("{letters}", {text}, {self.torch_leaf(matrix)}, row_dtype(some))'
+                    made[key] = product.attrs[1], set(), [*self.lines, f"{self.names(product)} = {made_by}"]
+                    self.lines = before
+                if key in made:
+                    made[key][1].add(name)
+                    found[x] = leaf("multiplied", made[key][0], x.axes)
+            out[name] = replaced(node, found) if found else node
+        return out, [(users, lines) for _, users, lines in made.values()]
 
     def _outer(self, node: Node, order: tuple[str, ...]) -> str | None:
         """The gradient of a parameter that is a matrix, where it sums products of two vectors of each step."""
@@ -266,7 +286,8 @@ class Host:
         if not pairs or None in pairs:
             return None
         texts = [[self._in_memory(x) for x in pair] for pair in pairs if pair is not None]
-        return " + ".join(f"outer_sum({left}, {right}, row_dtype(some))" for left, right in texts)
+        sums = [f"outer_sum({left}, {right}, row_dtype(some))" for left, right in texts]
+        return sums[0] if len(sums) == 1 else f"({' + '.join(sums)})"
 
     def torch_text(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
         lines, results = self.printer.statements(nodes, self.torch_leaf, orders=orders)
@@ -666,7 +687,7 @@ class Host:
         return "parts > 1 or exchange is not None" if self.exchanges else "parts > 1"
 
     def _inputs(self, kernel: Kernel, block: str = "", makes: frozenset[str] = frozenset()) -> None:
-        """What torch computes ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
+        """What is made ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
         step over blocks."""
         self._streams([a.source for a in kernel.arguments if a.source is not None])
         for a in sorted(kernel.arguments, key=lambda a: not a.name.endswith("_sums")):
@@ -692,7 +713,7 @@ class Host:
                 groups.setdefault(tuple(where), {})[x] = node
         for stages, made in groups.items():
             before, self.lines = self.lines, []
-            made = {x: self._multiplied(n) for x, n in made.items()}
+            made = self._multiplied(made)
             dtypes = {x: "row_dtype(some)" if x.axes and self.fine is None else "torch.float32" for x in made}
             together = [Result(self.names(x), n, x.attrs[2], dtypes[x]) for x, n in made.items()]
             together = [r for r in together if printable(r.node, r.order)]
@@ -751,7 +772,7 @@ class Host:
     def _log(self, x: Node) -> str:
         if x.op == "leaf" and x.attrs[0] == "decay":
             return self.names(x)
-        axes, node = x.axes, self._multiplied(log_of(x))
+        axes, node = x.axes, self._multiplied({x: log_of(x)})[x]
         if printable(node, axes):
             name = self.names(leaf("ahead", f"log {x.key}", axes))
             self.lines += self._by_rows([Result(name, node, axes, "torch.float32")])
@@ -997,7 +1018,7 @@ class Host:
 
     def _outputs(self) -> None:
         orders = self.c.step.output_axes
-        values = {n: self._multiplied(x) for n, x in self.fused.values.items()}
+        values = self._multiplied(self.fused.values)
         rows = self._rows_of(values, orders)
         self.lines += self._by_rows([*rows.values()]) if rows else []
         results = self._values(values, orders, {n: r.name for n, r in rows.items()})
@@ -1082,12 +1103,10 @@ class Host:
             if isinstance(stage, Accumulate):
                 self._pairing(stage)
         variables = [v for v in self.c.step.variables if v.kind != "constant" and gradient_name(v) in self.fused.values]
-        values: dict[str, Node] = {}
-        for v in variables:
-            before, self.lines = self.lines, []
-            values[gradient_name(v)] = self._multiplied(self.fused.values[gradient_name(v)])
-            lines, self.lines = self.lines, before
-            self._under({v.name}, lines)
+        found, products = self._products({v.name: self.fused.values[gradient_name(v)] for v in variables})
+        for users, lines in products:
+            self._under(users, lines)
+        values = {gradient_name(v): found[v.name] for v in variables}
         made = self._gradients_by_rows(variables, values)
         for v in variables:
             name = gradient_name(v)
@@ -1189,7 +1208,7 @@ class Host:
 
     def _summed(self, p: Pairing, name: str, start: str, at_borders: bool) -> None:
         axes = p.leaf.axes
-        late, early = map(self._multiplied, self.fused.pairings[p.state])
+        late, early = self._multiplied(dict(enumerate(self.fused.pairings[p.state]))).values()
         shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
         sides = {"late": late, "early": early}
         rows = [Result(n, x, axes, "torch.float32") for n, x in sides.items() if x.op != "leaf" and printable(x, axes)]
@@ -1267,7 +1286,7 @@ class Host:
         return wanted | self._leaf_wants(k, s.leaf) if s.kind in ("kept", "part", "final") else wanted
 
     def _leaf_wants(self, k: int, x: Node) -> set[str]:
-        """What needs a leaf that stage k stores: all that the later sweeps do that load it, and what torch makes of it."""
+        """What needs a leaf that stage k stores: all that the later sweeps do that load it, and what is made of it afterwards."""
         wanted: set[str] = set()
         for j, stage in enumerate(self.plan.stages):
             if j > k and isinstance(stage, Sweep):

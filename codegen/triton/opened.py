@@ -108,7 +108,7 @@ class Opened:
     decays: dict[Node, Node]
     rename: dict[str, str] = field(default_factory=dict)
     streams: dict[Node, Node] = field(default_factory=dict)
-    origins: dict[Node, Node] = field(default_factory=dict)  # what a stream is, also where torch computes it ahead
+    origins: dict[Node, Node] = field(default_factory=dict)  # what a stream is, also where it is made ahead
     definitions: dict[Node, Node] = field(default_factory=dict)
     outputs: dict[Node, Node] = field(default_factory=dict)
     states: dict[str, Node] = field(default_factory=dict)

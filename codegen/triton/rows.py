@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..ir import Node, dim_of, expand, factors_of, leaf, mul, rebuild, rename, total, walk
+from ..ir import Node, dim_of, expand, factors_of, leaf, mul, rebuild, total, walk
 from ..outer import PER_STEP as DIFFERS
 from ..outer import differs, outer_product
 from ..print_nodes import NodePrinter, Triton
@@ -68,21 +68,13 @@ def printable(node: Node, order: Axes, summed: bool = False) -> bool:
 
 
 def matrix_product(x: Node) -> tuple[Node, Node] | None:
-    """(a parameter that is a matrix, a vector of each step) whose product a sum is."""
+    """(a parameter that is a matrix, a vector over one of its axes) whose product a sum is."""
     if x.op != "sum":
         return None
     (bound,), factors = x.attrs, factors_of(x.args[0])
     matrices = [f for f in factors if f.op == "leaf" and f.attrs[0] in PER_HEAD and len(f.axes) == 2]
     vector = mul(*(f for f in factors if f not in matrices))
-    if len(matrices) != 1 or vector.axes != (bound,):
-        return None
-    vector = rename(vector, {bound: dim_of(bound)})
-    return (matrices[0], vector) if printable(vector, vector.axes) or matrix_products(vector) else None
-
-
-def matrix_products(node: Node) -> bool:
-    """Is there such a product in a value?"""
-    return any(matrix_product(x) is not None for x in walk(node))
+    return (matrices[0], vector) if len(matrices) == 1 and vector.axes == (bound,) else None
 
 
 def outer_vectors(x: Node, order: Axes) -> tuple[Node, Node] | None:

@@ -61,8 +61,8 @@ def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
 
 def test_what_is_made_of_each_step_for_itself_also_where_one_gradient_is_wanted():
     """Rows of tiles, numbers of each step, and parameters, which may be matrices."""
-    assert_small(interpret(("rwkv6", "mapped"), [SMALL | {"batch": 2, "decay": "extreme"}], groups=True), 1e-5)
-    assert_small(interpret(("mapped", "mamba2"), [], variants=True), 1e-5)
+    assert_small(interpret(("rwkv6", "mapped", "nested"), [SMALL | {"batch": 2, "decay": "extreme"}]), 1e-5)
+    assert_small(interpret(("mapped", "nested", "mamba2"), [], variants=True, groups=True), 1e-5)
 
 
 def test_corrections_in_other_forms_than_the_catalogues():

@@ -31,7 +31,7 @@ def test_torch_computes_nothing_for_each_step(name):
 
 
 def test_no_tensor_has_a_matrix_for_each_step():
-    for name in ("mapped", "projected", "scaled_retention"):
+    for name in ("mapped", "nested", "projected", "scaled_retention"):
         for text in hosts(name):
             assert "[..., None, :]" not in text and not re.search(r"spread\(.*\(B, T, H, \w+, \w+\)", text), name
             assert "by_matrix(" in text or name == "scaled_retention"
