@@ -25,10 +25,21 @@ def shared_terms(
         found[best] = leaf("let", f"{letter}{len(found) + 1}", best.axes)
         roots.append(best)
         notation = Notation(notation.tex, names | found, order=notation.order)
+    found = {x: leaf("let", f"{letter}{n}", x.axes) for n, x in enumerate(_in_order([*found]), 1)}
     if len(found) == 1:  # no number where there is no second
         ((node, symbol),) = found.items()
         found = {node: leaf("let", str(letter), symbol.attrs[2])}
     return found
+
+
+def _in_order(terms: list[Node]) -> list[Node]:
+    """The terms, each after those that it is made of."""
+    ordered: list[Node] = []
+    while terms:
+        first = next(x for x in terms if not (set(walk(x)) & set(terms)) - {x})
+        ordered.append(first)
+        terms.remove(first)
+    return ordered
 
 
 def _best(roots: list[Node], names: dict[Node, Node], notation: Notation) -> Node | None:
