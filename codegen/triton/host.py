@@ -243,7 +243,7 @@ class Host:
             return self.names(x)
         self.numbered += 1
         name = self.names(leaf("stored", f"rows.{self.numbered}", x.axes))
-        self.lines += self._by_rows([Result(name, x, x.axes, "row_dtype(some)")])
+        self.lines += self._by_rows([Result(name, x, x.axes, "torch.float32")])
         return name
 
     def _multiplied(self, nodes: Mapping[Any, Node]) -> dict[Any, Node]:
@@ -256,7 +256,7 @@ class Host:
         """Nodes with such products as leaves; and the statements that make these, for which of the nodes."""
         out: dict[Any, Node] = {}
         made: dict[tuple[Node, bool, Node], tuple[str, set[Any], list[str]]] = {}  # whatever axes are called
-        for name, node in nodes.items():
+        for user, node in nodes.items():
             found: dict[Node, Node] = {}
             for x in walk(node):
                 parts = matrix_product(x)
@@ -271,13 +271,13 @@ class Host:
                     text, letters = self._in_memory(vector), "bthj,hij->bthi" if by_rows else "bthi,hij->bthj"
                     self.numbered += 1
                     product = leaf("multiplied", f"product.{self.numbered}", x.axes)
-                    made_by = f'by_matrix("{letters}", {text}, {self.torch_leaf(matrix)}, row_dtype(some))'
+                    made_by = f'by_matrix("{letters}", {text}, {self.torch_leaf(matrix)})'
                     made[key] = product.attrs[1], set(), [*self.lines, f"{self.names(product)} = {made_by}"]
                     self.lines = before
                 if key in made:
-                    made[key][1].add(name)
+                    made[key][1].add(user)
                     found[x] = leaf("multiplied", made[key][0], x.axes)
-            out[name] = replaced(node, found) if found else node
+            out[user] = replaced(node, found) if found else node
         return out, [(users, lines) for _, users, lines in made.values()]
 
     def _outer(self, node: Node, order: tuple[str, ...]) -> str | None:
@@ -286,7 +286,7 @@ class Host:
         if not pairs or None in pairs:
             return None
         texts = [[self._in_memory(x) for x in pair] for pair in pairs if pair is not None]
-        sums = [f"outer_sum({left}, {right}, row_dtype(some))" for left, right in texts]
+        sums = [f"outer_sum({left}, {right})" for left, right in texts]
         return sums[0] if len(sums) == 1 else f"({' + '.join(sums)})"
 
     def torch_text(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
@@ -714,7 +714,8 @@ class Host:
         for stages, made in groups.items():
             before, self.lines = self.lines, []
             made = self._multiplied(made)
-            dtypes = {x: "row_dtype(some)" if x.axes and self.fine is None else "torch.float32" for x in made}
+            narrow = self.fine is None and all(len(s.axes) > 1 for s in self.c.step.states)  # operands of products
+            dtypes = {x: "row_dtype(some)" if x.axes and narrow else "torch.float32" for x in made}
             together = [Result(self.names(x), n, x.attrs[2], dtypes[x]) for x, n in made.items()]
             together = [r for r in together if printable(r.node, r.order)]
             self.lines += self._by_rows(together) if together else []

@@ -4,8 +4,8 @@
 
 - products on tensor cores, whose operands (weights within a chunk, the state, what is scaled by a decay of each channel) are
   rounded once more: PLAIN times `rounding`;
-- writes that a triangular system yields, reads that are read from again, quotients, products with a parameter's matrix: rounded
-  before they are used: SOLVED times, or LAST units in the last place;
+- writes that a triangular system yields, reads that are read from again, quotients: rounded before they are used: SOLVED times,
+  or LAST units in the last place;
 - gradients of decays, sums over all later steps: DECAYS times, or half a unit in the last place.
 
 In float32 the bound is 1e-5, or DEFINITION times the error that the definition, step by step in float32, makes of an
@@ -19,7 +19,6 @@ import torch
 from triton_errors import compiled, errors, module, names, poisoned
 
 from chunkform.codegen.check import Case
-from chunkform.codegen.ir import walk
 from chunkform.spec.language import catalogue
 
 FLOAT32 = 1e-5
@@ -45,12 +44,8 @@ def bound(r, c, dtype):
         return max(FLOAT32, DEFINITION * (r.definition or 0.0))
     if r.quantity in {f"d{n}" for n in decay_inputs(c)}:
         return max(DECAYS * r.rounding, 0.5 * ULP[dtype])
-    nodes = walk(*c.step.outputs.values(), *c.step.updates.values())
     solved = (
-        bool(c.form.write_leaves())
-        or len(c.step.states) > 1
-        or any(x.op == "pow" for x in c.step.outputs.values())
-        or any(x.op == "leaf" and "parameter" in x.attrs[0] and len(x.axes) == 2 for x in nodes)
+        bool(c.form.write_leaves()) or len(c.step.states) > 1 or any(x.op == "pow" for x in c.step.outputs.values())
     )
     return max((SOLVED if solved else PLAIN) * r.rounding, (LAST if solved else 0.5) * ULP[dtype])
 
