@@ -109,11 +109,11 @@ def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]
 
     p = c.step
     kind = getattr(torch, dtype)
-    batch, steps, heads = 2, 1024, 4
+    batch, steps, heads = 2, 8192, 4  # so long that parts are walked over in pieces
     found: dict[str, _Launch] = {}
 
     def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
-        key = " ".join([kernel.fn.__name__, *(str(options.get(n, "")) for n in ("FLAT", "YIELD", "READ"))])
+        key = " ".join([kernel.fn.__name__, *(str(options.get(n, "")) for n in ("FLAT", "YIELD", "READ", "PIECE"))])
         found.setdefault(key, _Launch(kernel, args, options))
 
     def empty(lead: tuple[int, ...], axes: tuple[str, ...], wide: bool = False) -> Any:
@@ -165,7 +165,7 @@ def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> Ins
     settings: dict[str, Any] = {n: options.pop(n, None) for n in ("num_warps", "num_stages", "maxnreg")}
     settings = {n: x for n, x in settings.items() if x is not None}
     words = [f"C={options['C']}"] if "C" in options else []
-    words += [f"{n}={options[n]}" for n in ("FLAT", "YIELD") if n in options]
+    words += [f"{n}={options[n]}" for n in ("FLAT", "YIELD", "PIECE") if n in options]
     words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "part_"))]
     config = " ".join([*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items())])
     name = launched.kernel.fn.__name__

@@ -737,7 +737,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             elements=True,
             programs=config.crowd(config.padded(D)),
         )
-        for ends, linear in by_launch(S_ends, S_linear, walk.programs):
+        for _, ends, linear in by_launch(S_ends, S_linear, walk.programs):
             launch(
                 forward_sweep_1,
                 (

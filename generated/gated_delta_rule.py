@@ -83,6 +83,7 @@ from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent,
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
+from chunkform.runtime.pieces import LATE, is_zero, joined, late_pieces
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
@@ -696,6 +697,9 @@ def forward_sweep_1(
     S_first,
     S_last,
     S_linear,
+    S_late,
+    S_late_map,
+    S_live,
     k_p,
     k_b,
     k_t,
@@ -732,6 +736,7 @@ def forward_sweep_1(
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
     PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -774,6 +779,15 @@ def forward_sweep_1(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
+    if PIECE > 0:
+        edge = tl.maximum(count - LATE // C, 0)
+        if PIECE == 1:
+            begin, first, count = begin + edge * C, first + edge, count - edge
+            live = 0
+        else:
+            stop, count = tl.minimum(stop, begin + edge * C), edge
+            if is_zero(S_live + sh * ((D + block_e - 1) // block_e), ((D + block_e - 1) // block_e)):
+                return
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
@@ -852,6 +866,23 @@ def forward_sweep_1(
                 S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
+        if PIECE == 1 and S_last is not None:
+            tl.store(
+                S_late + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
+        if PIECE == 1 and S_linear is not None:
+            tl.store(
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
+                S[n_d],
+                mask=column_ok[:, None] & d_ok[n_d][None, :],
+            )
+            live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
+    if PIECE == 1 and S_linear is not None:
+        if tile >= (0 if S_last is None else tl.cdiv(E, block_e)):
+            tl.store(
+                S_live + sh * ((D + block_e - 1) // block_e) + tile - (0 if S_last is None else tl.cdiv(E, block_e)),
+                live,
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
@@ -866,7 +897,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "b95bf2c1fb9f73af")
+    config = choose(some.dtype, (D, E), "897e89be6edfbad7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -913,7 +944,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             elements=True,
             programs=config.crowd(config.padded(D)),
         )
-        for ends, linear in by_launch(S_ends, S_linear, walk.programs):
+        late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
+        for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
                 forward_sweep_1,
                 (
@@ -925,6 +957,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 None,
                 ends,
                 linear,
+                late and late.ends,
+                late and late.linear,
+                late and late.live,
                 k,
                 *strides(k, H),
                 alpha_sums,
@@ -949,6 +984,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 WARPS=walk.warps,
                 STAGES=walk.stages,
                 PRODUCTS=walk.products,
+                PIECE=piece,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -958,6 +994,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 num_stages=2,
                 maxnreg=walk.registers,
             )
+        joined(late, S_ends, S_linear, 0)
+        late = None
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
@@ -984,6 +1022,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_starts,
         S_last,
         None,
+        None,
+        None,
+        None,
         k,
         *strides(k, H),
         alpha_sums,
@@ -1008,6 +1049,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         WARPS=walk.warps,
         STAGES=walk.stages,
         PRODUCTS=walk.products,
+        PIECE=0,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1811,7 +1853,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "b95bf2c1fb9f73af")
+    config = choose(some.dtype, (D, E), "897e89be6edfbad7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -70,6 +70,7 @@ from chunkform.runtime.kernels import (
     decayed_sum,
     is_flat,
     last_of,
+    lasting,
     later_sums,
     log2_of,
     over_block,
@@ -944,6 +945,21 @@ def forward_sweep_1(
         d_ok = d_ok + (d_ok_slice,)
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     v_p += b * v_b + h // v_g * v_h
+    if not YIELD:
+        reached = lasting(
+            alpha_sums + (b * T * H + h) * D,
+            alpha_resets + (b * T * H + h) * D if EXACT else None,
+            H * D,
+            tl.arange(0, triton.next_power_of_2(D)),
+            tl.arange(0, triton.next_power_of_2(D)) < D,
+            begin,
+            stop,
+            count,
+            C,
+            True,
+            True,
+        )
+        begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1024,7 +1040,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1c8be8110b1faea2")
+    config = choose(some.dtype, (D, E), "85d4f0469b2096cf")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1588,6 +1604,21 @@ def backward_sweep_1(
         d_ok = d_ok + (d_ok_slice,)
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     do_p += b * do_b + h // do_g * do_h
+    if not YIELD:
+        reached = lasting(
+            alpha_sums + (b * T * H + h) * D,
+            alpha_resets + (b * T * H + h) * D if EXACT else None,
+            H * D,
+            tl.arange(0, triton.next_power_of_2(D)),
+            tl.arange(0, triton.next_power_of_2(D)) < D,
+            begin,
+            stop,
+            count,
+            C,
+            False,
+            True,
+        )
+        stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2126,7 +2157,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1c8be8110b1faea2")
+    config = choose(some.dtype, (D, E), "85d4f0469b2096cf")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -748,7 +748,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             elements=True,
             programs=config.crowd(config.padded(N)),
         )
-        for ends, linear in by_launch(W_ends, W_linear, walk.programs):
+        for _, ends, linear in by_launch(W_ends, W_linear, walk.programs):
             launch(
                 forward_sweep_1,
                 (

@@ -87,6 +87,7 @@ from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent,
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
+from chunkform.runtime.pieces import LATE, is_zero, joined, late_pieces
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
@@ -714,6 +715,9 @@ def forward_sweep_1(
     W_first,
     W_last,
     W_linear,
+    W_late,
+    W_late_map,
+    W_live,
     keep_sums,
     keep_resets,
     x_p,
@@ -750,6 +754,7 @@ def forward_sweep_1(
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
     PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -792,6 +797,15 @@ def forward_sweep_1(
         W = W + (W_slice,)
         n_ = n_ + (n__slice,)
         n__ok = n__ok + (n__ok_slice,)
+    if PIECE > 0:
+        edge = tl.maximum(count - LATE // C, 0)
+        if PIECE == 1:
+            begin, first, count = begin + edge * C, first + edge, count - edge
+            live = 0
+        else:
+            stop, count = tl.minimum(stop, begin + edge * C), edge
+            if is_zero(W_live + sh * ((N + block_m_ - 1) // block_m_), ((N + block_m_ - 1) // block_m_)):
+                return
     x_p += b * x_b + h // x_g * x_h
     y_p += b * y_b + h // y_g * y_h
     z_p += b * z_b + h // z_g * z_h
@@ -882,6 +896,25 @@ def forward_sweep_1(
                 W[n_n_],
                 mask=column_ok[:, None] & n__ok[n_n_][None, :],
             )
+        if PIECE == 1 and W_last is not None:
+            tl.store(
+                W_late + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                W[n_n_],
+                mask=m__ok[:, None] & n__ok[n_n_][None, :],
+            )
+        if PIECE == 1 and W_linear is not None:
+            tl.store(
+                W_late_map + sh * N * N + n_[n_n_][None, :] * N + column[:, None],
+                W[n_n_],
+                mask=column_ok[:, None] & n__ok[n_n_][None, :],
+            )
+            live = tl.maximum(live, tl.max(tl.where(W[n_n_] != 0.0, 1, 0)))
+    if PIECE == 1 and W_linear is not None:
+        if tile >= (0 if W_last is None else tl.cdiv(M, block_m_)):
+            tl.store(
+                W_live + sh * ((N + block_m_ - 1) // block_m_) + tile - (0 if W_last is None else tl.cdiv(M, block_m_)),
+                live,
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
@@ -896,7 +929,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "8a72406da1dfcbe4")
+    config = choose(some.dtype, (N, M), "2732d7a35ea27b32")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -946,7 +979,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             elements=True,
             programs=config.crowd(config.padded(N)),
         )
-        for ends, linear in by_launch(W_ends, W_linear, walk.programs):
+        late = late_pieces(W_ends, W_linear, lay.length(parts), walk.tile)
+        for piece, ends, linear in by_launch(W_ends, W_linear, walk.programs, late):
             launch(
                 forward_sweep_1,
                 (
@@ -958,6 +992,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 None,
                 ends,
                 linear,
+                late and late.ends,
+                late and late.linear,
+                late and late.live,
                 keep_sums,
                 keep_resets,
                 x,
@@ -982,6 +1019,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 WARPS=walk.warps,
                 STAGES=walk.stages,
                 PRODUCTS=walk.products,
+                PIECE=piece,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -991,6 +1029,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 num_stages=2,
                 maxnreg=walk.registers,
             )
+        joined(late, W_ends, W_linear, 0)
+        late = None
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
     if parts > 1 or exchange is not None:
@@ -1018,6 +1058,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         W_starts,
         W_last,
         None,
+        None,
+        None,
+        None,
         keep_sums,
         keep_resets,
         x,
@@ -1042,6 +1085,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         WARPS=walk.warps,
         STAGES=walk.stages,
         PRODUCTS=walk.products,
+        PIECE=0,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1862,7 +1906,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "8a72406da1dfcbe4")
+    config = choose(some.dtype, (N, M), "2732d7a35ea27b32")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))

@@ -70,6 +70,7 @@ from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent,
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
+from chunkform.runtime.pieces import LATE, is_zero, joined, late_pieces
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
@@ -668,6 +669,9 @@ def forward_sweep_1(
     s_first,
     s_last,
     s_linear,
+    s_late,
+    s_late_map,
+    s_live,
     o_p,
     o_b,
     o_t,
@@ -706,6 +710,7 @@ def forward_sweep_1(
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
     PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -748,6 +753,15 @@ def forward_sweep_1(
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
         s = s + (s_slice,)
+    if PIECE > 0:
+        edge = tl.maximum(count - LATE // C, 0)
+        if PIECE == 1:
+            begin, first, count = begin + edge * C, first + edge, count - edge
+            live = 0
+        else:
+            stop, count = tl.minimum(stop, begin + edge * C), edge
+            if is_zero(s_live + sh * ((D + block_e - 1) // block_e), ((D + block_e - 1) // block_e)):
+                return
     o_p += b * o_b + h // o_g * o_h
     q_p += b * q_b + h // q_g * q_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
@@ -822,6 +836,23 @@ def forward_sweep_1(
                 s[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
+        if PIECE == 1 and s_last is not None:
+            tl.store(
+                s_late + sh * D * E + d[n_d][None, :] * E + e[:, None], s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
+        if PIECE == 1 and s_linear is not None:
+            tl.store(
+                s_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
+                s[n_d],
+                mask=column_ok[:, None] & d_ok[n_d][None, :],
+            )
+            live = tl.maximum(live, tl.max(tl.where(s[n_d] != 0.0, 1, 0)))
+    if PIECE == 1 and s_linear is not None:
+        if tile >= (0 if s_last is None else tl.cdiv(E, block_e)):
+            tl.store(
+                s_live + sh * ((D + block_e - 1) // block_e) + tile - (0 if s_last is None else tl.cdiv(E, block_e)),
+                live,
+            )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -892,7 +923,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "e1a6ccc30d8bee94")
+    config = choose(some.dtype, (D, E), "e7ef5fff8e886af7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -955,7 +986,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             elements=True,
             programs=config.crowd(config.padded(D)),
         )
-        for ends, linear in by_launch(s_ends, s_linear, walk.programs):
+        late = late_pieces(s_ends, s_linear, lay.length(parts), walk.tile)
+        for piece, ends, linear in by_launch(s_ends, s_linear, walk.programs, late):
             launch(
                 forward_sweep_1,
                 (
@@ -967,6 +999,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 None,
                 ends,
                 linear,
+                late and late.ends,
+                late and late.linear,
+                late and late.live,
                 o,
                 *strides(o, H),
                 q,
@@ -990,6 +1025,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 WARPS=walk.warps,
                 STAGES=walk.stages,
                 PRODUCTS=walk.products,
+                PIECE=piece,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -999,6 +1035,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 num_stages=2,
                 maxnreg=walk.registers,
             )
+        joined(late, s_ends, s_linear, 0)
+        late = None
         if exchange is not None:  # other parts of the sequence are elsewhere
             s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
     if parts > 1 or exchange is not None:
@@ -1021,6 +1059,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(E, walk.tile),),
         s_starts,
         s_last,
+        None,
+        None,
+        None,
         None,
         o,
         *strides(o, H),
@@ -1045,6 +1086,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         WARPS=walk.warps,
         STAGES=walk.stages,
         PRODUCTS=walk.products,
+        PIECE=0,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2000,7 +2042,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "e1a6ccc30d8bee94")
+    config = choose(some.dtype, (D, E), "e7ef5fff8e886af7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))

@@ -107,6 +107,7 @@ from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent,
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
+from chunkform.runtime.pieces import LATE, is_zero, joined, late_pieces
 from chunkform.runtime.places import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
@@ -981,6 +982,9 @@ def forward_sweep_1(
     S_first,
     S_last,
     S_linear,
+    S_late,
+    S_late_map,
+    S_live,
     S_borders,
     scaled1_p,
     v_p,
@@ -1012,6 +1016,7 @@ def forward_sweep_1(
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
     PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1055,6 +1060,15 @@ def forward_sweep_1(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
+    if PIECE > 0:
+        edge = tl.maximum(count - LATE // C, 0)
+        if PIECE == 1:
+            begin, first, count = begin + edge * C, first + edge, count - edge
+            live = 0
+        else:
+            stop, count = tl.minimum(stop, begin + edge * C), edge
+            if is_zero(S_live + sh * ((D + block_e - 1) // block_e), ((D + block_e - 1) // block_e)):
+                return
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     v_p += b * v_b + h // v_g * v_h
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1159,6 +1173,23 @@ def forward_sweep_1(
                 S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
+        if PIECE == 1 and S_last is not None:
+            tl.store(
+                S_late + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
+        if PIECE == 1 and S_linear is not None:
+            tl.store(
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
+                S[n_d],
+                mask=column_ok[:, None] & d_ok[n_d][None, :],
+            )
+            live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
+    if PIECE == 1 and S_linear is not None:
+        if tile >= (0 if S_last is None else tl.cdiv(E, block_e)):
+            tl.store(
+                S_live + sh * ((D + block_e - 1) // block_e) + tile - (0 if S_last is None else tl.cdiv(E, block_e)),
+                live,
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
@@ -1173,7 +1204,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "67a61bfa3bca6533")
+    config = choose(some.dtype, (D, E), "00f2917da9a1771f")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1262,7 +1293,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             elements=True,
             programs=config.crowd(config.padded(D), slim=False),
         )
-        for ends, linear in by_launch(S_ends, S_linear, walk.programs):
+        late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
+        for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
                 forward_sweep_1,
                 (
@@ -1274,6 +1306,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 None,
                 ends,
                 linear,
+                late and late.ends,
+                late and late.linear,
+                late and late.live,
                 None,
                 scaled1,
                 v,
@@ -1299,6 +1334,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 WARPS=walk.warps,
                 STAGES=walk.stages,
                 PRODUCTS=walk.products,
+                PIECE=piece,
                 BLOCK=BLOCK,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1309,6 +1345,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 num_stages=2,
                 maxnreg=walk.registers,
             )
+        joined(late, S_ends, S_linear, 0)
+        late = None
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
@@ -1333,6 +1371,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,
+        None,
+        None,
+        None,
         None,
         S_borders,
         scaled1,
@@ -1359,6 +1400,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         WARPS=walk.warps,
         STAGES=walk.stages,
         PRODUCTS=walk.products,
+        PIECE=0,
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2675,7 +2717,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "67a61bfa3bca6533")
+    config = choose(some.dtype, (D, E), "00f2917da9a1771f")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

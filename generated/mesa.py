@@ -66,7 +66,18 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, chunk_of, cumulate, part_of, place_of, power
+from chunkform.runtime.kernels import (
+    FLOOR,
+    LOG2E,
+    border_sums,
+    chained,
+    chunk_of,
+    cumulate,
+    lasting,
+    part_of,
+    place_of,
+    power,
+)
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -464,6 +475,21 @@ def x_system_forward_sweep_1(
         d_ok = d_ok + (d_ok_slice,)
     p_p += b * p_b + h // p_g * p_h
     u_p += b * u_b + h // u_g * u_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            True,
+            False,
+        )
+        begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -542,7 +568,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "cbb3b8798ea4467a")
+    config = choose(some.dtype, (D,), "066a0928325388ec")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -997,6 +1023,21 @@ def x_system_backward_sweep_2(
     u_p += b * u_b + h // u_g * u_h
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            False,
+            False,
+        )
+        stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1299,7 +1340,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "cbb3b8798ea4467a")
+    config = choose(some.dtype, (D,), "066a0928325388ec")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))

@@ -129,6 +129,7 @@ from chunkform.runtime.kernels import (
     chained,
     chunk_of,
     cumulate_beside,
+    lasting,
     part_of,
     place_of,
     power,
@@ -799,6 +800,21 @@ def x_system_forward_sweep_1(
         d_ok = d_ok + (d_ok_slice,)
     p_p += b * p_b + h // p_g * p_h
     k_p += b * k_b + h // k_g * k_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            True,
+            False,
+        )
+        begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -926,7 +942,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "71cd51715bfe4ad0")
+    config = choose(some.dtype, (D,), "b4cf087ceb96134c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1400,6 +1416,21 @@ def x_system_backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            False,
+            False,
+        )
+        stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1757,7 +1788,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "71cd51715bfe4ad0")
+    config = choose(some.dtype, (D,), "b4cf087ceb96134c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2502,6 +2533,21 @@ def o_forward_sweep_1(
     x_p += b * x_b + h // x_g * x_h
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            True,
+            False,
+        )
+        begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2584,7 +2630,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "094a57d2c25f68ac")
+    config = choose(some.dtype, (D, E), "62e753b25c47db72")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3017,6 +3063,21 @@ def o_backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     dy_p += b * dy_b + h // dy_g * dy_h
     x_p += b * x_b + h // x_g * x_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            False,
+            False,
+        )
+        stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -3265,7 +3326,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "094a57d2c25f68ac")
+    config = choose(some.dtype, (D, E), "62e753b25c47db72")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -124,7 +124,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, part_of, place_of, power
+from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -731,6 +731,21 @@ def o2_forward_sweep_1(
         d_ok = d_ok + (d_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     u_p += b * u_b + h // u_g * u_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            True,
+            False,
+        )
+        begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -853,7 +868,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "27ba1971a5a2fd38")
+    config = choose(some.dtype, (D,), "226e60d93466f9d0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1337,6 +1352,21 @@ def o2_backward_sweep_2(
     u_p += b * u_b + h // u_g * u_h
     q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            False,
+            False,
+        )
+        stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1684,7 +1714,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "27ba1971a5a2fd38")
+    config = choose(some.dtype, (D,), "226e60d93466f9d0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2104,6 +2134,21 @@ def o3_forward_sweep_1(
         d_ok = d_ok + (d_ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     u_p += b * u_b + h // u_g * u_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            True,
+            False,
+        )
+        begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2237,7 +2282,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "a6a9fce248d21b59")
+    config = choose(some.dtype, (D,), "7fd2aa5f85ae9dfa")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2723,6 +2768,21 @@ def o3_backward_sweep_2(
     u_p += b * u_b + h // u_g * u_h
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    if not YIELD:
+        reached = lasting(
+            lam_sums + bh * T,
+            lam_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            False,
+            False,
+        )
+        stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -3071,7 +3131,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "a6a9fce248d21b59")
+    config = choose(some.dtype, (D,), "7fd2aa5f85ae9dfa")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))

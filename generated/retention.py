@@ -58,7 +58,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, part_of, place_of, power
+from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
@@ -564,6 +564,21 @@ def forward_sweep_1(
     q_p += b * q_b + h // q_g * q_h
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
+    if not YIELD:
+        reached = lasting(
+            gamma_sums + bh * T,
+            gamma_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            True,
+            False,
+        )
+        begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -646,7 +661,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "10fae182d97bc72d")
+    config = choose(some.dtype, (D, E), "bca64987fd42208c")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -837,6 +852,21 @@ def backward_whole_ends(
         d_ok = d_ok + (d_ok_slice,)
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
+    if not YIELD:
+        reached = lasting(
+            gamma_sums + bh * T,
+            gamma_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            False,
+            False,
+        )
+        stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1119,7 +1149,7 @@ def triton_backward_whole(
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "10fae182d97bc72d")
+    config = choose(some.dtype, (D, E), "bca64987fd42208c")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1623,6 +1653,21 @@ def backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
+    if not YIELD:
+        reached = lasting(
+            gamma_sums + bh * T,
+            gamma_resets + bh * T if EXACT else None,
+            1,
+            tl.arange(0, 1),
+            tl.full([1], 1, tl.int1),
+            begin,
+            stop,
+            count,
+            C,
+            False,
+            False,
+        )
+        stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1879,7 +1924,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "10fae182d97bc72d")
+    config = choose(some.dtype, (D, E), "bca64987fd42208c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -71,6 +71,7 @@ from chunkform.runtime.kernels import (
     decayed_product,
     decayed_sum,
     is_flat,
+    lasting,
     over_block,
     part_of,
     place_of,
@@ -931,6 +932,21 @@ def forward_sweep_1(
         d_ok = d_ok + (d_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
+    if not YIELD:
+        reached = lasting(
+            beta_sums + (b * T * H + h) * E,
+            beta_resets + (b * T * H + h) * E if EXACT else None,
+            H * E,
+            e,
+            e < E,
+            begin,
+            stop,
+            count,
+            C,
+            True,
+            True,
+        )
+        begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -1013,7 +1029,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ac93bebfe674f87a")
+    config = choose(some.dtype, (D, E), "ac321272594fb8f3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2380,6 +2396,21 @@ def backward_sweep_3(
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
+    if not YIELD:
+        reached = lasting(
+            beta_sums + (b * T * H + h) * E,
+            beta_resets + (b * T * H + h) * E if EXACT else None,
+            H * E,
+            e,
+            e < E,
+            begin,
+            stop,
+            count,
+            C,
+            False,
+            True,
+        )
+        stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -2920,7 +2951,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ac93bebfe674f87a")
+    config = choose(some.dtype, (D, E), "ac321272594fb8f3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

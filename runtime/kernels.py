@@ -64,6 +64,32 @@ def part_of(s, T, starts, parts, length, C: tl.constexpr):
 
 
 @triton.jit
+def lasting(
+    sums, resets, stride, x, x_ok, begin, stop, count, C: tl.constexpr, FORWARD: tl.constexpr, COUNTED: tl.constexpr
+):
+    """How many chunks at the end of a walk of `count` have written what is not zero by then, in any of the channels x.
+
+    `sums` and `resets` are as `cumulate` makes them, `stride` numbers a step; resets are numbers of steps, or COUNTED.
+    """
+    together: tl.constexpr = 32 if x.shape[0] > 1 else 128  # chunks whose decays are loaded at once
+    reached = tl.full([], 0, tl.int32)
+    after = tl.zeros_like(x).to(tl.float32)  # log2 of what the chunks behind a chunk keep of it
+    for n in range(0, count, together):
+        back = n + tl.arange(0, together)
+        step = tl.minimum(begin + ((count - 1 - back if FORWARD else back) + 1) * C, stop) - 1
+        there = (back < count)[:, None] & x_ok[None, :]
+        place = step[:, None] * stride + x[None, :]
+        kept = tl.load(sums + place, mask=there, other=0.0)
+        if resets is not None:
+            reset = tl.load(resets + place, mask=there, other=0 if COUNTED else -1)
+            kept = tl.where((reset != 0) if COUNTED else (reset >= 0), 2.0 * FLOOR, kept)
+        seen = there & ~(after[None, :] + tl.cumsum(kept, 0) - kept <= FLOOR)  # NaN is seen
+        reached = tl.maximum(reached, tl.max(tl.where(seen, back[:, None] + 1, 0)))
+        after += tl.sum(kept, 0)
+    return reached
+
+
+@triton.jit
 def span(high, n_high, low, n_low):
     """The decays of the steps between two cumulative sums: 2^(high - low), or 0 across a reset."""
     return tl.exp2(tl.where(n_high == n_low, high - low, float("-inf")))
@@ -868,7 +894,7 @@ def _of_steps(log: torch.Tensor, x: torch.Tensor | None, p: Places, exact: bool)
     r = log.new_empty(shape, dtype=torch.int32) if exact else None
     y = None if x is None else log.new_empty(shape, dtype=torch.float32)
     places = (0, 0, 0, 1) if x is None else strides(x, p.heads)
-    programs, heads = grouped(p, 16)
+    programs, heads = grouped(p, 8)
     launch(
         cumulate_steps_kernel, (programs,), log, *strides(log, p.heads), x, *places, a, r, y, *p.at_once,
         C=p.chunk, HEADS=heads, EXACT=exact, num_warps=2,

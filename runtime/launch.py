@@ -192,11 +192,13 @@ class Config:
 
 
 def by_launch(
-    ends: torch.Tensor, linear: torch.Tensor, crowd: int
-) -> tuple[tuple[torch.Tensor | None, torch.Tensor | None], ...]:
+    ends: torch.Tensor, linear: torch.Tensor, crowd: int, late: object = None
+) -> tuple[tuple[int, torch.Tensor | None, torch.Tensor | None], ...]:
     """What one launch after the other makes of what parts leave and the matrices of their maps: both at once, where a
-    multiprocessor holds more programs than of other walks."""
-    return ((ends, linear),) if crowd > 2 else ((ends, None), (None, linear))
+    multiprocessor holds more programs than of other walks. Of which pieces: of whole parts (0), or, if there are places for
+    `late` pieces, of these (1) and then of the early ones (2)."""
+    made = ((ends, linear),) if crowd > 2 else ((ends, None), (None, linear))
+    return tuple((piece, *x) for piece in ((0,) if late is None else (1, 2)) for x in made)
 
 
 def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "") -> Config:

@@ -22,7 +22,7 @@ from filelock import FileLock
 
 Choices = dict[str, dict[str, dict[str, int | None]]]  # by the kernels' hash, and by shape class: fields of a Config
 SHIPPED = Path(__file__).parent / "tables"
-SHARED = ("kernels.py", "rounding.py")  # functions that generated kernels share
+SHARED = ("kernels.py", "pieces.py", "rounding.py")  # functions that generated kernels share
 
 
 def cache_folder() -> Path:

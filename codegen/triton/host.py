@@ -650,7 +650,13 @@ class Host:
             made = kernel.inner is not None  # or else the forward pass has made it
             where = self._new_state(s, "B * parts") if made else f'saved["{s.name[1:]} linear"].mT'
             lines.append(f"{self.names(leaf('state', s.name))}_linear = {where}")
-        lines += self._launch(kernel, ends=True)
+        launched = self._launch(kernel, ends=True)
+        if linear is not None and kernel.late:
+            (s,) = linear.group
+            name = self.names(leaf("state", s.name))
+            launched.insert(1, f"late = late_pieces({name}_ends, {name}_linear, lay.length(parts), walk.tile)")
+            launched += [f"joined(late, {name}_ends, {name}_linear, {s.axes.index(s.row)})", "late = None"]
+        lines += launched
         finish: list[str] = []
         for s in sweep.group:
             name, way = self.names(leaf("state", s.name)), s.direction > 0
@@ -897,7 +903,9 @@ class Host:
             if not ends or kernel.inner is None:
                 return [walk, *lines]
             (name,) = (a.name.removesuffix("_linear") for a in kernel.arguments if a.name.endswith("_linear"))
-            before = [walk, f"for ends, linear in by_launch({name}_ends, {name}_linear, walk.programs):"]
+            pieces = ", late" if kernel.late else ""
+            launches = f"by_launch({name}_ends, {name}_linear, walk.programs{pieces})"
+            before = [walk, f"for {'piece' if kernel.late else '_'}, ends, linear in {launches}:"]
         return [*before, *(f"    {x}" for x in lines)]
 
     def _launched(self, kernel: Kernel, ends: bool, block: str, flat: bool | None = None) -> list[str]:
@@ -933,6 +941,7 @@ class Host:
             words += [f"YIELD={not ends}", "WARPS=walk.warps", "STAGES=walk.stages"]
             words += ["PRODUCTS=walk.products"] if kernel.products else []
             words += [f"READ={0 if ends else 'read'}"] if kernel.apart else []
+            words += [f"PIECE={'piece' if ends else 0}"] if kernel.late else []
         words += ["BLOCK=BLOCK"] if kernel.borders else []
         if kernel.rows:
             assert self.whole is not None
@@ -1011,6 +1020,9 @@ class Host:
             return "None" if ends else f"{name}_starts"
         if argument.endswith("_linear"):
             return "linear" if ends else "None"
+        for kind, what in (("late", "ends"), ("late_map", "linear"), ("live", "live")):
+            if argument == f"{name}_{kind}":
+                return f"late and late.{what}" if ends else "None"
         if ends:
             return "ends" if kernel.inner is not None else f"{name}_ends"
         return f"{name}_last" if state in kernel.finals else "None"

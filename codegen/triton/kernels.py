@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
 from ..read_write import StateForm
+from ..segments import feeds_back
 from ..stages import Sweep
 from .cut import products_of
 from .fuse import Store
@@ -69,6 +70,7 @@ class Kernel:
     whole: bool = False  # does a walk take blocks of steps, with states whole?
     rows: bool = False  # are the states that it stores at the borders of blocks for a walk that has them whole?
     inner: str | None = None  # where a walk makes the matrix of a part's map as well: the axis of its columns
+    late: bool = False  # and it may be zero over the last steps of a part, which launches of their own walk over
     slim: bool = False  # has that walk the registers for four programs on a multiprocessor?
     carried: frozenset[str] = frozenset()  # what a walk loads for states alone, not for what it yields
     products: frozenset[str] = frozenset()  # what a walk loads whose elements may be products with the identity
@@ -87,6 +89,7 @@ class Kernel:
         words += ["FLAT", "GROUP"] if self.others else []
         words += ["YIELD", "WARPS", "STAGES"] if self.walks else ["CHUNK"]
         words += [*(["PRODUCTS"] if self.products else []), *(["READ"] if self.apart else [])]
+        words += ["PIECE"] if self.late else []
         words += ["STAGES"] if self.queues else []
         words += ["BLOCK"] if self.borders else []
         words += ["ROWS"] if self.rows else []
@@ -176,6 +179,7 @@ def sweep_kernel(
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     inner = o.full[0] if linear else None
+    late = linear and all(s.decay is not None for s in sweep.group)
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
@@ -201,6 +205,9 @@ def sweep_kernel(
             target = tiles.argument(f"{state}_linear", "state", leaf("linear", s.name, s.axes), s.axes)
             begin, end = _matrix_columns(inner, tiled, state, target, tiles)
             setup, after = setup + begin, after + end
+            if late:
+                begin, end = _pieces(inner, tiled, s, state, own, o.direction, tiles)
+                setup, after = setup + begin, after + end
     if borders:
         tiles.lines += _store_borders(group, carried, tiles, o.direction, rows)
         setup.append("first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)")
@@ -230,6 +237,8 @@ def sweep_kernel(
         tiles.lines += [f"{x} = {text}  # {note}" for x, (_, text, note) in zip(after_all, new, strict=True)]
         tiles.lines += [f"{n} = {x}" for x, (n, _, _) in zip(after_all, new, strict=True)]
     setup += bases(tiles)
+    if ends and not feeds_back(sweep.group, sweep.solve):
+        setup += _lasting(sweep.group, o, tiles, name_of)
     way = "forwards" if o.direction > 0 else "backwards"
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
@@ -260,6 +269,7 @@ def sweep_kernel(
         inside=frozenset(key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] != "_end"),
         heavy=len(o.outputs) > 1 and not sweep.solve and not apart and _heavy(tiles, tiled),
         inner=inner,
+        late=late,
         slim=not any(s.decay_axes for s in group)
         and sum(tiles.arguments[x].layout == "matrix" for x in for_states) <= 1,
         carried=for_states,
@@ -890,6 +900,76 @@ def _matrix_columns(inner: str, tiled: str, state: str, target: str, tiles: Tile
     end = [
         f"if {target} is not None:",
         f"    tl.store({target} + sh * {size} * {size} + {row} * {size} + {column}, {state}, mask={there})",
+    ]
+    return begin, end
+
+
+def _lasting(group: tuple[StateForm, ...], o: Opened, tiles: Tiles, name_of: NameOf) -> list[str]:
+    """Where only what a part leaves is made, and all states decay: starts with the first chunk that is still seen then."""
+    if any(s.decay is None or s.mix or len(s.decay_axes) > 1 for s in group):
+        return []
+    decays = dict.fromkeys(rename(s.decay, o.rename) for s in group if s.decay is not None)
+    lines: list[str] = []
+    for d in decays:
+        name = name_of(d)
+        if f"{name}_sums" not in tiles.arguments:
+            return []
+        base, stride, x, ok = "bh * T", "1", "tl.arange(0, 1)", "tl.full([1], 1, tl.int1)"
+        if d.axes:
+            (axis,) = d.axes
+            size, index = size_name(dim_of(axis)), axis_name(axis)
+            base, stride = f"(b * T * H + h) * {size}", f"H * {size}"
+            whole = axis not in o.tile
+            x = f"tl.arange(0, triton.next_power_of_2({size}))" if whole else index
+            ok = f"{x} < {size}"
+        resets = f"{name}_resets + {base} if EXACT else None"
+        places = f"{stride}, {x}, {ok}, begin, stop, count, C, {o.direction > 0}, {bool(d.axes)}"
+        reached = f"lasting({name}_sums + {base}, {resets}, {places})"
+        lines.append(f"    reached = {f'tl.maximum(reached, {reached})' if lines else reached}")
+    if o.direction > 0:
+        lines += ["    begin, first, count = begin + (count - reached) * C, first + (count - reached), reached"]
+    else:
+        lines += ["    stop, count = tl.minimum(stop, begin + reached * C), reached"]
+    return ["if not YIELD:", *lines]
+
+
+def _pieces(
+    inner: str, tiled: str, s: StateForm, state: str, own: tuple[str, ...], direction: int, tiles: Tiles
+) -> tuple[list[str], list[str]]:
+    """Where a launch walks over the last LATE steps of each part alone (PIECE 1), or those before them (2), unless the map of
+    those is zero: where it begins and stops; and what it stores besides."""
+    late, linear, live = (
+        tiles.argument(f"{state}_{kind}", "state", leaf(kind, s.name, s.axes), s.axes)
+        for kind in ("late", "late_map", "live")
+    )
+    size, block = size_name(dim_of(inner)), block_name(tiled)
+    columns, states = f"(({size} + {block} - 1) // {block})", f"(0 if {state}_last is None else {_tiles_of(tiled)})"
+    later = "begin, first, count = begin + edge * C, first + edge, count - edge"
+    earlier = "stop, count = tl.minimum(stop, begin + edge * C), edge"
+    if direction < 0:
+        later, earlier = earlier, later
+    begin = [
+        "if PIECE > 0:",
+        f"    edge = {'tl.maximum(count - LATE // C, 0)' if direction > 0 else 'tl.minimum(count, LATE // C)'}",
+        "    if PIECE == 1:",
+        f"        {later}",
+        "        live = 0",
+        "    else:",
+        f"        {earlier}",
+        f"        if is_zero({live} + sh * {columns}, {columns}):",
+        "            return",
+    ]
+    where, mask = _state_place(s, own)
+    _, store = _matrix_columns(inner, tiled, state, linear, tiles)
+    end = [
+        f"if PIECE == 1 and {state}_last is not None:",
+        f"    tl.store({late} + {where}, {state}{mask})",
+        f"if PIECE == 1 and {state}_linear is not None:",
+        *store[1:],
+        f"    live = tl.maximum(live, tl.max(tl.where({state} != 0.0, 1, 0)))",
+        f"if PIECE == 1 and {state}_linear is not None:",
+        f"    if tile >= {states}:",
+        f"        tl.store({live} + sh * {columns} + tile - {states}, live)",
     ]
     return begin, end
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 IMPORTS = {
     "chunkform.runtime.by_head": "by_head",
     "chunkform.runtime.kernels": (
-        "block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product decayed_sum inverse "
-        "is_flat last_of later_sums log2_of over_block part_of place_of power reach span steep suffix_sum sums_of"
+        "block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product decayed_sum "
+        "inverse is_flat last_of lasting later_sums log2_of over_block part_of place_of power reach span "
+        "steep suffix_sum sums_of"
     ),
     "chunkform.runtime.launch": (
         "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"
@@ -15,6 +16,7 @@ IMPORTS = {
     "chunkform.runtime.matrices": "by_matrix outer_sum",
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.packed": "BLOCK",
+    "chunkform.runtime.pieces": "LATE is_zero joined late_pieces",
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",
     "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
     "chunkform.runtime.together": (
@@ -28,7 +30,7 @@ IMPORTS = {
 RESERVED = frozenset(
     "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS blocks first_block first_row jointly "
     "places_of_borders needs_backward tiles column column_ok program i_ok exchange EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
-    "PRODUCTS READ identity ends linear read keeps walk "
+    "PRODUCTS READ identity ends linear read keeps walk reached edge live piece PIECE "
     "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
     "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
     "begins stops starts start late early gradients initial outputs finals".split()

@@ -30,6 +30,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     import torch
 
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker:
+        torch.set_num_threads(1)  # as many threads in each process wait for one another most of the time
     if worker and torch.cuda.device_count() > 1:
         torch.cuda.set_device(int(worker.removeprefix("gw")) % torch.cuda.device_count())
     if not worker:

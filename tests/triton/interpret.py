@@ -26,7 +26,8 @@ import chunkform.codegen.triton.together as together_module
 from chunkform.codegen.check import Case, Sample, sample
 from chunkform.codegen.pipeline import Compiled
 from chunkform.runtime import launch as launch_module
-from chunkform.runtime.kernels import chunk_of, cumulate, over_block, place_of, reach
+from chunkform.runtime import pieces as pieces_module
+from chunkform.runtime.kernels import chunk_of, cumulate, lasting, over_block, place_of, reach
 from chunkform.runtime.launch import Config, launch
 from chunkform.runtime.packed import BLOCK, Packed
 from chunkform.runtime.places import places
@@ -41,6 +42,8 @@ def main(job: dict) -> list[dict]:
         launch_module.BUFFERS = job["buffers"]
     if "crowd" in job:
         Config.crowd = lambda *_, **__: job["crowd"]
+    if "late" in job:
+        pieces_module.LATE = tl.constexpr(job["late"])
     for name in job["names"]:
         if "slice" in job:
             sliced(name, job["slice"])
@@ -50,6 +53,8 @@ def main(job: dict) -> list[dict]:
             case["dtype"] = str(dtype).removeprefix("torch.")
     if job.get("blocks"):
         rows += blocks()
+    if job.get("lasting"):
+        rows += lasting_chunks()
     if job.get("parts"):
         rows += [row for name in job["names"] for row in parts(name, *job["parts"])]
     if job.get("decays"):
@@ -125,6 +130,43 @@ def blocks() -> list[dict]:
     return rows
 
 
+@triton.jit
+def lasting_kernel(
+    sums, resets, out, stride, begin, stop, X: tl.constexpr, BX: tl.constexpr, C: tl.constexpr, FORWARD: tl.constexpr,
+    COUNTED: tl.constexpr,
+):  # fmt: skip
+    x = tl.arange(0, BX)
+    reached = lasting(sums, resets, stride, x, x < X, begin, stop, tl.cdiv(stop - begin, C), C, FORWARD, COUNTED)
+    tl.store(out, reached)
+
+
+def lasting_chunks() -> list[dict]:
+    """How many chunks leave something behind, beside what the products of decays say, one chunk after the other."""
+    torch.manual_seed(0)
+    rows = []
+    steps, C = 1200, 16
+    for X, exact, forward, (begin, stop) in product((1, 5), (False, True), (False, True), ((0, 1200), (32, 1187))):
+        log = -1.2 * torch.rand(1, steps, 1, X) / (1 + torch.arange(X))
+        if X > 1:
+            log[:, 600, :, 0] = -1e3
+        log = log if X > 1 else log[..., 0]
+        sums, resets, _ = cumulate(log, places(None, (1, steps, 1), C), exact)
+        out = torch.zeros((), dtype=torch.int32)
+        launch(
+            lasting_kernel, (1,), sums, resets, out, X, begin, stop, X=X, BX=triton.next_power_of_2(X), C=C, FORWARD=forward,
+            COUNTED=X > 1, num_warps=4,
+        )  # fmt: skip
+        spans = [log[0, t : min(t + C, stop), 0].reshape(-1, X).double().sum(0) for t in range(begin, stop, C)]
+        kept, expected = torch.ones(X, dtype=torch.float64), 0
+        for n, total in enumerate(reversed(spans) if forward else spans):
+            expected = n + 1 if bool((kept > 2.0**-160).any()) else expected
+            kept = kept * total.exp()
+        what = {"recurrence": "-", "quantity": f"{X} {exact} {forward} {begin}", "dtype": "float32", "rounding": 0}
+        assert 0 < expected < len(spans), expected
+        rows.append(what | {"error": float(abs(int(out) - expected))})
+    return rows
+
+
 def sliced(name: str, width: int) -> None:
     """Walks take the axes that they have whole in slices of this width from now on."""
     m = module(name)
@@ -132,11 +174,13 @@ def sliced(name: str, width: int) -> None:
     m.choose = lambda *a: replace(usual(*a), slice=width)
 
 
-def parts(name: str, steps: int, lengths: list[int], width: int = 17) -> list[dict]:
+def parts(name: str, steps: int, lengths: list[int], width: int = 17, decay: str = "usual") -> list[dict]:
     """Two sequences that programs share, and packed ones, of such lengths, that differ from those alone."""
     m = module(name)
     whole, m.parts_for = m.parts_for, lambda places, programs: 3
-    rows = [asdict(e) for e in errors(name, Case(batch=2, steps=steps, heads=1, width=width), torch.float32)]
+    rows = [
+        asdict(e) for e in errors(name, Case(batch=2, steps=steps, heads=1, width=width, decay=decay), torch.float32)
+    ]
     m.parts_for = whole
     difference = packed_difference(name, tuple(lengths))
     return [*rows, {"recurrence": name, "quantity": "packed", "error": difference, "dtype": "float32", "rounding": 0}]

@@ -126,6 +126,22 @@ def test_walks_that_are_cut_sum_for_decays_of_each_channel_once():
     assert_small(interpret(names, [SMALL | {"heads": 1}], walk=True), 1e-5)
 
 
+def test_what_decays_leave_nothing_of_is_not_walked_over():
+    """In parts of which each leaves what its last chunks make: decays of each step, of channels of either axis, of two states."""
+    rows = interpret([], [], lasting=True)
+    assert_small(rows, 0.0)
+    names = ("lightning_attention", "gated_linear_attention", "value_decay_attention", "mlstm")
+    assert_small(interpret(names, [], parts=(300, (3, 60), 17, "strong")), 1e-5)
+
+
+@pytest.mark.parametrize("decay", ["none", "strong", "extreme"])
+def test_parts_in_two_pieces(decay):
+    """The early one is walked over where the late one's matrix isn't zero, which other launches than one for both do as well."""
+    names = ("gated_delta_rule", "kimi_delta_attention")
+    assert_small(interpret(names, [], parts=(400, (3, 60), 17, decay), late=64), 1e-5)
+    assert_small(interpret(names[:1], [], parts=(400, (3, 60), 17, decay), late=64, crowd=4), 1e-5)
+
+
 def test_sums_over_blocks_of_those_inside_chunks():
     rows = interpret([], [], blocks=True)
     assert len(rows) == 34 and {r["error"] for r in rows} == {0.0}, rows

@@ -92,8 +92,8 @@ def test_a_multiprocessor_holds_four_programs_that_make_matrices_of_parts_maps()
     assert (four.registers, two.registers, launch.candidates(4, 64)[0].walk(64, 1, 1, 1).registers) == (128, None, 255)
     assert [config.walk(128, whole, 64, 2, programs=4).stages for whole in (256, 512)] == [4, 2]
     assert config.walk(128, 768, 64, 4, programs=4) == config.walk(128, 768, 64, 4)  # no buffers for two chunks of four
-    assert launch.by_launch("ends", "linear", 4) == (("ends", "linear"),)
-    assert launch.by_launch("ends", "linear", 2) == (("ends", None), (None, "linear"))
+    assert launch.by_launch("ends", "linear", 4) == ((0, "ends", "linear"),)
+    assert launch.by_launch("ends", "linear", 2) == ((0, "ends", None), (0, None, "linear"))
 
 
 def test_elements_are_products_where_three_chunks_of_tiles_fit():
