@@ -91,5 +91,5 @@ def joined(late: LatePieces | None, ends: torch.Tensor, linear: torch.Tensor, al
     launch(
         join_kernel, (ends.shape[0] * ends.shape[1], blocks), ends, linear, late.ends, late.linear, late.live,
         late.live.shape[2], ends.stride(2 + along), ends.stride(3 - along), ROWS=rows, COLS=columns, BR=whole, BC=block,
-        BLOCK=min(whole, 32 if whole <= 128 else 16), num_warps=8,
+        BLOCK=whole if whole <= 128 else 16, num_warps=8,
     )  # fmt: skip
