@@ -83,7 +83,7 @@ from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent,
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.pieces import LATE, is_zero, joined, late_pieces
+from chunkform.runtime.pieces import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
@@ -994,7 +994,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 num_stages=2,
                 maxnreg=walk.registers,
             )
-        joined(late, S_ends, S_linear, 0)
+        join_pieces(late, S_ends, S_linear, 0)
         late = None
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))

@@ -87,7 +87,7 @@ from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent,
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.pieces import LATE, is_zero, joined, late_pieces
+from chunkform.runtime.pieces import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
@@ -1029,7 +1029,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 num_stages=2,
                 maxnreg=walk.registers,
             )
-        joined(late, W_ends, W_linear, 0)
+        join_pieces(late, W_ends, W_linear, 0)
         late = None
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from .launch import cdiv, launch, padded
 
-LATE = tl.constexpr(1024)  # steps: log decays of -0.1 each make a float32 state zero
+LATE = tl.constexpr(1024)  # steps: log decays of -0.11 each make a float32 state zero
 
 
 @triton.jit
@@ -26,17 +26,14 @@ def is_zero(live, COUNT: tl.constexpr):
     return found == 0
 
 
-@triton.jit(do_not_specialize=["flags"])
+@triton.jit
 def join_kernel(
-    local, linear, late, late_linear, live, flags, row_stride, column_stride,
-    ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BLOCK: tl.constexpr,
+    local, linear, late, late_linear, live, row_stride, column_stride,
+    COUNT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Some columns of what both pieces make, in the place of what the early one does: of the matrix, and then of the state."""
     sh = tl.program_id(0).to(tl.int64)
-    found = 0
-    for m in range(flags):
-        found += tl.load(live + sh * flags + m)
-    if found == 0:
+    if is_zero(live + sh * COUNT, COUNT):
         return
     block = tl.program_id(1)
     of_matrix = block < tl.cdiv(ROWS, BC)
@@ -62,7 +59,8 @@ def join_kernel(
 
 @dataclass(frozen=True)
 class LatePieces:
-    """What the late pieces of parts make: of zero states, their matrices, and for each tile of columns whether it isn't zero."""
+    """What the late pieces of parts make, one of each head: of zero states; their matrices; and for each tile of the columns of
+    these whether it isn't zero."""
 
     ends: torch.Tensor
     linear: torch.Tensor
@@ -80,7 +78,7 @@ def late_pieces(ends: torch.Tensor, linear: torch.Tensor, length: int, tile: int
     return LatePieces(torch.empty_like(ends), torch.empty_like(linear), live)
 
 
-def joined(late: LatePieces | None, ends: torch.Tensor, linear: torch.Tensor, along: int) -> None:
+def join_pieces(late: LatePieces | None, ends: torch.Tensor, linear: torch.Tensor, along: int) -> None:
     """Whole parts' states and matrices, which multiply the axis `along` of a state, in the place of the early pieces'; where
     these were not walked over, they are there already."""
     if late is None:
@@ -90,6 +88,6 @@ def joined(late: LatePieces | None, ends: torch.Tensor, linear: torch.Tensor, al
     blocks = cdiv(rows, block) + cdiv(columns, block)
     launch(
         join_kernel, (ends.shape[0] * ends.shape[1], blocks), ends, linear, late.ends, late.linear, late.live,
-        late.live.shape[2], ends.stride(2 + along), ends.stride(3 - along), ROWS=rows, COLS=columns, BR=whole, BC=block,
+        ends.stride(2 + along), ends.stride(3 - along), COUNT=late.live.shape[2], ROWS=rows, COLS=columns, BR=whole, BC=block,
         BLOCK=whole if whole <= 128 else 16, num_warps=8,
     )  # fmt: skip

@@ -650,13 +650,11 @@ class Host:
             made = kernel.inner is not None  # or else the forward pass has made it
             where = self._new_state(s, "B * parts") if made else f'saved["{s.name[1:]} linear"].mT'
             lines.append(f"{self.names(leaf('state', s.name))}_linear = {where}")
-        launched = self._launch(kernel, ends=True)
+        lines += self._launch(kernel, ends=True)
         if linear is not None and kernel.late:
             (s,) = linear.group
             name = self.names(leaf("state", s.name))
-            launched.insert(1, f"late = late_pieces({name}_ends, {name}_linear, lay.length(parts), walk.tile)")
-            launched += [f"joined(late, {name}_ends, {name}_linear, {s.axes.index(s.row)})", "late = None"]
-        lines += launched
+            lines += [f"join_pieces(late, {name}_ends, {name}_linear, {s.axes.index(s.row)})", "late = None"]
         finish: list[str] = []
         for s in sweep.group:
             name, way = self.names(leaf("state", s.name)), s.direction > 0
@@ -903,9 +901,11 @@ class Host:
             if not ends or kernel.inner is None:
                 return [walk, *lines]
             (name,) = (a.name.removesuffix("_linear") for a in kernel.arguments if a.name.endswith("_linear"))
-            pieces = ", late" if kernel.late else ""
-            launches = f"by_launch({name}_ends, {name}_linear, walk.programs{pieces})"
-            before = [walk, f"for {'piece' if kernel.late else '_'}, ends, linear in {launches}:"]
+            places, before = f"{name}_ends, {name}_linear", [walk]
+            if kernel.late:
+                before.append(f"late = late_pieces({places}, lay.length(parts), walk.tile)")
+            late, piece = (", late", "piece") if kernel.late else ("", "_")
+            before.append(f"for {piece}, ends, linear in by_launch({places}, walk.programs{late}):")
         return [*before, *(f"    {x}" for x in lines)]
 
     def _launched(self, kernel: Kernel, ends: bool, block: str, flat: bool | None = None) -> list[str]:

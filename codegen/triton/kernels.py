@@ -179,7 +179,7 @@ def sweep_kernel(
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     inner = o.full[0] if linear else None
-    late = linear and all(s.decay is not None for s in sweep.group)
+    late = linear and o.direction > 0 and all(s.decay is not None for s in sweep.group)
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
@@ -206,7 +206,7 @@ def sweep_kernel(
             begin, end = _matrix_columns(inner, tiled, state, target, tiles)
             setup, after = setup + begin, after + end
             if late:
-                begin, end = _pieces(inner, tiled, s, state, own, o.direction, tiles)
+                begin, end = _pieces(inner, tiled, s, state, own, tiles)
                 setup, after = setup + begin, after + end
     if borders:
         tiles.lines += _store_borders(group, carried, tiles, o.direction, rows)
@@ -238,7 +238,7 @@ def sweep_kernel(
         tiles.lines += [f"{n} = {x}" for x, (n, _, _) in zip(after_all, new, strict=True)]
     setup += bases(tiles)
     if ends and not feeds_back(sweep.group, sweep.solve):
-        setup += _lasting(sweep.group, o, tiles, name_of)
+        setup += _lasting(sweep.group, o, name_of)
     way = "forwards" if o.direction > 0 else "backwards"
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
@@ -904,16 +904,15 @@ def _matrix_columns(inner: str, tiled: str, state: str, target: str, tiles: Tile
     return begin, end
 
 
-def _lasting(group: tuple[StateForm, ...], o: Opened, tiles: Tiles, name_of: NameOf) -> list[str]:
-    """Where only what a part leaves is made, and all states decay: starts with the first chunk that is still seen then."""
+def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[str]:
+    """Where a walk makes no more than what a part leaves, and all its states decay: it begins with the first chunk of which
+    anything is left then."""
     if any(s.decay is None or s.mix or len(s.decay_axes) > 1 for s in group):
         return []
     decays = dict.fromkeys(rename(s.decay, o.rename) for s in group if s.decay is not None)
     lines: list[str] = []
     for d in decays:
         name = name_of(d)
-        if f"{name}_sums" not in tiles.arguments:
-            return []
         base, stride, x, ok = "bh * T", "1", "tl.arange(0, 1)", "tl.full([1], 1, tl.int1)"
         if d.axes:
             (axis,) = d.axes
@@ -934,28 +933,24 @@ def _lasting(group: tuple[StateForm, ...], o: Opened, tiles: Tiles, name_of: Nam
 
 
 def _pieces(
-    inner: str, tiled: str, s: StateForm, state: str, own: tuple[str, ...], direction: int, tiles: Tiles
+    inner: str, tiled: str, s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles
 ) -> tuple[list[str], list[str]]:
-    """Where a launch walks over the last LATE steps of each part alone (PIECE 1), or those before them (2), unless the map of
-    those is zero: where it begins and stops; and what it stores besides."""
+    """Where a launch walks forwards over the last LATE steps of each part alone (PIECE 1), or over those before them (2), unless
+    the map of the last ones is zero (see `runtime/pieces.py`): where it begins and stops; and what it stores besides."""
     late, linear, live = (
         tiles.argument(f"{state}_{kind}", "state", leaf(kind, s.name, s.axes), s.axes)
         for kind in ("late", "late_map", "live")
     )
     size, block = size_name(dim_of(inner)), block_name(tiled)
     columns, states = f"(({size} + {block} - 1) // {block})", f"(0 if {state}_last is None else {_tiles_of(tiled)})"
-    later = "begin, first, count = begin + edge * C, first + edge, count - edge"
-    earlier = "stop, count = tl.minimum(stop, begin + edge * C), edge"
-    if direction < 0:
-        later, earlier = earlier, later
     begin = [
         "if PIECE > 0:",
-        f"    edge = {'tl.maximum(count - LATE // C, 0)' if direction > 0 else 'tl.minimum(count, LATE // C)'}",
+        "    edge = tl.maximum(count - LATE // C, 0)",
         "    if PIECE == 1:",
-        f"        {later}",
+        "        begin, first, count = begin + edge * C, first + edge, count - edge",
         "        live = 0",
         "    else:",
-        f"        {earlier}",
+        "        stop, count = tl.minimum(stop, begin + edge * C), edge",
         f"        if is_zero({live} + sh * {columns}, {columns}):",
         "            return",
     ]

@@ -16,7 +16,7 @@ IMPORTS = {
     "chunkform.runtime.matrices": "by_matrix outer_sum",
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.packed": "BLOCK",
-    "chunkform.runtime.pieces": "LATE is_zero joined late_pieces",
+    "chunkform.runtime.pieces": "LATE is_zero join_pieces late_pieces",
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",
     "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
     "chunkform.runtime.together": (

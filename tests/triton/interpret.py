@@ -30,6 +30,7 @@ from chunkform.runtime import pieces as pieces_module
 from chunkform.runtime.kernels import chunk_of, cumulate, lasting, over_block, place_of, reach
 from chunkform.runtime.launch import Config, launch
 from chunkform.runtime.packed import BLOCK, Packed
+from chunkform.runtime.pieces import LatePieces, join_pieces
 from chunkform.runtime.places import places
 from chunkform.runtime.signature import OVERWRITE
 
@@ -55,6 +56,10 @@ def main(job: dict) -> list[dict]:
         rows += blocks()
     if job.get("lasting"):
         rows += lasting_chunks()
+    if job.get("joined"):
+        rows += joined_pieces()
+    if job.get("unseen"):
+        rows += [row for name in job["names"] for row in unseen(name)]
     if job.get("parts"):
         rows += [row for name in job["names"] for row in parts(name, *job["parts"])]
     if job.get("decays"):
@@ -164,6 +169,44 @@ def lasting_chunks() -> list[dict]:
         what = {"recurrence": "-", "quantity": f"{X} {exact} {forward} {begin}", "dtype": "float32", "rounding": 0}
         assert 0 < expected < len(spans), expected
         rows.append(what | {"error": float(abs(int(out) - expected))})
+    return rows
+
+
+def joined_pieces() -> list[dict]:
+    """What two pieces of parts make together, beside products by torch, and of heads whose late matrix is zero what was there."""
+    torch.manual_seed(0)
+    rows = []
+    for (row, column), along, tiles in product(((20, 40), (160, 24)), (0, 1), (1, 3)):
+        size = (row, column) if along == 0 else (column, row)
+        ends, late_ends = torch.randn(2, 3, 2, *size)
+        linear, late_linear = torch.randn(2, 3, 2, row, row) / row**0.5
+        live = torch.zeros(3, 2, tiles, dtype=torch.int32)
+        live[:, 1, -1] = 1
+        whole = late_linear @ (ends if along == 0 else ends.mT)
+        expected = [ends.clone(), linear.clone()]
+        expected[0][:, 1] = ((whole if along == 0 else whole.mT) + late_ends)[:, 1]
+        expected[1][:, 1] = (late_linear @ linear)[:, 1]
+        join_pieces(LatePieces(late_ends, late_linear, live), ends, linear, along)
+        what = {"recurrence": "-", "quantity": f"{row} {along} {tiles}", "dtype": "float32", "rounding": 0}
+        rows += [what | {"error": _far(x, y)} for x, y in zip((ends, linear), expected, strict=True)]
+    return rows
+
+
+def unseen(name: str) -> list[dict]:
+    """Whether a NaN in the first steps is in no output of a later part, with strong decays, and in all of them with none."""
+    c, m = compiled(name), module(name)
+    whole, m.parts_for = m.parts_for, lambda places, programs: 3
+    rows = []
+    for decay, seen in (("strong", False), ("none", True)):
+        s = sample(c, Case(batch=1, steps=400, heads=1, width=16, decay=decay))
+        s.given["v"][:, :16] = float("nan")
+        out = m.triton_forward(s.given, s.states, s.constants)[0]["o"]
+        first = places(None, (1, 400, 1), 1).length(3)
+        assert out[:, :16].isnan().all()
+        right = bool(out[:, first:].isnan().all()) if seen else not bool(out[:, first:].isnan().any())
+        what = {"recurrence": name, "quantity": f"unseen {decay}", "dtype": "float32", "rounding": 0}
+        rows.append(what | {"error": float(not right)})
+    m.parts_for = whole
     return rows
 
 

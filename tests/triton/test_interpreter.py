@@ -132,6 +132,7 @@ def test_what_decays_leave_nothing_of_is_not_walked_over():
     assert_small(rows, 0.0)
     names = ("lightning_attention", "gated_linear_attention", "value_decay_attention", "mlstm")
     assert_small(interpret(names, [], parts=(300, (3, 60), 17, "strong")), 1e-5)
+    assert_small(interpret(names[:3], [], unseen=True), 0.0)
 
 
 @pytest.mark.parametrize("decay", ["none", "strong", "extreme"])
@@ -140,6 +141,11 @@ def test_parts_in_two_pieces(decay):
     names = ("gated_delta_rule", "kimi_delta_attention")
     assert_small(interpret(names, [], parts=(400, (3, 60), 17, decay), late=64), 1e-5)
     assert_small(interpret(names[:1], [], parts=(400, (3, 60), 17, decay), late=64, crowd=4), 1e-5)
+
+
+def test_the_early_piece_is_not_walked_over_where_nothing_of_it_is_left():
+    assert_small(interpret([], [], joined=True), 1e-6)
+    assert_small(interpret(("gated_delta_rule", "kimi_delta_attention"), [], late=64, unseen=True), 0.0)
 
 
 def test_sums_over_blocks_of_those_inside_chunks():
