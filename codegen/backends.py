@@ -11,7 +11,7 @@ from .print_torch import torch_saved, torch_source
 from .sequential import sequential_torch_source, sequential_triton_source, start_source
 from .sequential.initial import depends_on_parameters
 from .triton import IMPORTS as TRITON_IMPORTS
-from .triton import CannotPrint, Fine, cuttable, roles, triton_source, whole_walk
+from .triton import CannotPrint, Fine, cuttable, in_substeps, roles, triton_source, whole_walk
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,12 @@ def torch_section(c: Compiled) -> Section:
 def triton_saved(c: Compiled) -> dict[str, tuple[tuple[str, ...], str]]:
     """The layout of what the kernels save in any case: the writes, and states at the borders of blocks, as `Backend.saved` has
     it."""
-    found = {n: (("B", "T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
+    times = "" if c.substeps is None else f"{c.substeps.count} "
+    c = in_substeps(c)
+    found = {n: (("B", f"{times}T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
     for s in c.step.states:
         if s.name in roles(c).given:
-            found[f"{s.name} borders"] = ("B", "H", "T blocks", *(dim_of(a) for a in s.axes)), "input"
+            found[f"{s.name} borders"] = ("B", "H", f"{times}T blocks", *(dim_of(a) for a in s.axes)), "input"
     return found
 
 
@@ -85,10 +87,12 @@ def triton_section(
     if c.forward is None:
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
-        elsewhere = ["exchange"] if exchanges and cuttable(c) else []
+        alone = fine is None and unwanted is None
+        walked = in_substeps(c) if alone else c
+        elsewhere = ["exchange"] if exchanges and cuttable(walked) else []
         features = ("packed", "groups", "inference", "finals", "replays", *elsewhere)
         text = triton_source(c, exchanges, fine, unwanted)
-        if fine is None and unwanted is None and whole_walk(c) is not None:
+        if alone and whole_walk(walked) is not None:
             features = (*features, "overwrites")
         return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(c))
     except CannotPrint as why:

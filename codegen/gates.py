@@ -15,7 +15,7 @@ import numpy as np
 
 from chunkform.spec.language import Recurrence
 
-from .adjoint import Adjoint, gradient_name
+from .adjoint import Adjoint, adjoint, gradient_name
 from .evaluate import Env, evaluate
 from .ir import ZERO, Node, dim_of, expand, leaf
 from .points import Compared, GateResult, Point, compare
@@ -26,7 +26,8 @@ from .run_spec import initial_value, run_spec
 from .run_steps import Sequences, directional, inner, random_sequences, run_steps, stored
 from .segments import Affine, Pair, composed, feeds_back, linear_sweep, named, segment_map
 from .stages import Plan, Sweep
-from .step import StepProgram
+from .step import StepProgram, Var
+from .substeps import Substeps, stream_name
 
 # --- the gates, in the order of the passes ----------------------------------------------------------------------------
 
@@ -197,6 +198,60 @@ def gate_segments(a: Adjoint, forward: Plan, backward: Plan) -> GateResult:
     return compare(
         "segments", "the affine maps of segments are those of the sweeps, and compose", a.forward, check, 1, 3
     )
+
+
+def gate_substeps(a: Adjoint, parts: Substeps) -> GateResult:
+    """Several substeps, with the streams that are made of a step, are the step; and so backwards."""
+    program, around = parts.step, parts.streams
+    back = adjoint(program)
+    reverse = StepProgram(
+        f"{around.name}_adjoint",
+        around.dims,
+        (*around.variables, *(Var(f"d{n}", "cotangent", axes) for n, axes in around.output_axes.items())),
+        (),
+        {},
+        parts.gradients,
+    )
+
+    def check(point: Point) -> Compared:
+        m, sizes, rng, steps = point.arithmetic, point.sizes, point.rng, point.steps
+        given, initial = random_sequences(a.forward, m, sizes, steps, rng)
+        cotangents, last = random_cotangents(a.forward, point, rng)
+        expected, finals, _ = run_steps(a.forward, given, initial, m, sizes, steps)
+        gradients, starts = run_adjoint(a, given, initial, cotangents, last, m, sizes, steps)
+        made, _, _ = run_steps(around, given, {}, m, sizes, steps)
+        streams = {}
+        for v in program.variables:
+            values = [made[stream_name(v.name, n)][t] for t in range(steps) for n in range(parts.count)]
+            streams[v.name] = np.stack(values)
+        got, states, _ = run_steps(program, streams, initial, m, sizes, steps * parts.count)
+        for name, inner_name in parts.outputs.items():
+            for t, value in enumerate(expected[name]):
+                yield f"the output {name} of step {t + 1}", got[inner_name][parts.count * (t + 1) - 1], value
+        for name, value in finals.items():
+            yield f"the last state {name}", states[name], value
+        incoming = {}
+        for name, inner_name in parts.outputs.items():
+            zero = m.mul(cotangents[f"d{name}"][0], m.const(Fraction(0)))
+            values = [x if n == parts.count - 1 else zero for x in cotangents[f"d{name}"] for n in range(parts.count)]
+            incoming[f"d{inner_name}"] = np.stack(values)
+        own, first = run_adjoint(back, streams, initial, incoming, last, m, sizes, steps * parts.count)
+        each = {
+            f"d{stream_name(v.name, n)}": np.stack(
+                [stored(x, v.axes, v.axes) for x in own[gradient_name(v)][n :: parts.count]]
+            )
+            for v in program.variables
+            for n in range(parts.count)
+        }
+        whole, _, _ = run_steps(reverse, {**given, **each}, {}, m, sizes, steps)
+        for name, values in gradients.items():
+            for t, value in enumerate(values):
+                yield f"the gradient {name} of step {t + 1}", whole[name][t], value
+        for name, value in starts.items():
+            yield f"the gradient of the first state, {name}", first[name], value
+
+    what = f"{parts.count} steps of one correction each are a step of {a.forward.name}, forwards and backwards"
+    return compare("substeps", what, a.forward, check, steps=2)
 
 
 # --- what they share --------------------------------------------------------------------------------------------------

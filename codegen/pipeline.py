@@ -8,7 +8,7 @@ from typing import Any
 from chunkform.spec.language import Recurrence
 
 from .adjoint import Adjoint, adjoint
-from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments
+from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments, gate_substeps
 from .ir import Node, leaf, replace, walk
 from .lower import lower
 from .normal_form import normalize, normalize_adjoint
@@ -19,11 +19,16 @@ from .refusal import line_of
 from .show import plain
 from .stages import Plan
 from .step import StepProgram
+from .substeps import Substeps, substeps
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """Everything that is known of a spec. A `sequential` one has no forms and plans, and a reason why."""
+    """Everything that is known of a spec. A `sequential` one has no forms and plans, and a reason why.
+
+    `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep` one of
+    these, compiled.
+    """
 
     spec: Recurrence
     step: StepProgram
@@ -36,6 +41,8 @@ class Compiled:
     reason: str | None = None
     reason_where: Any = None
     gates: tuple[GateResult, ...] = ()
+    substeps: Substeps | None = None
+    substep: Compiled | None = None
 
     @property
     def name(self) -> str:
@@ -45,7 +52,10 @@ class Compiled:
 def compile_spec(r: Recurrence) -> Compiled:
     """Compile a recurrence up to the plans from which text is printed. A gate after each pass refuses an error."""
     step = lower(r)
-    gates = [gate_lower(r, step)]
+    return _compile(r, step, [gate_lower(r, step)])
+
+
+def _compile(r: Recurrence, step: StepProgram, gates: list[GateResult]) -> Compiled:
     backwards = adjoint(step)
     gates.append(gate_adjoint(backwards))
     try:
@@ -62,7 +72,26 @@ def compile_spec(r: Recurrence) -> Compiled:
         reason, where = f"{why.reason}: {plain(_as_state(why.term), step.names)}", _where(step, backwards, why)
         return Compiled(r, step, backwards, "sequential", reason=reason, reason_where=where, gates=tuple(gates))
     gates.append(gate_segments(backwards, forward, backward))
-    return Compiled(r, step, backwards, "chunk-parallel", form, adjoint_form, forward, backward, gates=tuple(gates))
+    parts = substeps(step, form)
+    part = None
+    if parts is not None:
+        gates.append(gate_substeps(backwards, parts))
+        part = _compile(r, parts.step, [])
+    return Compiled(
+        r,
+        step,
+        backwards,
+        "chunk-parallel",
+        form,
+        adjoint_form,
+        forward,
+        backward,
+        None,
+        None,
+        tuple(gates),
+        parts,
+        part,
+    )
 
 
 def _where(step: StepProgram, backwards: Adjoint, why: NotAffine) -> Any:

@@ -146,11 +146,14 @@ class _Passes:
         if not keep or backend.saved is None or (starts is not None and not backend.saved_packed):
             return None
         sizes = self._sizes(tensors, heads)
-        sizes["T blocks"] = block_count(sizes["T"], None if starts is None else starts.shape[0] - 1)
+        sequences = None if starts is None else starts.shape[0] - 1
         computed = computed_in(self.signature, name, precision, tensors)
         kind = self._types(tensors)[0] if computed is None else computed
         kinds = {"input": kind, "wide": torch.promote_types(kind, torch.float32)}
-        return {n: (tuple(sizes[d] for d in dims), kinds[which]) for n, (dims, which) in backend.saved.items()}
+        return {
+            n: (tuple(_saved_size(d, sizes, sequences) for d in dims), kinds[which])
+            for n, (dims, which) in backend.saved.items()
+        }
 
     def _types(self, tensors: Sequence[Any]) -> tuple[torch.dtype, torch.dtype]:
         return result_types(self.signature, {a.name: x for a, x in zip(self.signature.tensors, tensors)})
@@ -228,6 +231,15 @@ class _Passes:
         rest = list(flat[self.count : self.own])
         rest[-4], rest[-1] = rest[-4] * n, keep
         return [*tensors, *rest]
+
+
+def _saved_size(dim: str, sizes: dict[str, Any], sequences: Any) -> Any:
+    """The size of a dim of what is saved, as `Backend.saved` has it."""
+    if "T" not in dim.split():
+        return sizes[dim]
+    times, _, blocks = dim.rpartition("T")
+    steps = int(times or 1) * sizes["T"]
+    return block_count(steps, sequences) if blocks else steps
 
 
 class _Kept(dict):

@@ -3,7 +3,7 @@
 from .blocks import Blocks
 from .reserved import IMPORTS
 from .scaled import simplified
-from .section import cuttable, roles, triton_source, walked, whole_walk
+from .section import cuttable, in_substeps, roles, triton_source, walked, whole_walk
 from .tile import CannotPrint, Fine
 from .together import Together
 
@@ -14,6 +14,7 @@ __all__ = [
     "Fine",
     "Together",
     "cuttable",
+    "in_substeps",
     "roles",
     "simplified",
     "triton_source",

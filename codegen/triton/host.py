@@ -44,10 +44,11 @@ class Host:
         fine: Fine | None = None,
         later: Host | None = None,
         whole: Together | None = None,
+        stem: str = "triton",
     ) -> None:
         """`later` is the host of the backward pass, where this one is of the forward pass; `whole` the backward pass as one walk,
-        if it may be one."""
-        self.whole = whole
+        if it may be one. `stem`: how the function's name begins."""
+        self.whole, self.function = whole, stem
         self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
         self.kind = self.stem = "backward" if backward else "forward"  # the stem of names of kernels
         self.names = Names(c)
@@ -99,7 +100,7 @@ class Host:
             rest = "".join(f", {x}" for x in ("packed", *(["exchange"] if self.exchanges else [])))
             self.lines += [
                 f'if "{self.whole.state.name} borders" in saved:',
-                "    return triton_backward_whole(",
+                f"    return {self.function}_backward_whole(",
                 f"        given, states, constants, saved, cotangents, final_cotangents, needs{rest}",
                 "    )",
             ]
@@ -123,7 +124,7 @@ class Host:
                 f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})",
                 "Gradients.",
             )
-        return self._function(f"triton_{self.kind}", head, doc)
+        return self._function(f"{self.function}_{self.kind}", head, doc)
 
     def _function(self, name: str, head: str, doc: str) -> str:
         body = "\n".join(f"    {x}" for x in freed(self.lines))
@@ -133,31 +134,10 @@ class Host:
 
     def _open(self) -> None:
         p, add = self.c.step, self.lines.append
-        for v in p.variables:
-            if v.kind != "constant":
-                how = "steps" if v.per_step else ""
-                text = f'given["{v.name}"]'
-                add(f"{self.names(v.leaf)} = {how}({text})" if how else f"{self.names(v.leaf)} = {text}")
-        stepwise = next(v for v in p.variables if v.per_step)
         given = frozenset() if self.fine is None else self.fine.given
         narrow = [v for v in p.variables if v.kind == "input" and v.name not in given]
-        first = p.leading if p.leading in narrow else narrow[0] if given else stepwise
-        add(f"some = {self.names(first.leaf)}")
-        add(f"B, T = {self.names(stepwise.leaf)}.shape[:2]")
-        heads = [f"{self.names(v.leaf)}.shape[{2 if v.per_step else 0}]" for v in p.variables if v.kind != "constant"]
-        add(f"H = max({', '.join(heads)}, 0)")
-        for v in p.variables:
-            if v.kind != "constant" and not v.per_step:
-                add(f"{self.names(v.leaf)} = with_heads({self.names(v.leaf)}, H)")
-        for d in p.dims:
-            with_dim = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
-            if with_dim is None:
-                s = next(s for s in p.states if d in map(dim_of, s.axes))
-                at = [dim_of(a) for a in s.axes].index(d) - len(s.axes)
-                add(f'{size_name(d)} = states["{s.name}"].shape[{at}]')
-            else:
-                at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
-                add(f"{size_name(d)} = {self.names(with_dim.leaf)}.shape[{at}]")
+        first = p.leading if p.leading in narrow else narrow[0] if given else None
+        self.lines += inputs(p, self.names, first)
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
         add(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
         add("lay = places(packed, (B, T, H), config.chunk)")
@@ -1313,6 +1293,34 @@ class Host:
             if any(uses(n, x) for n in pair):
                 wanted |= self._paired(state)
         return wanted
+
+
+def inputs(p: StepProgram, names: Names, first: Var | None = None) -> list[str]:
+    """The statements that take what a function is given: tensors, and sizes. `some` is the first that has each step's, or
+    `first`."""
+    lines = []
+    for v in p.variables:
+        if v.kind != "constant":
+            text = f'given["{v.name}"]'
+            lines.append(f"{names(v.leaf)} = {f'steps({text})' if v.per_step else text}")
+    stepwise = next(v for v in p.variables if v.per_step)
+    lines.append(f"some = {names((first or stepwise).leaf)}")
+    lines.append(f"B, T = {names(stepwise.leaf)}.shape[:2]")
+    heads = [f"{names(v.leaf)}.shape[{2 if v.per_step else 0}]" for v in p.variables if v.kind != "constant"]
+    lines.append(f"H = max({', '.join(heads)}, 0)")
+    for v in p.variables:
+        if v.kind != "constant" and not v.per_step:
+            lines.append(f"{names(v.leaf)} = with_heads({names(v.leaf)}, H)")
+    for d in p.dims:
+        with_dim = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
+        if with_dim is None:
+            s = next(s for s in p.states if d in map(dim_of, s.axes))
+            at = [dim_of(a) for a in s.axes].index(d) - len(s.axes)
+            lines.append(f'{size_name(d)} = states["{s.name}"].shape[{at}]')
+        else:
+            at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
+            lines.append(f"{size_name(d)} = {names(with_dim.leaf)}.shape[{at}]")
+    return lines
 
 
 def _orders(variables: list[Var]) -> dict[str, tuple[str, ...]]:

@@ -29,7 +29,9 @@ ZERO, FINITE = 0, 1  # what padding holds, as `NodePrinter` has it
 @dataclass(frozen=True)
 class Result:
     """What a kernel of rows makes: the Python name of a tensor [B, T, H, *order], the value, and the torch text of its dtype.
-    `summed`: over sequences and steps, [H, *order], as a parameter's gradient is. `wanted`: when it is, None for always."""
+    `summed`: over sequences and steps, [H, *order], as a parameter's gradient is. `wanted`: when it is, None for always.
+    `within`: (tensor, n, count) where it is the nth of `count` values of each step in a tensor that is there,
+    [B, count * T, H, *order]."""
 
     name: str
     node: Node
@@ -37,6 +39,7 @@ class Result:
     dtype: str
     summed: bool = False
     wanted: str | None = None
+    within: tuple[str, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def launched(kernel: RowKernel, results: list[Result]) -> list[str]:
     widths = ", ".join(f"config.padded({size_name(dim_of(a))})" for a in kernel.axes)
     rows = f"config.rows({widths})"
     lines = []
-    for r in results:
+    for r in (r for r in results if r.within is None):
         own = [size_name(dim_of(a)) for a in r.order]
         shape = ", ".join([f"cdiv(B * T, {rows})" if r.summed else "B, T", "H", *own])
         alone = "" if r.wanted is None else f" if {r.wanted} else None"
@@ -155,7 +158,7 @@ def launched(kernel: RowKernel, results: list[Result]) -> list[str]:
     lines += ["launch(", f"    {kernel.name}, (cdiv(B * T, {rows}) * H,),"]
     for _, tensor, x in kernel.leaves:
         lines.append(f"    {_passed(tensor, x, sometimes.get(x.attrs[:2]))},")
-    lines += [f"    {r.name}," for r in results]
+    lines += [f"    {r.name if r.within is None else r.within[0]}," for r in results]
     words = [f"{size_name(dim_of(a))}={size_name(dim_of(a))}" for a in kernel.axes]
     words += [f"{block_name(a)}=config.padded({size_name(dim_of(a))})" for a in kernel.axes]
     return [*lines, f"    T, H, B * T, {''.join(f'{w}, ' for w in words)}ROWS={rows}, num_warps=4,", ")"]
@@ -249,6 +252,9 @@ def _stored(r: Result, value: str) -> list[str]:
     index = axis_name(dim_of(r.order[0])) if r.order else ""
     width = size_name(dim_of(r.order[0])) if r.order else ""
     place = "tl.program_id(0).to(tl.int64)" if r.summed else "at"
+    if r.within is not None:
+        _, n, count = r.within
+        place = f"((n.to(tl.int64) * {count} + {n}) * H + h)"
     mask = f"mask={index}_ok" if r.order else ""
     if r.order:
         place = f"{place} * {width} + {index}" if r.summed else f"{place}[:, None] * {width} + {index}[None, :]"

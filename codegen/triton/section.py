@@ -18,6 +18,7 @@ from .fuse import fuse
 from .host import HASH, Host, without
 from .kernels import Kernel
 from .scaled import simplified
+from .substeps_host import SUBSTEP, SubstepsHost
 from .tile import CannotPrint, Fine
 from .together import Together, together
 from .together_host import WholeHost
@@ -34,6 +35,30 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel; `GateError`
     where the plan that kernels walk isn't the recurrence's adjoint.
     """
+    if c.substep is not None and fine is None and unwanted is None:
+        texts, kernels = _texts(c.substep, exchanges, stem=SUBSTEP)
+        around = SubstepsHost(c, exchanges and cuttable(c.substep))
+        functions = around.texts()
+        rows = [kernel_text(k) for k in around.kernels]
+        return _keyed([*texts, *rows, *functions], [*kernels, *rows])
+    return _keyed(*_texts(c, exchanges, fine, unwanted))
+
+
+def in_substeps(c: Compiled) -> Compiled:
+    """What the kernels of a recurrence are for: one of its substeps, where it has these, or a step."""
+    return c if c.substep is None else c.substep
+
+
+def _keyed(texts: list[str], kernels: list[str]) -> str:
+    """The text of a section, with the hash of its kernels."""
+    key = hashlib.sha256("\n\n".join(kernels).encode()).hexdigest()[:16]
+    return "\n\n".join(texts).replace(HASH, key)
+
+
+def _texts(
+    c: Compiled, exchanges: bool, fine: Fine | None = None, unwanted: str | None = None, stem: str = "triton"
+) -> tuple[list[str], list[str]]:
+    """The texts of kernels and functions, which are called `stem` and the name of the pass; and those of kernels alone."""
     assert c.forward is not None and c.backward is not None
     if any(s.mix for sweep in c.forward.sweeps for s in sweep.group):
         raise CannotPrint("states are added to each other as a whole")
@@ -51,17 +76,16 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     if t is not None:
         alone = simplified(c.backward)  # whose walks needn't be cut, as one makes all
         gate_plan(c.adjoint, c.forward, alone, walks=True)
-        hosts.append(WholeHost(c, alone, cuts, exchanges, t))
-    backward = Host(c, plan, True, cuts, exchanges, fine, whole=t)
-    forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t)
+        hosts.append(WholeHost(c, alone, cuts, exchanges, t, stem))
+    backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
+    forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
     for host in (forward, *hosts, backward):
         text = host.text()
         backward.kept_by_head = forward.by_head
         kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_others()) if k.others else (k,))]
         parts += [*kernels, text]
         printed += kernels
-    key = hashlib.sha256("\n\n".join(printed).encode()).hexdigest()[:16]
-    return "\n\n".join(parts).replace(HASH, key)
+    return parts, printed
 
 
 def walked(c: Compiled, plan: Plan) -> Plan:

@@ -15,14 +15,12 @@ from .opened import SIDES, opened
 from .tile import size_name
 from .together import Together, ends_of, spans_of, together_kernel
 
-NAME = "triton_backward_whole"
-
 
 class WholeHost(Host):
     """Prints that function, and its kernels."""
 
-    def __init__(self, c: Compiled, plan: Plan, cuts: bool, exchanges: bool, t: Together) -> None:
-        super().__init__(c, plan, True, cuts, exchanges, whole=t)
+    def __init__(self, c: Compiled, plan: Plan, cuts: bool, exchanges: bool, t: Together, stem: str) -> None:
+        super().__init__(c, plan, True, cuts, exchanges, whole=t, stem=stem)
         self.t, self.again, self.stem = t, set(), "backward_whole"
         self.opened = dict(t.opened)
 
@@ -54,7 +52,7 @@ class WholeHost(Host):
         self._gradients()
         exchange = ", exchange=None" if self.exchanges else ""
         head = f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})"
-        return self._function(NAME, head, "Gradients, on one walk over the sequences.")
+        return self._function(f"{self.function}_backward_whole", head, "Gradients, on one walk over the sequences.")
 
     def _inside(self) -> set[Node]:
         """What sweeps store for each other alone: that stays in registers."""

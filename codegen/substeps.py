@@ -1,0 +1,275 @@
+"""A step of several corrections, one after the other, as several steps of one correction each.
+
+    S_t = F_m(..F_2(F_1(S_{t-1}))) ,   F_i(S) = D_i * S + l_i (v_i - (D_i * S)^T k_i)^T
+
+Kernels for one correction a step are smaller: a chunk of m writes that depend on each other holds m matrices over its steps for
+each read, and its walks spill. So kernels walk over m n `substeps`, whose streams (k_i, v_i, D_i, ..) are made of each step for
+itself, and outputs are those of each step's last. The update tells by its structure: every way from it to the previous state
+leads through the inner F.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations
+
+from .adjoint import adjoint
+from .ir import ONE, ZERO, Node, add, dim_of, expand, factors_of, leaf, mul, power, rename, terms_of, total, walk
+from .ir import replace as replaced
+from .normal_form import normalize
+from .read_write import NormalForm, NotAffine, StateForm, affine_terms
+from .step import StateVar, StepProgram, Var
+
+HERE = "the state within a step"
+
+
+@dataclass(frozen=True)
+class Substeps:
+    """`step` is one of `count` substeps. `streams` makes its variables of a step's: it has no states, and an output for each
+    variable of each substep, named by `stream_name`. `outputs` names, for each output of a step, the one of its last substep that
+    it is."""
+
+    count: int
+    step: StepProgram
+    streams: StepProgram
+    outputs: dict[str, str]
+
+    @cached_property
+    def gradients(self) -> dict[str, Node]:
+        """A step's gradients, by name, of those of its streams: cotangents d and the stream's name, of a decay's logarithm."""
+        found = adjoint(self.streams).program.outputs
+        logs: dict[Node, Node] = {}
+        for v in (v for v in self.step.variables if v.is_decay):
+            for n in range(self.count):
+                name = stream_name(v.name, n)
+                known = leaf("cotangent", f"d{name}", v.axes)
+                logs[known] = mul(known, power(self.streams.outputs[name], -1))
+        return {n: expand(add(*(replaced(t, logs) for t in terms_of(bare(x)))), x.axes) for n, x in found.items()}
+
+
+def bare(x: Node) -> Node:
+    """x without what repeats it along axes."""
+    return x.args[0] if x.op == "expand" else x
+
+
+def stream_name(variable: str, n: int) -> str:
+    """What `Substeps.streams` calls a variable of the substep n, from 0 on."""
+    return f"{variable}_{n}"
+
+
+@dataclass(frozen=True)
+class _Correction:
+    """decay * S + left (base - (S or, if `decayed`, decay * S)^T key)^T"""
+
+    decay: Node
+    left: Node
+    base: Node
+    key: Node
+    decayed: bool
+
+
+def substeps(step: StepProgram, form: NormalForm) -> Substeps | None:
+    """The substeps of a step program with this read-write form; None where it isn't several corrections of one state."""
+    if len(step.states) != 1 or len(form.write_leaves()) < 2:
+        return None
+    (state,), ((whole,),) = step.states, form.groups
+    if state.initial is not None or whole.row is None or whole.col is None:
+        return None
+    queries = _queries(form, whole)
+    if queries is None:
+        return None
+    found = [_correction(step, x, whole) for x in _in_turn(step.updates[state.name], state)]
+    corrections = [x for x in found if x is not None]
+    if len(corrections) < max(2, len(found)):
+        return None
+    decayed = all(x.decayed or x.decay is ONE for x in corrections)
+    if not decayed:
+        corrections = [_plain(x) for x in corrections]
+    return _as_program(step, state, whole, corrections, queries, decayed)
+
+
+# --- the updates one after the other ----------------------------------------------------------------------------------
+
+
+def _in_turn(update: Node, state: StateVar) -> list[Node]:
+    """An update as updates of the state that follow each other."""
+    inner = sorted(_inner(update, state), key=lambda x: (-len(list(walk(x))), x))
+    for x in inner:
+        rest = _over(update, x, state)
+        if rest is not None:
+            return [*_in_turn(x, state), rest]
+    return [update]
+
+
+def _inner(update: Node, state: StateVar) -> set[Node]:
+    """Sums below an update that may be values of the state within the step, over its axes."""
+    found = set()
+    for x in walk(update):
+        if x is not update and x.op == "add" and len(x.axes) == 2 and _has(x, state.name):
+            found |= {y for y in _turned(x, state.axes) if any(_has(t, state.name) for t in terms_of(y))}
+    return found
+
+
+def _turned(x: Node, axes: tuple[str, ...]) -> Iterator[Node]:
+    """x over these axes, in each way that keeps dims."""
+    for own in permutations(x.axes):
+        if [dim_of(a) for a in own] == [dim_of(a) for a in axes]:
+            yield rename(x, dict(zip(own, axes, strict=True)))
+
+
+def _over(update: Node, inner: Node, state: StateVar) -> Node | None:
+    """The update as a function of a value of the state within the step; None where it reads the previous one elsewhere."""
+    here = leaf("state", HERE, state.axes)
+    names: dict[Node, Node] = {}
+    for x in walk(update):
+        if x.op == "add" and len(x.axes) == len(state.axes):
+            for own in permutations(x.axes):
+                same = [dim_of(a) for a in own] == [dim_of(a) for a in state.axes]
+                if same and rename(x, dict(zip(own, state.axes, strict=True))) is inner:
+                    names[x] = rename(here, dict(zip(state.axes, own, strict=True)))
+    terms, own_terms = terms_of(update), terms_of(inner)
+    if set(own_terms) <= set(terms):
+        update = add(here, *(x for x in terms if x not in own_terms))
+    rest = replaced(update, names)
+    if _has(rest, state.name) or rest is here:
+        return None
+    found = {x: leaf("state", state.name, x.attrs[2]) for x in walk(rest) if x.op == "leaf" and x.attrs[1] == HERE}
+    return replaced(rest, found)
+
+
+def _has(x: Node, state: str) -> bool:
+    return any(y.op == "leaf" and y.attrs[:2] == ("state", state) for y in walk(x))
+
+
+def _correction(step: StepProgram, update: Node, whole: StateForm) -> _Correction | None:
+    """An update as one correction; None where it is anything else."""
+    try:
+        form = normalize(replace(step, updates={whole.name: update}, outputs={}, output_axes={}))
+    except NotAffine:
+        return None
+    ((s,),) = form.groups
+    if s.mix or len(s.writes) != 1 or (s.row, s.col) != (whole.row, whole.col):
+        return None
+    (write,) = s.writes
+    fed = [(c, y) for _, c, y in affine_terms(write.right, lambda y: y in form.reads) if y is not None]
+    if write.leaf is None or len(fed) != 1:
+        return None
+    coefficient, read = fed[0]
+    known = form.reads[read]
+    if coefficient.axes or known.side != "row" or known.snapshot != "prev":
+        return None
+    base = add(*(t for t, _, y in affine_terms(write.right, lambda y: y in form.reads) if y is None))
+    decay = ONE if s.decay is None else s.decay
+    left = write.left
+    if not write.late and decay is not ONE:
+        if s.col in decay.axes:
+            return None
+        left = mul(decay, left)
+    key = mul(-1, coefficient, known.vector)
+    rest = _without(factors_of(key), factors_of(decay)) if decay is not ONE else None
+    if rest is None:
+        return _Correction(decay, left, base, key, decay is ONE)
+    return _Correction(decay, left, base, mul(*rest), True)
+
+
+def _plain(x: _Correction) -> _Correction:
+    """The same, of the state before its decay."""
+    return replace(x, key=mul(x.decay, x.key), decayed=False) if x.decayed else x
+
+
+def _without(factors: Iterable[Node], some: Iterable[Node]) -> list[Node] | None:
+    """Factors without some of them; None where these aren't all among them."""
+    rest = list(factors)
+    for x in some:
+        if x not in rest:
+            return None
+        rest.remove(x)
+    return rest
+
+
+def _queries(form: NormalForm, s: StateForm) -> dict[str, Node] | None:
+    """What the state after a step is read with for each output; None where an output is anything else."""
+    found = {}
+    for name, value in form.values.items():
+        read = form.reads.get(value)
+        if read is None or read.side != "row" or read.snapshot != "next" or read.state != s.name:
+            return None
+        found[name] = read.vector
+    return found
+
+
+# --- one substep ------------------------------------------------------------------------------------------------------
+
+
+def _as_program(
+    step: StepProgram,
+    state: StateVar,
+    s: StateForm,
+    corrections: list[_Correction],
+    queries: dict[str, Node],
+    decayed: bool,
+) -> Substeps:
+    assert s.row is not None and s.col is not None
+    row, col = dim_of(s.row), dim_of(s.col)
+    scales = [_ratio(x.left, x.key) for x in corrections]
+    tied = all(x is not None for x in scales)
+    decays = {a for x in corrections for a in x.decay.axes}
+    over = tuple(a for a in state.axes if a in decays)
+    streams: dict[Var, list[Node]] = {}
+
+    def stream(name: str, nodes: list[Node], *axes: str, kind: str = "input") -> Node:
+        """The leaf, over the state's axes, of a variable that has these values in the substeps."""
+        while name in step.dims:
+            name += "_"
+        dims = tuple(dim_of(a) for a in axes)
+        found = [rename(x, dict(zip(axes, dims, strict=True))) for x in nodes]
+        streams[Var(name, kind, dims)] = [expand(x, dims) for x in found]
+        return leaf(kind, name, axes)
+
+    key = stream("k", [x.key for x in corrections], s.row)
+    base = stream("v", [x.base for x in corrections], s.col)
+    if not tied:
+        left = stream("l", [x.left for x in corrections], s.row)
+    elif all(x is ONE for x in scales):
+        left = key
+    else:
+        left = mul(stream("b", [x for x in scales if x is not None]), key)
+    before: Node = leaf("state", state.name, state.axes)
+    after = before
+    if any(x.decay is not ONE for x in corrections):
+        after = mul(stream("g", [x.decay for x in corrections], *over, kind="decay"), before)
+    read = total(mul(after if decayed else before, key), s.row)
+    update = expand(add(after, mul(left, add(base, mul(-1, read)))), state.axes)
+    last, outputs, names = len(corrections) - 1, {}, {}
+    for n, (name, vector) in enumerate(queries.items(), 1):
+        query = stream(f"q{n}", [ZERO] * last + [vector], s.row)
+        outputs[f"o{n}"] = rename(total(mul(update, query), s.row), {s.col: col})
+        names[name] = f"o{n}"
+    used = {row, col}
+    inner = StepProgram(
+        f"{step.name}_substep",
+        tuple(d for d in step.dims if d in used),
+        tuple(streams),
+        (state,),
+        {state.name: update},
+        outputs,
+        output_axes=dict.fromkeys(outputs, (col,)),
+    )
+    made = {stream_name(v.name, n): x for v, nodes in streams.items() for n, x in enumerate(nodes)}
+    axes = {stream_name(v.name, n): v.axes for v in streams for n in range(len(corrections))}
+    around = StepProgram(f"{step.name}_streams", step.dims, step.variables, (), {}, made, output_axes=axes)
+    return Substeps(len(corrections), inner, around, names)
+
+
+def _ratio(left: Node, key: Node) -> Node | None:
+    """The scalar b of left = b key, where both have the same vectors as factors."""
+    up, down = list(factors_of(left)), list(factors_of(key))
+    for x in list(up):
+        if x in down:
+            up.remove(x)
+            down.remove(x)
+    if any(x.axes for x in (*up, *down)):
+        return None
+    return mul(*up, *(power(x, -1) for x in down))

@@ -1,0 +1,143 @@
+"""`triton_forward` and `triton_backward` of a step that is several corrections (see `codegen/substeps.py`): around the functions
+of one substep, which walk over several for each step, kernels of rows that make the streams of substeps, and the gradients of a
+step of theirs."""
+
+from __future__ import annotations
+
+from ..adjoint import gradient_name
+from ..ir import Node, leaf, walk
+from ..ir import replace as replaced
+from ..log_decay import log_of
+from ..pipeline import Compiled
+from ..step import Var
+from ..substeps import bare, stream_name
+from .host import HASH, inputs
+from .kernels import Kernel
+from .names import Names
+from .rows import Result, launched, printable, row_kernel
+from .tile import CannotPrint, size_name
+
+SUBSTEP = "substep"  # how the names of one substep's functions begin
+
+
+class SubstepsHost:
+    """Prints the functions and their kernels. Raises `CannotPrint` where kernels of rows don't make all streams and gradients."""
+
+    def __init__(self, c: Compiled, exchanges: bool) -> None:
+        assert c.substeps is not None
+        self.c, self.parts, self.exchanges = c, c.substeps, exchanges
+        self.names = Names(c)
+        self.kernels: list[Kernel] = []
+        for v in c.step.variables:
+            self.names(v.leaf)
+        self.opening = inputs(c.step, self.names)
+        if any("states[" in x for x in self.opening):
+            raise CannotPrint("a size that only the state has")
+        sizes = ", ".join(size_name(d) for d in c.step.dims) + ("," if len(c.step.dims) == 1 else "")
+        self.opening.append(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
+
+    def texts(self) -> list[str]:
+        """The functions, one after the other."""
+        return [self._streams(), self._forward(), self._backward()]
+
+    def _streams(self) -> str:
+        p, results, made, lines = self.parts, [], [], list(self.opening)
+        for v in p.step.variables:
+            tensor = self._tensor("stream", v.name, v)
+            shape = ", ".join(["B", f"{p.count} * T", "H", *map(size_name, v.axes)])
+            wide = v.is_decay or not v.axes
+            lines.append(f"{tensor} = some.new_empty(({shape}), dtype={'torch.float32' if wide else 'some.dtype'})")
+            made.append(f'"{v.name}": {tensor}')
+            for n in range(p.count):
+                name = stream_name(v.name, n)
+                node = bare(p.streams.outputs[name])
+                node = log_of(node) if v.is_decay else node
+                own = self._tensor("stored", name, v)
+                results.append(Result(own, node, v.axes, "", within=(tensor, n, p.count)))
+        lines += [*self._launch("substep_streams", results), f"return {{{', '.join(made)}}}"]
+        return _function("substep_streams(given)", "What the substeps of each step are given.", lines)
+
+    def _forward(self) -> str:
+        exchange, handed = self._exchange()
+        outputs = ", ".join(
+            f'"{n}": after_step(outputs["{x}"], {self.parts.count})' for n, x in self.parts.outputs.items()
+        )
+        lines = [
+            f"outputs, finals, saved = {SUBSTEP}_forward(",
+            f"    substep_streams(given), states, constants, packed_in(packed, {self.parts.count}){handed},",
+            "    needs_backward=needs_backward, finals=finals,",
+            ")",
+            f"return {{{outputs}}}, finals, saved",
+        ]
+        head = f"triton_forward(given, states, constants, packed=None{exchange}, needs_backward=True, finals=True)"
+        return _function(head, "Outputs, last states and what the backward pass uses.", lines)
+
+    def _backward(self) -> str:
+        p, (exchange, handed) = self.parts, self._exchange()
+        variables = {v.name: v for v in self.c.step.variables if v.kind != "constant"}
+        nodes = {n: p.gradients[gradient_name(v)] for n, v in variables.items()}
+        used = {
+            n: sorted({x.attrs[1] for x in walk(g) if x.op == "leaf" and x.attrs[0] == "cotangent"})
+            for n, g in nodes.items()
+        }
+        made = {f"d{stream_name(v.name, k)}": (v, k) for v in p.step.variables for k in range(p.count)}
+        wanted = {n: sorted({made[x][0].name for x in xs}) for n, xs in used.items()}
+        users = {x.name: [n for n, names in wanted.items() if x.name in names] for x in p.step.variables}
+        states = {s.name: [s.name] for s in self.c.step.states}
+        table = ", ".join(f'"{x}": {{{", ".join(map(_quoted, n))}}}' for x, n in {**users, **states}.items() if n)
+        lines = [
+            *self.opening,
+            f"wanted = frozenset(x for x, users in {{{table}}}.items() if needs & users)",
+            f"found, initial = {SUBSTEP}_backward(",
+            "    substep_streams(given), states, constants, saved,",
+            "    {"
+            + ", ".join(f'"{x}": at_last(cotangents.get("{n}"), {p.count})' for n, x in p.outputs.items())
+            + "},",
+            f"    final_cotangents, wanted, packed_in(packed, {p.count}){handed},",
+            ")",
+        ]
+        leaves: dict[Node, Node] = {}
+        for name, (v, k) in made.items():
+            if any(name in xs for xs in used.values()):
+                leaves[leaf("cotangent", name, v.axes)] = kept = leaf("stored", name, v.axes)
+                lines.append(f'{self.names(kept)} = of_substep(found.get("{v.name}"), {k}, {p.count})')
+        results = []
+        for n, v in variables.items():
+            dtype = "torch.float32" if v.is_decay or not v.axes else "some.dtype"
+            node, own = replaced(bare(nodes[n]), leaves), self.names(leaf("stored", f"gradient of {n}", v.axes))
+            results.append(Result(own, node, v.axes, dtype, not v.per_step, f'"{n}" in needs'))
+        lines += self._launch("substep_gradients", results)
+        lines.append("gradients = {}")
+        for (n, v), r in zip(variables.items(), results, strict=True):
+            total = "" if v.per_step else ".sum(0)"
+            lines.append(f'if "{n}" in needs:')
+            lines.append(f'    gradients["{n}"] = {r.name}{total}.to(given["{n}"].dtype)')
+        lines.append("return gradients, initial")
+        rest = f"saved, cotangents, final_cotangents, needs, packed=None{exchange}"
+        return _function(f"triton_backward(given, states, constants, {rest})", "Gradients.", lines)
+
+    def _launch(self, name: str, results: list[Result]) -> list[str]:
+        """The launch of a kernel that makes these."""
+        for r in results:
+            zero = r.within is not None and not list(x for x in walk(r.node) if x.op == "leaf")
+            if not zero and not printable(r.node, r.order, r.summed):
+                raise CannotPrint("a stream of substeps that isn't made of a step's vectors and numbers")
+        kernel = row_kernel(f"{name}_rows", results, self.names, self.names)
+        self.kernels.append(kernel)
+        return launched(kernel, results)
+
+    def _tensor(self, kind: str, name: str, v: Var) -> str:
+        return self.names(leaf(kind, name, v.axes))
+
+    def _exchange(self) -> tuple[str, str]:
+        """How functions take what other parts of a sequence hand on, and how they pass it on."""
+        return (", exchange=None", ", exchange=exchange") if self.exchanges else ("", "")
+
+
+def _function(head: str, doc: str, lines: list[str]) -> str:
+    body = "\n".join(f"    {x}" for x in lines)
+    return f'def {head}:\n    """{doc}"""\n{body}\n'
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
