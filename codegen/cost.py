@@ -64,6 +64,9 @@ def forward_cost(c: Compiled, sizes: Sizes) -> Cost:
     if c.forward is None:
         nodes = [*c.step.updates.values(), *c.step.outputs.values()]
         return Cost(floor - sum(results), sum(results), _flops(nodes, sizes), floor)
+    if c.substep is not None:
+        one = forward_cost(c.substep, sizes)
+        return _around(c, one, sizes, _arguments(c, sizes) + sum(results), sum(results), floor)
     return _plan_cost(c, c.forward, sizes, floor)
 
 
@@ -76,7 +79,19 @@ def backward_cost(c: Compiled, sizes: Sizes) -> Cost:
         a = c.adjoint.program
         nodes = [*c.step.updates.values(), *a.updates.values(), *a.outputs.values()]
         return Cost(2 * given + cotangents, given, _flops(nodes, sizes), floor)
+    if c.substep is not None:
+        assert c.substeps is not None
+        read = 2 * given + cotangents + c.substeps.count * _arguments(c.substep, sizes)  # gradients of streams
+        written = given + c.substeps.count * cotangents
+        return _around(c, backward_cost(c.substep, sizes), sizes, read, written, floor)
     return _plan_cost(c, c.backward, sizes, floor)
+
+
+def _around(c: Compiled, one: Cost, sizes: Sizes, read: float, written: float, floor: float) -> Cost:
+    """The cost of all substeps of a step, of that of one and what is read and written for them, beside the streams."""
+    assert c.substeps is not None and c.substep is not None
+    count, streams = c.substeps.count, _arguments(c.substep, sizes)
+    return Cost(read + count * one.read, written + count * (one.written + streams), count * one.flops, floor)
 
 
 def launches(c: Compiled) -> tuple[int, int]:
@@ -85,8 +100,12 @@ def launches(c: Compiled) -> tuple[int, int]:
     counts = []
     one_walk = "def triton_backward_whole(" in text
     for name in ("forward", "backward_whole" if one_walk else "backward"):
-        body = text[text.index(f"def triton_{name}(") :].split("\ndef ", 1)[0].split("\n@", 1)[0]
-        counts.append(len(re.findall(r"\b(?:launch|cumulate|cumulate_beside|suffix_sum|block_pairing)\(", body)))
+        functions = [f"triton_{name}"]
+        if c.substep is not None:
+            functions += [f"substep_{name}", "substep_streams"]
+        bodies = [text[text.index(f"def {x}(") :].split("\ndef ", 1)[0].split("\n@", 1)[0] for x in functions]
+        launched = re.compile(r"\b(?:launch|cumulate|cumulate_beside|suffix_sum|block_pairing)\(")
+        counts.append(sum(len(launched.findall(x)) for x in bodies))
     return counts[0], counts[1]
 
 

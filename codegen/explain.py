@@ -21,7 +21,7 @@ from .proof import symbolic_proof
 from .read_write import StateForm
 from .show import Notation
 from .stages import Plan, Sweep
-from .triton import roles, simplified, walked, whole_walk
+from .triton import in_substeps, roles, simplified, walked, whole_walk
 
 
 def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
@@ -29,9 +29,10 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
     sizes = Sizes({d: width for d in c.step.dims}, chunk)
     where = c.reason_where
     ahead, back = launches(c)
+    part = in_substeps(c)
     passes = {
-        "forward": _pass(c, c.forward, forward_cost(c, sizes), sizes, ahead),
-        "backward": _pass(c, c.backward, backward_cost(c, sizes), sizes, back),
+        "forward": _pass(part, part.forward, forward_cost(c, sizes), sizes, ahead),
+        "backward": _pass(part, part.backward, backward_cost(c, sizes), sizes, back),
     }
     stepwise = triton_section(c).stepwise
     predicted = predict(c)
@@ -60,6 +61,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "predicted": None if predicted is None else as_data(predicted),
         "triton": "steps" if c.forward is None or stepwise else "chunks",
         "triton_reason": stepwise,
+        "substeps": 1 if c.substeps is None else c.substeps.count,
         "saved_for_backward": saved(c),
         "counted_for": {"dims": sizes.dims, "chunk": sizes.chunk, "input_bytes": sizes.element},
         "gates": [{"name": g.name, "what": g.what, "points": g.points, "error_bound": g.error_bound} for g in c.gates],
@@ -267,6 +269,14 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
         yield (
             "Kernels",
             Text(f"Over chunks in torch; the Triton kernels go step by step, because {data['triton_reason']}."),
+        )
+    if data["substeps"] > 1:
+        yield (
+            "Kernels",
+            Text(
+                f"A step is {data['substeps']} corrections, one after the other: the Triton kernels walk over as many substeps "
+                "of one each, and so do the sweeps above."
+            ),
         )
     width = next(iter(counted["dims"].values()))
     yield f"Cost per token and head, for dims of {width}, chunks of {counted['chunk']} and 16-bit inputs", costs

@@ -24,7 +24,7 @@ from .cost import Cost, Sizes, backward_cost, forward_cost, launches
 from .ir import Node, dim_of, walk
 from .pipeline import Compiled
 from .stages import Plan, Sweep
-from .triton import walked
+from .triton import in_substeps, walked
 
 TILE = 64  # width of the tile of the state that a program keeps
 SEGMENTS = tuple(2**i for i in range(7))
@@ -87,8 +87,11 @@ def predict(
         return None
     sizes = Sizes({d: shape[3] for d in c.step.dims}, chunk, element)
     started = launches(c)
-    forward = _pass(c.forward, forward_cost(c, sizes), started[0], shape, sizes, machine)
-    backward = _pass(walked(c, c.backward), backward_cost(c, sizes), started[1], shape, sizes, machine)
+    part, times = in_substeps(c), 1 if c.substeps is None else c.substeps.count
+    assert part.forward is not None and part.backward is not None
+    plans = part.forward, walked(part, part.backward)
+    forward = _pass(plans[0], forward_cost(c, sizes), started[0], shape, sizes, machine, times)
+    backward = _pass(plans[1], backward_cost(c, sizes), started[1], shape, sizes, machine, times)
     return Prediction(machine, shape, forward, backward)
 
 
@@ -105,9 +108,15 @@ def as_data(p: Prediction) -> dict[str, Any]:
 
 
 def _pass(
-    plan: Plan, cost: Cost, started: int, shape: tuple[int, int, int, int], sizes: Sizes, machine: Machine
+    plan: Plan,
+    cost: Cost,
+    started: int,
+    shape: tuple[int, int, int, int],
+    sizes: Sizes,
+    machine: Machine,
+    times: int,
 ) -> Pass:
-    """The pass, cut into as many segments as make it fastest."""
+    """The pass, cut into as many segments as make it fastest. The plan is of `times` substeps for each step."""
     batch, steps, heads, _ = shape
     tokens = batch * steps * heads
 
@@ -117,9 +126,9 @@ def _pass(
             work = [_nodes(sweep)]
             if segments > 1:  # the states at the segments' borders first, and a scan over them
                 work.append(list(sweep.chunk.states.values()))
-                more_bytes += _streams(sweep, sizes) + 4 * 2 * _states(sweep, sizes) * segments / steps
+                more_bytes += times * _streams(sweep, sizes) + 4 * 2 * _states(sweep, sizes) * segments / steps
                 more_started += 2
-            computing += sum(_sweep(x, sweep, segments, batch * heads, tokens, sizes, machine) for x in work)
+            computing += sum(_sweep(x, sweep, segments, batch * heads, times * tokens, sizes, machine) for x in work)
         moving = tokens * (cost.bytes + more_bytes) / machine.copy
         starting = (started + more_started) * machine.launch
         return Pass(moving, computing, starting, tokens * cost.floor / machine.copy, tokens * cost.flops, segments)

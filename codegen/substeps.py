@@ -45,7 +45,8 @@ class Substeps:
             for n in range(self.count):
                 name = stream_name(v.name, n)
                 known = leaf("cotangent", f"d{name}", v.axes)
-                logs[known] = mul(known, power(self.streams.outputs[name], -1))
+                decay = bare(self.streams.outputs[name])
+                logs[known] = mul(known, *(power(x, -1) for x in factors_of(decay)))  # which cancels its derivatives
         return {n: expand(add(*(replaced(t, logs) for t in terms_of(bare(x)))), x.axes) for n, x in found.items()}
 
 
@@ -77,12 +78,11 @@ def substeps(step: StepProgram, form: NormalForm) -> Substeps | None:
     (state,), ((whole,),) = step.states, form.groups
     if state.initial is not None or whole.row is None or whole.col is None:
         return None
-    queries = _queries(form, whole)
+    queries = _queries(step, whole)
     if queries is None:
         return None
-    found = [_correction(step, x, whole) for x in _in_turn(step.updates[state.name], state)]
-    corrections = [x for x in found if x is not None]
-    if len(corrections) < max(2, len(found)):
+    corrections = _in_turn(step.updates[state.name], step, whole)
+    if corrections is None or len(corrections) < 2:
         return None
     decayed = all(x.decayed or x.decay is ONE for x in corrections)
     if not decayed:
@@ -93,14 +93,17 @@ def substeps(step: StepProgram, form: NormalForm) -> Substeps | None:
 # --- the updates one after the other ----------------------------------------------------------------------------------
 
 
-def _in_turn(update: Node, state: StateVar) -> list[Node]:
-    """An update as updates of the state that follow each other."""
-    inner = sorted(_inner(update, state), key=lambda x: (-len(list(walk(x))), x))
-    for x in inner:
+def _in_turn(update: Node, step: StepProgram, whole: StateForm) -> list[_Correction] | None:
+    """An update as corrections that follow each other; None where it is anything else."""
+    (state,) = step.states
+    for x in sorted(_inner(update, state), key=lambda x: (-len(list(walk(x))), x)):
         rest = _over(update, x, state)
-        if rest is not None:
-            return [*_in_turn(x, state), rest]
-    return [update]
+        last = None if rest is None else _correction(step, rest, whole)
+        before = None if last is None else _in_turn(x, step, whole)
+        if last is not None and before is not None:
+            return [*before, last]
+    alone = _correction(step, update, whole)
+    return None if alone is None else [alone]
 
 
 def _inner(update: Node, state: StateVar) -> set[Node]:
@@ -122,21 +125,25 @@ def _turned(x: Node, axes: tuple[str, ...]) -> Iterator[Node]:
 def _over(update: Node, inner: Node, state: StateVar) -> Node | None:
     """The update as a function of a value of the state within the step; None where it reads the previous one elsewhere."""
     here = leaf("state", HERE, state.axes)
-    names: dict[Node, Node] = {}
-    for x in walk(update):
-        if x.op == "add" and len(x.axes) == len(state.axes):
-            for own in permutations(x.axes):
-                same = [dim_of(a) for a in own] == [dim_of(a) for a in state.axes]
-                if same and rename(x, dict(zip(own, state.axes, strict=True))) is inner:
-                    names[x] = rename(here, dict(zip(state.axes, own, strict=True)))
     terms, own_terms = terms_of(update), terms_of(inner)
     if set(own_terms) <= set(terms):
         update = add(here, *(x for x in terms if x not in own_terms))
-    rest = replaced(update, names)
+    rest = _of(update, inner, here, state)
     if _has(rest, state.name) or rest is here:
         return None
-    found = {x: leaf("state", state.name, x.attrs[2]) for x in walk(rest) if x.op == "leaf" and x.attrs[1] == HERE}
-    return replaced(rest, found)
+    return replaced(rest, {x: leaf("state", state.name, x.attrs[2]) for x in _leaves(rest)})
+
+
+def _of(x: Node, inner: Node, here: Node, state: StateVar) -> Node:
+    """x with a leaf in the place of a value of the state, whatever its axes are called."""
+    names: dict[Node, Node] = {}
+    for y in walk(x):
+        if y.op == inner.op and len(y.axes) == len(state.axes):
+            for own in permutations(y.axes):
+                same = [dim_of(a) for a in own] == [dim_of(a) for a in state.axes]
+                if same and rename(y, dict(zip(own, state.axes, strict=True))) is inner:
+                    names[y] = rename(here, dict(zip(state.axes, own, strict=True)))
+    return replaced(x, names)
 
 
 def _has(x: Node, state: str) -> bool:
@@ -189,15 +196,47 @@ def _without(factors: Iterable[Node], some: Iterable[Node]) -> list[Node] | None
     return rest
 
 
-def _queries(form: NormalForm, s: StateForm) -> dict[str, Node] | None:
+def _queries(step: StepProgram, whole: StateForm) -> dict[str, Node] | None:
     """What the state after a step is read with for each output; None where an output is anything else."""
-    found = {}
+    (state,) = step.states
+    update = step.updates[state.name]
+    sums = [x for x in factors_of(update) if x.op == "add"]
+    if len(sums) != 1:
+        return None
+    scales = [power(x, -1) for x in factors_of(update) if x is not sums[0]]
+    after = mul(
+        leaf("state", state.name, state.axes), *scales
+    )  # of the sum: the state after the step, less its factors
+    found = {n: _of(x, sums[0], leaf("state", HERE, state.axes), state) for n, x in step.outputs.items()}
+    if any(_has(x, state.name) for x in found.values()):
+        return None
+    here = {
+        y: rename(after, dict(zip(state.axes, y.attrs[2], strict=True))) for x in found.values() for y in _leaves(x)
+    }
+    try:
+        form = normalize(
+            replace(
+                step,
+                updates={state.name: leaf("state", state.name, state.axes)},
+                outputs={n: replaced(x, here) for n, x in found.items()},
+            )
+        )
+    except NotAffine:
+        return None
+    queries = {}
     for name, value in form.values.items():
-        read = form.reads.get(value)
-        if read is None or read.side != "row" or read.snapshot != "next" or read.state != s.name:
+        reads = [x for x in factors_of(value) if x in form.reads]
+        scale = [x for x in factors_of(value) if x not in form.reads]
+        if len(reads) != 1 or any(x.axes for x in scale) or form.reads[reads[0]].vector.axes != (whole.row,):
             return None
-        found[name] = read.vector
-    return found
+        if any(y.op == "leaf" and y in form.reads for x in scale for y in walk(x)):
+            return None
+        queries[name] = mul(*scale, form.reads[reads[0]].vector)
+    return queries
+
+
+def _leaves(x: Node) -> list[Node]:
+    return [y for y in walk(x) if y.op == "leaf" and y.attrs[:2] == ("state", HERE)]
 
 
 # --- one substep ------------------------------------------------------------------------------------------------------
