@@ -19,6 +19,7 @@ from .adjoint import adjoint
 from .ir import ONE, ZERO, Node, add, dim_of, expand, factors_of, leaf, mul, power, rename, terms_of, total, walk
 from .ir import replace as replaced
 from .normal_form import normalize
+from .outer import differs
 from .read_write import NormalForm, NotAffine, StateForm, affine_terms
 from .step import StateVar, StepProgram, Var
 
@@ -87,7 +88,9 @@ def substeps(step: StepProgram, form: NormalForm) -> Substeps | None:
     decayed = all(x.decayed or x.decay is ONE for x in corrections)
     if not decayed:
         corrections = [_plain(x) for x in corrections]
-    return _as_program(step, state, whole, corrections, queries, decayed)
+    found = _as_program(step, state, whole, corrections, queries, decayed)
+    made = [*found.streams.outputs.values(), *found.gradients.values()]
+    return found if all(map(_of_each_step, made)) else None
 
 
 # --- the updates one after the other ----------------------------------------------------------------------------------
@@ -233,6 +236,12 @@ def _queries(step: StepProgram, whole: StateForm) -> dict[str, Node] | None:
             return None
         queries[name] = mul(*scale, form.reads[reads[0]].vector)
     return queries
+
+
+def _of_each_step(x: Node) -> bool:
+    """Is a value made of a step's vectors and numbers alone, or a constant?"""
+    given = [y for y in walk(x) if y.op == "leaf" and y.attrs[0] != "constant"]
+    return all(len(y.axes) < 2 for y in walk(x)) and (not given or differs(x))
 
 
 def _leaves(x: Node) -> list[Node]:

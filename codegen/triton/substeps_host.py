@@ -119,8 +119,8 @@ class SubstepsHost:
     def _launch(self, name: str, results: list[Result]) -> list[str]:
         """The launch of a kernel that makes these."""
         for r in results:
-            zero = r.within is not None and not list(x for x in walk(r.node) if x.op == "leaf")
-            if not zero and not printable(r.node, r.order, r.summed):
+            alike = not r.summed and all(x.attrs[0] == "constant" for x in walk(r.node) if x.op == "leaf")
+            if not alike and not printable(r.node, r.order, r.summed):
                 raise CannotPrint("a stream of substeps that isn't made of a step's vectors and numbers")
         kernel = row_kernel(f"{name}_rows", results, self.names, self.names)
         self.kernels.append(kernel)

@@ -186,6 +186,14 @@ def test_parts_of_a_sequence_and_packed_sequences(name):
     assert_small(interpret((name,), [], parts=PARTS), 1e-5)
 
 
+def test_several_corrections_a_step_are_walked_over_one_by_one():
+    names = ("gated_delta_product", "channel_delta_product", "product_of_other_keys")
+    assert_small(interpret(names, [SMALL | {"decay": "extreme", "seed": 1}], parts=FEW), 1e-5)
+    assert_small(interpret(("channel_delta_product",), [], variants=True), 1e-6)
+    assert_small(interpret(("channel_delta_product",), [], groups=True), 1e-5)
+    assert_small(interpret(("three_corrections",), [SMALL | {"dtype": "float16"}]), 4e-3)
+
+
 def test_parts_of_two_tiles_whose_writes_are_functions_or_the_same_for_all_columns():
     """The matrix of a part's map is in tiles beyond those of the state, where all that is written must vanish."""
     assert_small(interpret(("squashed", "pulled"), [], parts=[*PARTS, 40]), 1e-5)

@@ -1,18 +1,19 @@
 """Several corrections a step in other ways than those of delta products."""
 
-from chunkform.spec.language import Recurrence, diag
+from chunkform.spec.language import Recurrence, diag, hadamard
 
-r = Recurrence("channel_delta_product", doc="A decay for each channel, then two corrections.")
+r = Recurrence("channel_delta_product", doc="A decay for each channel, then two corrections; a query with weights.")
 d, e = r.dims("d e")
 q, k1, k2 = r.inputs("q k1 k2", d)
 v1, v2 = r.inputs("v1 v2", e)
 b1, b2 = r.inputs("b1 b2")
 al = r.decay("al", d)
+w = r.parameters("w", d)
 S = r.state("S", d, e)
 faded = r.let("faded", diag(al) * S.prev)
 half = r.let("half", faded + b1 * k1 * (v1 - faded.T * k1).T)
 r.update(S, half + b2 * k2 * (v2 - half.T * k2).T)
-r.output("o", S.next.T * q)
+r.output("o", S.next.T * hadamard(w, q))
 channel_delta_product = r
 
 r = Recurrence("product_of_other_keys", doc="Each correction reads with another key than it writes with.")
