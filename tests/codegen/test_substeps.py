@@ -15,7 +15,7 @@ from chunkform.codegen.pipeline import compile_spec
 from chunkform.codegen.predict import predict
 from chunkform.codegen.substeps import stream_name
 from chunkform.errors import GateError
-from chunkform.spec.language import Recurrence, find, load, normalize
+from chunkform.spec.language import Recurrence, diag, find, load, normalize
 
 SPECS = Path(__file__).parent / "specs"
 
@@ -28,14 +28,14 @@ def spec(name: str) -> Recurrence:
     return find(name)[0]
 
 
-def product(count: int, later: str = "") -> Recurrence:
-    """A delta rule of so many corrections a step, the last of which reads `later`, or what those before have left."""
+def product(count: int, later: bool = False, channels: bool = False) -> Recurrence:
+    """A delta rule of so many corrections a step, the last of which reads what was before the step if it is `later`."""
     r = Recurrence("some_product")
     d, e = r.dims("d e")
     q = r.inputs("q", d)
-    g = r.decay("g")
+    g = r.decay("g", d) if channels else r.decay("g")
     S = r.state("S", d, e)
-    now = r.let("s0", g * S.prev)
+    now = r.let("s0", diag(g) * S.prev if channels else g * S.prev)
     for n in range(1, count + 1):
         k, v, b = r.inputs(f"k{n}", d), r.inputs(f"v{n}", e), r.inputs(f"b{n}")
         x = r.let(f"x{n}", normalize(k))
@@ -52,7 +52,6 @@ def product(count: int, later: str = "") -> Recurrence:
         ("delta_product", 2, "k v b q1"),
         ("gated_delta_product", 2, "k v b g q1"),
         ("three_corrections", 3, "k v g q1"),
-        ("channel_delta_product", 2, "k v b g q1"),
         ("product_of_other_keys", 2, "k v l g q1"),
     ],
 )
@@ -67,8 +66,8 @@ def test_several_corrections_are_substeps(name: str, count: int, variables: str)
 
 
 def test_any_number_of_them() -> None:
-    for count in (2, 4):
-        c = compile_spec(product(count))
+    for count, channels in ((2, True), (4, False)):
+        c = compile_spec(product(count, channels=channels))
         assert c.substeps is not None and c.substeps.count == count
         assert triton_section(c).saved and all(f"{count} T" in dims for dims, _ in triton_section(c).saved.values())
 
@@ -81,7 +80,7 @@ def test_one_correction_or_several_states_are_none(name: str) -> None:
 
 
 def test_corrections_of_the_same_state_are_none() -> None:
-    c = compile_spec(product(2, later="S.prev"))
+    c = compile_spec(product(2, later=True))
     assert c.substeps is None and len(c.forward.form.write_leaves()) == 2
 
 
