@@ -19,7 +19,7 @@ IMPORTS = {
     "chunkform.runtime.pieces": "LATE is_zero join_pieces late_pieces",
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",
     "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
-    "chunkform.runtime.substeps": "after_step at_last of_substep packed_in",
+    "chunkform.runtime.substeps": "of_substep packed_in",
     "chunkform.runtime.together": (
         "aligned block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "
         "stages_of store_parts store_sums together warps_of"
@@ -34,5 +34,5 @@ RESERVED = frozenset(
     "PRODUCTS READ identity ends linear read keeps walk reached edge live piece PIECE "
     "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
     "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
-    "begins stops starts start late early gradients initial outputs finals found wanted".split()
+    "begins stops starts start late early gradients initial outputs finals found wanted incoming".split()
 ) | {name for names in IMPORTS.values() for name in names.split()}

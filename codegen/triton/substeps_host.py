@@ -5,7 +5,7 @@ step of theirs."""
 from __future__ import annotations
 
 from ..adjoint import gradient_name
-from ..ir import Node, leaf, walk
+from ..ir import ZERO, Node, dim_of, leaf, walk
 from ..ir import replace as replaced
 from ..log_decay import log_of
 from ..pipeline import Compiled
@@ -30,7 +30,8 @@ class SubstepsHost:
         self.kernels: list[Kernel] = []
         for v in c.step.variables:
             self.names(v.leaf)
-        self.opening = inputs(c.step, self.names)
+        first = c.step.leading
+        self.opening = inputs(c.step, self.names, first if first.kind == "input" else None)
         if any("states[" in x for x in self.opening):
             raise CannotPrint("a size that only the state has")
         sizes = ", ".join(size_name(d) for d in c.step.dims) + ("," if len(c.step.dims) == 1 else "")
@@ -59,15 +60,22 @@ class SubstepsHost:
 
     def _forward(self) -> str:
         exchange, handed = self._exchange()
-        outputs = ", ".join(
-            f'"{n}": after_step(outputs["{x}"], {self.parts.count})' for n, x in self.parts.outputs.items()
-        )
+        count, results, taken = self.parts.count, [], []
+        for name, inner in self.parts.outputs.items():
+            axes = self.c.step.output_axes[name]
+            last = leaf("stored", f"{inner}.last", axes)
+            taken.append(f'{self.names(last)} = of_substep(outputs["{inner}"], {count - 1}, {count})')
+            results.append(Result(self.names(leaf("stored", f"{name}.made", axes)), last, axes, "some.dtype"))
+        made = ", ".join(f'"{n}": {r.name}' for n, r in zip(self.parts.outputs, results, strict=True))
         lines = [
+            *self.opening,
             f"outputs, finals, saved = {SUBSTEP}_forward(",
             f"    substep_streams(given), states, constants, packed_in(packed, {self.parts.count}){handed},",
             "    needs_backward=needs_backward, finals=finals,",
             ")",
-            f"return {{{outputs}}}, finals, saved",
+            *taken,
+            *self._launch("substep_outputs", results),
+            f"return {{{made}}}, finals, saved",
         ]
         head = f"triton_forward(given, states, constants, packed=None{exchange}, needs_backward=True, finals=True)"
         return _function(head, "Outputs, last states and what the backward pass uses.", lines)
@@ -88,11 +96,10 @@ class SubstepsHost:
         lines = [
             *self.opening,
             f"wanted = frozenset(x for x, users in {{{table}}}.items() if needs & users)",
+            *self._incoming(),
             f"found, initial = {SUBSTEP}_backward(",
             "    substep_streams(given), states, constants, saved,",
-            "    {"
-            + ", ".join(f'"{x}": at_last(cotangents.get("{n}"), {p.count})' for n, x in p.outputs.items())
-            + "},",
+            "    incoming,",
             f"    final_cotangents, wanted, packed_in(packed, {p.count}){handed},",
             ")",
         ]
@@ -115,6 +122,26 @@ class SubstepsHost:
         lines.append("return gradients, initial")
         rest = f"saved, cotangents, final_cotangents, needs, packed=None{exchange}"
         return _function(f"triton_backward(given, states, constants, {rest})", "Gradients.", lines)
+
+    def _incoming(self) -> list[str]:
+        """The statements that make the incoming gradients of substeps: those of a step for its last, and zeros."""
+        lines, count = ["incoming = {}"], self.parts.count
+        for name, inner in self.parts.outputs.items():
+            axes = self.c.step.output_axes[name]
+            given = leaf("cotangent", f"d{name}", axes)
+            spaced = self.names(leaf("stored", f"d{inner}.spaced", axes))
+            results = [
+                Result(f"{spaced}_{n}", given if n == count - 1 else ZERO, axes, "", within=(spaced, n, count))
+                for n in range(count)
+            ]
+            shape = ", ".join(["B", f"{count} * T", "H", *(size_name(dim_of(a)) for a in axes)])
+            own = [
+                f'{self.names(given)} = steps(cotangents["{name}"])',
+                f'incoming["{inner}"] = {spaced} = some.new_empty(({shape}), dtype=some.dtype)',
+                *self._launch(f"substep_{inner}", results),
+            ]
+            lines += [f'if cotangents.get("{name}") is not None:', *(f"    {x}" for x in own)]
+        return lines
 
     def _launch(self, name: str, results: list[Result]) -> list[str]:
         """The launch of a kernel that makes these."""
