@@ -237,9 +237,7 @@ def gate_substeps(a: Adjoint, parts: Substeps) -> GateResult:
             incoming[f"d{inner_name}"] = np.stack(values)
         own, first = run_adjoint(back, streams, initial, incoming, last, m, sizes, steps * parts.count)
         each = {
-            f"d{stream_name(v.name, n)}": np.stack(
-                [stored(x, v.axes, v.axes) for x in own[gradient_name(v)][n :: parts.count]]
-            )
+            f"d{stream_name(v.name, n)}": np.stack(own[gradient_name(v)][n :: parts.count])
             for v in program.variables
             for n in range(parts.count)
         }

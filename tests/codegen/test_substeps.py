@@ -15,6 +15,8 @@ from chunkform.codegen.pipeline import compile_spec
 from chunkform.codegen.predict import predict
 from chunkform.codegen.substeps import stream_name
 from chunkform.errors import GateError
+from chunkform.runtime.library import _saved_size
+from chunkform.runtime.packed import block_count
 from chunkform.spec.language import Recurrence, diag, find, load, normalize
 
 SPECS = Path(__file__).parent / "specs"
@@ -110,3 +112,9 @@ def test_costs_count_all_substeps() -> None:
     assert both.flops == 2 * one.flops and both.bytes > 2 * one.bytes and both.floor < 2 * one.floor
     assert backward_cost(c, sizes).bytes > 2 * backward_cost(c.substep, sizes).bytes
     assert predict(c).forward.computing == pytest.approx(2 * predict(c.substep).forward.computing, rel=0.01)
+
+
+def test_sizes_of_what_substeps_save() -> None:
+    sizes = {"B": 1, "T": 100, "d": 7}
+    assert [_saved_size(x, sizes, None) for x in ("d", "T", "2 T", "T blocks")] == [7, 100, 200, block_count(100)]
+    assert _saved_size("3 T blocks", sizes, 4) == block_count(300, 4)
