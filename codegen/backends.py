@@ -68,11 +68,10 @@ def torch_section(c: Compiled) -> Section:
     return Section("torch", text, _TORCH, features=features, states=True, saved=torch_saved(c))
 
 
-def triton_saved(c: Compiled) -> dict[str, tuple[tuple[str, ...], str]]:
-    """The layout of what the kernels save in any case: the writes, and states at the borders of blocks, as `Backend.saved` has
-    it."""
-    times = "" if c.substeps is None else f"{c.substeps.count} "
-    c = in_substeps(c)
+def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...], str]]:
+    """The layout of what kernels that take `count` steps of c for each save in any case: the writes, and states at the borders of
+    blocks, as `Backend.saved` has it."""
+    times = "" if count == 1 else f"{count} "
     found = {n: (("B", f"{times}T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
     for s in c.step.states:
         if s.name in roles(c).given:
@@ -88,13 +87,13 @@ def triton_section(
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
         alone = fine is None and unwanted is None
-        walked = in_substeps(c) if alone else c
-        elsewhere = ["exchange"] if exchanges and cuttable(walked) else []
+        part, count = in_substeps(c) if alone else (c, 1)
+        elsewhere = ["exchange"] if exchanges and cuttable(part) else []
         features = ("packed", "groups", "inference", "finals", "replays", *elsewhere)
         text = triton_source(c, exchanges, fine, unwanted)
-        if alone and whole_walk(walked) is not None:
+        if alone and whole_walk(part) is not None:
             features = (*features, "overwrites")
-        return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(c))
+        return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(part, count))
     except CannotPrint as why:
         text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"
         return Section("triton", text, _SEQUENTIAL, stepwise=str(why), features=_STEPWISE)

@@ -11,7 +11,7 @@ from functools import partial
 
 from .chunk import ChunkProgram
 from .chunk_symbols import DecaySymbols, Symbols
-from .form_notation import Reader
+from .form_notation import Reader, solved_letters
 from .formulas import Formula, Section, formula, order_of, sentence, stateless_names
 from .ir import COL, ROW, Node, canonical_axis, factors_of, leaf, make, rebuild, rename, walk
 from .pipeline import Compiled
@@ -26,6 +26,7 @@ def chunk_sections(c: Compiled) -> Iterator[Section]:
     symbols = Symbols(set(order_of(c)))
     readers = [(plan, Reader(c, plan.form)) for plan in (c.forward, c.backward)]
     symbols.taken |= {x.attrs[1] for _, reader in readers for x in reader.symbols.values()}
+    symbols.taken |= {x for plan, _ in readers for x in solved_letters(c, plan.form)}  # several are called P_1, P_2, ..
     passes = []
     for title, (plan, reader) in zip(("forward", "backward"), readers):
         passes.append(Section(f"Over a chunk of C steps, {title}", tuple(_sweeps(c, plan, reader, symbols))))

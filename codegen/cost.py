@@ -20,7 +20,7 @@ from .backends import triton_section
 from .ir import COL, ROW, Node, dim_of, walk
 from .pipeline import Compiled
 from .stages import Plan, Sweep
-from .triton import Blocks, Together, roles, simplified, walked, whole_walk
+from .triton import Blocks, Together, in_substeps, roles, simplified, walked, whole_walk
 from .triton.fuse import Store, fuse
 
 WIDE = 4  # bytes of a float32
@@ -64,9 +64,10 @@ def forward_cost(c: Compiled, sizes: Sizes) -> Cost:
     if c.forward is None:
         nodes = [*c.step.updates.values(), *c.step.outputs.values()]
         return Cost(floor - sum(results), sum(results), _flops(nodes, sizes), floor)
-    if c.substep is not None:
-        one = forward_cost(c.substep, sizes)
-        return _around(c, one, sizes, _arguments(c, sizes) + sum(results), sum(results), floor)
+    part, count = in_substeps(c)
+    if count > 1:
+        read = _arguments(c, sizes) + sum(results)
+        return _around(part, count, forward_cost(part, sizes), sizes, read, sum(results), floor)
     return _plan_cost(c, c.forward, sizes, floor)
 
 
@@ -79,19 +80,17 @@ def backward_cost(c: Compiled, sizes: Sizes) -> Cost:
         a = c.adjoint.program
         nodes = [*c.step.updates.values(), *a.updates.values(), *a.outputs.values()]
         return Cost(2 * given + cotangents, given, _flops(nodes, sizes), floor)
-    if c.substep is not None:
-        assert c.substeps is not None
-        read = 2 * given + cotangents + c.substeps.count * _arguments(c.substep, sizes)  # gradients of streams
-        written = given + c.substeps.count * cotangents
-        return _around(c, backward_cost(c.substep, sizes), sizes, read, written, floor)
+    part, count = in_substeps(c)
+    if count > 1:
+        read = 2 * given + cotangents + count * _arguments(part, sizes)  # gradients of streams
+        return _around(part, count, backward_cost(part, sizes), sizes, read, given + count * cotangents, floor)
     return _plan_cost(c, c.backward, sizes, floor)
 
 
-def _around(c: Compiled, one: Cost, sizes: Sizes, read: float, written: float, floor: float) -> Cost:
-    """The cost of all substeps of a step, of that of one and what is read and written for them, beside the streams."""
-    assert c.substeps is not None and c.substep is not None
-    count, streams = c.substeps.count, _arguments(c.substep, sizes)
-    return Cost(read + count * one.read, written + count * (one.written + streams), count * one.flops, floor)
+def _around(part: Compiled, count: int, one: Cost, sizes: Sizes, read: float, written: float, floor: float) -> Cost:
+    """The cost of a step of so many substeps, of that of one and of what is read and written for them, beside their streams."""
+    written += count * (one.written + _arguments(part, sizes))
+    return Cost(read + count * one.read, written, count * one.flops, floor)
 
 
 def launches(c: Compiled) -> tuple[int, int]:
@@ -101,7 +100,7 @@ def launches(c: Compiled) -> tuple[int, int]:
     one_walk = "def triton_backward_whole(" in text
     for name in ("forward", "backward_whole" if one_walk else "backward"):
         functions = [f"triton_{name}"]
-        if c.substep is not None:
+        if "def substep_streams(" in text:
             functions += [f"substep_{name}", "substep_streams"]
         bodies = [text[text.index(f"def {x}(") :].split("\ndef ", 1)[0].split("\n@", 1)[0] for x in functions]
         launched = re.compile(r"\b(?:launch|cumulate|cumulate_beside|suffix_sum|block_pairing)\(")

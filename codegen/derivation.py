@@ -11,7 +11,7 @@ from functools import partial
 
 from .adjoint import Adjoint, gradient_name
 from .chunk_notation import chunk_sections
-from .form_notation import form_formulas
+from .form_notation import form_formulas, solved_letters
 from .formulas import (
     Formula,
     Section,
@@ -133,7 +133,7 @@ def adjoint_formulas(c: Compiled) -> Iterable[Formula]:
         ],
         names,
         Notation(False, names, order=order_of(c)),
-        {*order_of(c), *step.dims, "w", "p"},
+        {*order_of(c), *step.dims, *(x for form in (c.form, c.adjoint_form) if form for x in solved_letters(c, form))},
     )
     names |= shared
     for s in step.states:  # where the new state is read transposed, print knows only the part from later steps

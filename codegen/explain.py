@@ -29,7 +29,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
     sizes = Sizes({d: width for d in c.step.dims}, chunk)
     where = c.reason_where
     ahead, back = launches(c)
-    part = in_substeps(c)
+    part, count = in_substeps(c)
     passes = {
         "forward": _pass(part, part.forward, forward_cost(c, sizes), sizes, ahead),
         "backward": _pass(part, part.backward, backward_cost(c, sizes), sizes, back),
@@ -61,7 +61,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "predicted": None if predicted is None else as_data(predicted),
         "triton": "steps" if c.forward is None or stepwise else "chunks",
         "triton_reason": stepwise,
-        "substeps": 1 if c.substeps is None else c.substeps.count,
+        "substeps": count,
         "saved_for_backward": saved(c),
         "counted_for": {"dims": sizes.dims, "chunk": sizes.chunk, "input_bytes": sizes.element},
         "gates": [{"name": g.name, "what": g.what, "points": g.points, "error_bound": g.error_bound} for g in c.gates],

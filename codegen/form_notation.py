@@ -13,6 +13,11 @@ from .read_write import NormalForm, Pairing, StateForm, Write
 from .show import PRODUCT, Notation
 
 
+def solved_letters(c: Compiled, form: NormalForm) -> set[str]:
+    """What the solved writes of a form are called, less the numbers of several."""
+    return {x.attrs[1].rstrip("0123456789") for x in Reader(c, form).symbols.values()}
+
+
 class Reader:
     """Spells out the leaves of a read-write form: a read as the product that it is, a solved write by a symbol."""
 
@@ -25,9 +30,11 @@ class Reader:
         named = {as_trajectory(x): n for x, n in c.step.names.items()} | self._gradient_names()
         for direction, stems in ((1, "wuxyz"), (-1, "pghmn")):
             mine = [(x, w) for x, s, w in self.writes.values() if s.direction == direction]
-            stem = next(n for n in (*stems, f"write{direction}") if n not in taken)
-            for i, (x, w) in enumerate(mine):
-                name = named.get(self.spelled(w.right)) or (stem if len(mine) == 1 else f"{stem}{i + 1}")
+            numbers = [""] if len(mine) == 1 else [str(i + 1) for i in range(len(mine))]
+            free = (n for n in (*stems, f"write{direction}") if not {n, *(f"{n}{i}" for i in numbers)} & taken)
+            stem = next(free)
+            for number, (x, w) in zip(numbers, mine, strict=False):
+                name = named.get(self.spelled(w.right)) or f"{stem}{number}"
                 self.symbols[x] = leaf("let", name, x.attrs[2])
 
     def _gradient_names(self) -> dict[Node, str]:

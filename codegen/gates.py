@@ -225,16 +225,16 @@ def gate_substeps(a: Adjoint, parts: Substeps) -> GateResult:
             values = [made[stream_name(v.name, n)][t] for t in range(steps) for n in range(parts.count)]
             streams[v.name] = np.stack(values)
         got, states, _ = run_steps(program, streams, initial, m, sizes, steps * parts.count)
-        for name, inner_name in parts.outputs.items():
+        for name, last_one in parts.outputs.items():
             for t, value in enumerate(expected[name]):
-                yield f"the output {name} of step {t + 1}", got[inner_name][parts.count * (t + 1) - 1], value
+                yield f"the output {name} of step {t + 1}", got[last_one][parts.count * (t + 1) - 1], value
         for name, value in finals.items():
             yield f"the last state {name}", states[name], value
         incoming = {}
-        for name, inner_name in parts.outputs.items():
+        for name, last_one in parts.outputs.items():
             zero = m.mul(cotangents[f"d{name}"][0], m.const(Fraction(0)))
             values = [x if n == parts.count - 1 else zero for x in cotangents[f"d{name}"] for n in range(parts.count)]
-            incoming[f"d{inner_name}"] = np.stack(values)
+            incoming[f"d{last_one}"] = np.stack(values)
         own, first = run_adjoint(back, streams, initial, incoming, last, m, sizes, steps * parts.count)
         each = {
             f"d{stream_name(v.name, n)}": np.stack(own[gradient_name(v)][n :: parts.count])

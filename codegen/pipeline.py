@@ -86,11 +86,9 @@ def _compile(r: Recurrence, step: StepProgram, gates: list[GateResult]) -> Compi
         adjoint_form,
         forward,
         backward,
-        None,
-        None,
-        tuple(gates),
-        parts,
-        part,
+        gates=tuple(gates),
+        substeps=parts,
+        substep=part,
     )
 
 

@@ -87,7 +87,7 @@ def predict(
         return None
     sizes = Sizes({d: shape[3] for d in c.step.dims}, chunk, element)
     started = launches(c)
-    part, times = in_substeps(c), 1 if c.substeps is None else c.substeps.count
+    part, times = in_substeps(c)
     assert part.forward is not None and part.backward is not None
     plans = part.forward, walked(part, part.backward)
     forward = _pass(plans[0], forward_cost(c, sizes), started[0], shape, sizes, machine, times)

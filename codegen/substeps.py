@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 
-from .adjoint import adjoint
+from .adjoint import adjoint, gradient_name
 from .ir import ONE, ZERO, Node, add, dim_of, expand, factors_of, leaf, mul, power, rename, terms_of, total, walk
 from .ir import replace as replaced
 from .normal_form import normalize
@@ -77,7 +77,9 @@ def substeps(step: StepProgram, form: NormalForm) -> Substeps | None:
     if len(step.states) != 1 or len(form.write_leaves()) < 2:
         return None
     (state,), ((whole,),) = step.states, form.groups
-    if state.initial is not None or whole.row is None or whole.col is None:
+    if state.initial is not None or whole.row is None or whole.col is None or whole.col in whole.decay_axes:
+        return None
+    if not set(step.dims) <= {dim_of(a) for v in step.variables for a in v.axes}:
         return None
     queries = _queries(step, whole)
     if queries is None:
@@ -90,7 +92,9 @@ def substeps(step: StepProgram, form: NormalForm) -> Substeps | None:
         corrections = [_plain(x) for x in corrections]
     found = _as_program(step, state, whole, corrections, queries, decayed)
     made = [*found.streams.outputs.values(), *found.gradients.values()]
-    return found if all(map(_of_each_step, made)) else None
+    parameters = [gradient_name(v) for v in step.variables if v.kind != "constant" and not v.per_step]
+    there = all(bare(found.gradients[n]) is not ZERO for n in parameters)
+    return found if there and all(map(_of_each_step, made)) else None
 
 
 # --- the updates one after the other ----------------------------------------------------------------------------------
@@ -209,7 +213,7 @@ def _queries(step: StepProgram, whole: StateForm) -> dict[str, Node] | None:
     scales = [power(x, -1) for x in factors_of(update) if x is not sums[0]]
     after = mul(
         leaf("state", state.name, state.axes), *scales
-    )  # of the sum: the state after the step, less its factors
+    )  # the sum in the state after the step, whose factors may be zero
     found = {n: _of(x, sums[0], leaf("state", HERE, state.axes), state) for n, x in step.outputs.items()}
     if any(_has(x, state.name) for x in found.values()):
         return None
@@ -232,14 +236,16 @@ def _queries(step: StepProgram, whole: StateForm) -> dict[str, Node] | None:
         scale = [x for x in factors_of(value) if x not in form.reads]
         if len(reads) != 1 or any(x.axes for x in scale) or form.reads[reads[0]].vector.axes != (whole.row,):
             return None
-        if any(y.op == "leaf" and y in form.reads for x in scale for y in walk(x)):
+        if any(y in form.reads for x in scale for y in walk(x)):
             return None
         queries[name] = mul(*scale, form.reads[reads[0]].vector)
+        if set(factors_of(queries[name])) & set(scales):
+            return None
     return queries
 
 
 def _of_each_step(x: Node) -> bool:
-    """Is a value made of a step's vectors and numbers alone, or a constant?"""
+    """Is a value made of a step's vectors and numbers alone, or a constant? Kernels of rows make no other."""
     given = [y for y in walk(x) if y.op == "leaf" and y.attrs[0] != "constant"]
     return all(len(y.axes) < 2 for y in walk(x)) and (not given or differs(x))
 
@@ -269,7 +275,7 @@ def _as_program(
 
     def stream(name: str, nodes: list[Node], *axes: str, kind: str = "input") -> Node:
         """The leaf, over the state's axes, of a variable that has these values in the substeps."""
-        while name in step.dims:
+        if name == state.name:  # gradients that are wanted are told by these names
             name += "_"
         dims = tuple(dim_of(a) for a in axes)
         found = [rename(x, dict(zip(axes, dims, strict=True))) for x in nodes]
@@ -312,12 +318,13 @@ def _as_program(
 
 
 def _ratio(left: Node, key: Node) -> Node | None:
-    """The scalar b of left = b key, where both have the same vectors as factors."""
+    """The scalar b of left = b key, where the factors of the key are among those of the left, but for constants: any other may
+    be zero."""
     up, down = list(factors_of(left)), list(factors_of(key))
     for x in list(up):
         if x in down:
             up.remove(x)
             down.remove(x)
-    if any(x.axes for x in (*up, *down)):
+    if any(x.axes for x in up) or any(x.op != "const" for x in down):
         return None
     return mul(*up, *(power(x, -1) for x in down))

@@ -44,9 +44,9 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     return _keyed(*_texts(c, exchanges, fine, unwanted))
 
 
-def in_substeps(c: Compiled) -> Compiled:
-    """What the kernels of a recurrence are for: one of its substeps, where it has these, or a step."""
-    return c if c.substep is None else c.substep
+def in_substeps(c: Compiled) -> tuple[Compiled, int]:
+    """What the kernels of a recurrence are for, one of its substeps, where it has these, or a step; and how many make a step."""
+    return (c, 1) if c.substep is None or c.substeps is None else (c.substep, c.substeps.count)
 
 
 def _keyed(texts: list[str], kernels: list[str]) -> str:

@@ -15,13 +15,13 @@ from .host import HASH, inputs
 from .kernels import Kernel
 from .names import Names
 from .rows import Result, launched, printable, row_kernel
-from .tile import CannotPrint, size_name
+from .tile import size_name
 
 SUBSTEP = "substep"  # how the names of one substep's functions begin
 
 
 class SubstepsHost:
-    """Prints the functions and their kernels. Raises `CannotPrint` where kernels of rows don't make all streams and gradients."""
+    """Prints the functions and their kernels."""
 
     def __init__(self, c: Compiled, exchanges: bool) -> None:
         assert c.substeps is not None
@@ -32,8 +32,6 @@ class SubstepsHost:
             self.names(v.leaf)
         first = c.step.leading
         self.opening = inputs(c.step, self.names, first if first.kind == "input" else None)
-        if any("states[" in x for x in self.opening):
-            raise CannotPrint("a size that only the state has")
         sizes = ", ".join(size_name(d) for d in c.step.dims) + ("," if len(c.step.dims) == 1 else "")
         self.opening.append(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
 
@@ -84,15 +82,17 @@ class SubstepsHost:
         p, (exchange, handed) = self.parts, self._exchange()
         variables = {v.name: v for v in self.c.step.variables if v.kind != "constant"}
         nodes = {n: p.gradients[gradient_name(v)] for n, v in variables.items()}
-        used = {
-            n: sorted({x.attrs[1] for x in walk(g) if x.op == "leaf" and x.attrs[0] == "cotangent"})
-            for n, g in nodes.items()
+        made = {
+            leaf("cotangent", f"d{stream_name(v.name, k)}", v.axes): (v, k)
+            for v in p.step.variables
+            for k in range(p.count)
         }
-        made = {f"d{stream_name(v.name, k)}": (v, k) for v in p.step.variables for k in range(p.count)}
-        wanted = {n: sorted({made[x][0].name for x in xs}) for n, xs in used.items()}
-        users = {x.name: [n for n, names in wanted.items() if x.name in names] for x in p.step.variables}
-        states = {s.name: [s.name] for s in self.c.step.states}
-        table = ", ".join(f'"{x}": {{{", ".join(map(_quoted, n))}}}' for x, n in {**users, **states}.items() if n)
+        used = {n: {x for x in walk(g) if x in made} for n, g in nodes.items()}
+        users = {s.name: [s.name] for s in self.c.step.states}  # of each gradient that substeps yield
+        for n, streams in used.items():
+            for v in dict.fromkeys(made[x][0] for x in made if x in streams):
+                users.setdefault(v.name, []).append(n)
+        table = ", ".join(f'"{x}": {{{", ".join(map(_quoted, n))}}}' for x, n in users.items())
         lines = [
             *self.opening,
             f"wanted = frozenset(x for x, users in {{{table}}}.items() if needs & users)",
@@ -104,9 +104,9 @@ class SubstepsHost:
             ")",
         ]
         leaves: dict[Node, Node] = {}
-        for name, (v, k) in made.items():
-            if any(name in xs for xs in used.values()):
-                leaves[leaf("cotangent", name, v.axes)] = kept = leaf("stored", name, v.axes)
+        for x, (v, k) in made.items():
+            if any(x in streams for streams in used.values()):
+                leaves[x] = kept = leaf("stored", x.attrs[1], v.axes)
                 lines.append(f'{self.names(kept)} = of_substep(found.get("{v.name}"), {k}, {p.count})')
         results = []
         for n, v in variables.items():
@@ -147,8 +147,7 @@ class SubstepsHost:
         """The launch of a kernel that makes these."""
         for r in results:
             alike = not r.summed and all(x.attrs[0] == "constant" for x in walk(r.node) if x.op == "leaf")
-            if not alike and not printable(r.node, r.order, r.summed):
-                raise CannotPrint("a stream of substeps that isn't made of a step's vectors and numbers")
+            assert alike or printable(r.node, r.order, r.summed)  # as `substeps` sees to
         kernel = row_kernel(f"{name}_rows", results, self.names, self.names)
         self.kernels.append(kernel)
         return launched(kernel, results)

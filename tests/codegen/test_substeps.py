@@ -3,48 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
+from triton_errors import compiled
 
 from chunkform.codegen.backends import triton_section
 from chunkform.codegen.cost import Sizes, backward_cost, forward_cost
+from chunkform.codegen.explain import explanation
 from chunkform.codegen.gates import gate_substeps
-from chunkform.codegen.ir import add, mul
+from chunkform.codegen.ir import add, mul, walk
 from chunkform.codegen.pipeline import compile_spec
 from chunkform.codegen.predict import predict
 from chunkform.codegen.substeps import stream_name
 from chunkform.errors import GateError
 from chunkform.runtime.library import _saved_size
 from chunkform.runtime.packed import block_count
-from chunkform.spec.language import Recurrence, diag, find, load, normalize
-
-SPECS = Path(__file__).parent / "specs"
+from chunkform.spec.language import Recurrence, diag, normalize
 
 
-def spec(name: str) -> Recurrence:
-    for path in SPECS.glob("*.py"):
-        for r in load(path) if f'"{name}"' in path.read_text() else ():
-            if r.name == name:
-                return r
-    return find(name)[0]
-
-
-def product(count: int, later: bool = False, channels: bool = False) -> Recurrence:
-    """A delta rule of so many corrections a step, the last of which reads what was before the step if it is `later`."""
+def product(
+    count: int, later: bool = False, decay: str = "", coefficient: bool = False, state: str = "S", fade: bool = False
+) -> Recurrence:
+    """A delta rule of so many corrections a step: the last one reads what was before the step if it is `later`; with a decay over
+    a dim; reads with a `coefficient` of their own; an output that reads the state before it comes to `fade`."""
     r = Recurrence("some_product")
     d, e = r.dims("d e")
-    q = r.inputs("q", d)
-    g = r.decay("g", d) if channels else r.decay("g")
-    S = r.state("S", d, e)
-    now = r.let("s0", diag(g) * S.prev if channels else g * S.prev)
+    q, c = r.inputs("q", d), r.inputs("c") if coefficient else 1
+    g = r.decay("g", *([{"d": d, "e": e}[decay]] if decay else []))
+    h = r.decay("h") if fade else 1
+    S = r.state(state, d, e)
+    now = diag(g) * S.prev if decay == "d" else S.prev * diag(g) if decay == "e" else g * S.prev
     for n in range(1, count + 1):
         k, v, b = r.inputs(f"k{n}", d), r.inputs(f"v{n}", e), r.inputs(f"b{n}")
         x = r.let(f"x{n}", normalize(k))
         read = S.prev if later and n == count else now
-        now = r.let(f"s{n}", now + b * x * (v - read.T * x).T)
-    r.update(S, now)
-    r.output("o", S.next.T * q)
+        now = r.let(f"s{n}", now + b * x * (v - c * read.T * x).T)
+    r.update(S, h * now if fade else now)
+    r.output("o", (now if fade else S.next).T * q)
     return r
 
 
@@ -54,11 +50,12 @@ def product(count: int, later: bool = False, channels: bool = False) -> Recurren
         ("delta_product", 2, "k v b q1"),
         ("gated_delta_product", 2, "k v b g q1"),
         ("three_corrections", 3, "k v g q1"),
+        ("channel_delta_product", 2, "k v b g q1"),
         ("product_of_other_keys", 2, "k v l g q1"),
     ],
 )
 def test_several_corrections_are_substeps(name: str, count: int, variables: str) -> None:
-    c = compile_spec(spec(name))
+    c = compiled(name)
     assert c.substeps is not None and c.substeps.count == count
     assert [v.name for v in c.substeps.step.variables] == variables.split()
     assert "substeps" in [g.name for g in c.gates]
@@ -68,8 +65,8 @@ def test_several_corrections_are_substeps(name: str, count: int, variables: str)
 
 
 def test_any_number_of_them() -> None:
-    for count, channels in ((2, True), (4, False)):
-        c = compile_spec(product(count, channels=channels))
+    for count, decay in ((2, "d"), (4, "")):
+        c = compile_spec(product(count, decay=decay))
         assert c.substeps is not None and c.substeps.count == count
         saved = triton_section(c).saved
         assert saved and all({f"{count} T", f"{count} T blocks"} & set(dims) for dims, _ in saved.values())
@@ -79,17 +76,32 @@ def test_any_number_of_them() -> None:
     "name", ["gated_delta_rule", "kimi_delta_attention", "rwkv7", "stacked", "mlstm", "late_decay"]
 )
 def test_one_correction_or_several_states_are_none(name: str) -> None:
-    assert compile_spec(spec(name)).substeps is None
+    assert compiled(name).substeps is None
 
 
-def test_corrections_of_the_same_state_are_none() -> None:
-    c = compile_spec(product(2, later=True))
+@pytest.mark.parametrize("other", [{"later": True}, {"decay": "e"}, {"fade": True}], ids=lambda x: next(iter(x)))
+def test_what_comes_apart_in_no_substeps_or_only_by_a_quotient_has_none(other: dict[str, Any]) -> None:
+    """Corrections of the same state; a triangular system for each column; the state before a decay, which may be zero."""
+    c = compile_spec(product(2, **other))
     assert c.substeps is None and len(c.forward.form.write_leaves()) == 2
+    assert explanation(c)["substeps"] == 1
+
+
+def test_nothing_is_divided_by_what_may_be_zero() -> None:
+    parts = compile_spec(product(2, coefficient=True)).substeps
+    assert parts is not None and [v.name for v in parts.step.variables] == "k v l g q1".split()
+    powers = {x for y in parts.streams.outputs.values() for x in walk(y) if x.op == "pow" and x.attrs[0] < 0}
+    assert powers and all(x.args[0].op == "add" for x in powers)  # of the norms of keys, to which something was added
+
+
+def test_a_state_may_be_called_as_a_stream_is() -> None:
+    c = compile_spec(product(2, state="k"))
+    assert c.substeps is not None and "k" not in [v.name for v in c.substeps.step.variables]
 
 
 @pytest.mark.parametrize("wrong", ["stream", "output", "gradient"])
 def test_the_gate_finds_what_is_wrong(wrong: str) -> None:
-    c = compile_spec(spec("gated_delta_product"))
+    c = compiled("gated_delta_product")
     p = c.substeps
     if wrong == "stream":
         outputs = dict(p.streams.outputs)

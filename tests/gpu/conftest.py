@@ -31,9 +31,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if worker:
-        torch.set_num_threads(
-            1
-        )  # with one for each core in every process, they wait for one another: no test ended in minutes
+        # with one for each core in every process, they wait for one another: no test ended in minutes
+        torch.set_num_threads(1)
     if worker and torch.cuda.device_count() > 1:
         torch.cuda.set_device(int(worker.removeprefix("gw")) % torch.cuda.device_count())
     if not worker:

@@ -187,10 +187,10 @@ def test_parts_of_a_sequence_and_packed_sequences(name):
 
 
 def test_several_corrections_a_step_are_walked_over_one_by_one():
-    names = ("gated_delta_product", "product_of_other_keys")
+    names = ("gated_delta_product", "channel_delta_product", "product_of_other_keys")
     assert_small(interpret(names, [SMALL | {"decay": "extreme", "seed": 1}], parts=FEW), 1e-5)
-    assert_small(interpret(("gated_delta_product",), [], variants=True), 1e-6)
-    assert_small(interpret(("gated_delta_product",), [], groups=True), 1e-5)
+    assert_small(interpret(("channel_delta_product",), [], variants=True), 1e-6)
+    assert_small(interpret(("channel_delta_product",), [], groups=True), 1e-5)
     assert_small(interpret(("three_corrections",), [SMALL | {"dtype": "float16"}]), 4e-3)
 
 
