@@ -39,8 +39,17 @@ def _forward(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], t
             return [*results, *saved.values()], tuple(saved)
         return [*results], None
 
+    def then(found: tuple[list[Any], tuple[str, ...] | None]) -> None:
+        results, kept = found
+        task = Task(call, kept, tuple(x is not None and x.requires_grad for x in tensors), overwrites=True)
+        count = len(call.signature.outputs)
+        cotangents = [*map(torch.empty_like, results[:count]), *[None] * len(call.signature.states)]
+        task.gradients((*tensors, *results[_results(call) :], *cotangents))
+
     owner = (id(call.backend), "forward", call.needs_backward, call.packed is None)
-    return replayed(call.replays, "forward", _with_starts(call, tensors), run, owner)
+    return replayed(
+        call.replays, "forward", _with_starts(call, tensors), run, owner, then if call.needs_backward else None
+    )
 
 
 def _results(call: Call) -> int:

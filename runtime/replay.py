@@ -31,20 +31,26 @@ ALIGNED = 512  # bytes, as torch's allocator has it
 
 
 def replayed(
-    known: dict[Any, Any] | None, key: Any, tensors: Flat, run: Pass, owner: Any = None
+    known: dict[Any, Any] | None,
+    key: Any,
+    tensors: Flat,
+    run: Pass,
+    owner: Any = None,
+    then: Callable[[Any], Any] | None = None,
 ) -> tuple[list[Tensor | None], Any]:
     """run(tensors), or a replay of it.
 
     `known` has what was seen of such calls; None where nothing is to be replayed. `key` has all that `run` depends on beside
     tensors and `known`, and the layouts of tensors. The first tensor isn't None. `owner` tells passes apart that launch other
-    kernels, so that these are compiled side by side ahead of the first run; None where they aren't.
+    kernels, so that these are compiled side by side ahead of the first run; None where they aren't. What then(results and rest)
+    launches, a pass that follows, is compiled behind them.
     """
     if known is None or not ON or watching.instead is not None or hooked() or _seen_from_outside():
         return run(tensors)
     device = tensors[0].device  # type: ignore[union-attr]
     if device.type == "cuda" and torch._C._cuda_getDevice() != device.index:
         with torch.cuda.device(device):
-            return replayed(known, key, tensors, run, owner)
+            return replayed(known, key, tensors, run, owner, then)
     found = known.get(key, 0)
     if type(found) is Recorded:
         results = found.replay(tensors)
@@ -57,7 +63,7 @@ def replayed(
         known.clear()
     known[key] = found + 1
     if owner is not None:
-        compile_first(owner, tensors, run)
+        compile_first(owner, tensors, run, then)
     return run(tensors)
 
 

@@ -140,7 +140,7 @@ class Watch(TorchDispatchMode):
         watching.note = watching.act = None
         super().__exit__(*why)
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatched(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
         found = function(*args, **options)
         if not self.refused:
@@ -222,6 +222,10 @@ class Watch(TorchDispatchMode):
             if set(memory[len(given) :]) & set(memory[: len(given)]) or len(set(memory[len(given) :])) < len(made):
                 raise Unknown
             self.steps.append(Operation(function, own, words, tuple(self._made(x) for x in made)))
+
+
+# Set here, as torch wraps what a class is made with in what loads its compiler when it is called, which takes seconds.
+Watch.__torch_dispatch__ = Watch.dispatched
 
 
 def _share(x: Tensor, made: Sequence[Tensor]) -> bool:
