@@ -16,7 +16,7 @@ from torch import Tensor
 from .launch import compiled_for
 from .watch import watching
 
-THREADS = min(16, os.cpu_count() or 1)
+THREADS = min(32, 2 * (os.cpu_count() or 1))
 
 _seen: set[Any] = set()
 _under_way: dict[Any, Future[None]] = {}  # what is being compiled, for whoever needs it as well

@@ -13,7 +13,7 @@ import typer
 from typer import Typer
 from typer.testing import CliRunner
 
-from benchmarks import gpu, host, kernels, pairs, peers, report, timing
+from benchmarks import first_calls, gpu, host, kernels, pairs, peers, report, timing
 from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
@@ -360,6 +360,17 @@ def test_the_hosts_time_is_measured_with_and_without_replays(tmp_path):
     (row,) = json.loads((tmp_path / "host.json").read_text())["rows"]
     assert min(x for x in row.values() if not isinstance(x, str)) > 0
     assert replay.ON
+
+
+def test_first_calls_are_measured_in_processes_of_their_own(tmp_path):
+    app = Typer()
+    app.command()(first_calls.main)
+    words = ["--device", "cpu", "--ops", "lightning_attention", "--shapes", "1x24x2x16"]
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "first.json")])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads((tmp_path / "first.json").read_text())["rows"]
+    assert row.keys() == {"op", "shape", "forward", "forward_backward", "second"}
+    assert min(row[n] for n in ("forward", "forward_backward", "second")) >= 0
 
 
 def test_candidates_of_a_configuration_are_read_or_refused() -> None:
