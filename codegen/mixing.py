@@ -54,21 +54,37 @@ class Mixing:
         self.positions = tuple(table)
         self.streams = tuple(stream(x) for x in table.values())
         self.direction = group[0].direction
+        self.reached = reached(self.positions, len(group))
 
     def _attrs(self, to: StateForm, of: StateForm) -> tuple[Any, ...]:
         return (self.positions, len(self.order), self.order.index(to.name), self.order.index(of.name))
 
     def mask(self, to: StateForm, of: StateForm, late: bool) -> Node:
-        return make("mix_mask", self.streams, (*self._attrs(to, of), late, self.direction), (ROW, COL))
+        return self._weight("mix_mask", to, of, (late,), (ROW, COL))
 
     def incoming(self, to: StateForm, of: StateForm, late: bool) -> Node:
-        return make("mix_in", self.streams, (*self._attrs(to, of), late, self.direction), (ROW,))
+        return self._weight("mix_in", to, of, (late,), (ROW,))
 
     def outgoing(self, to: StateForm, of: StateForm) -> Node:
-        return make("mix_out", self.streams, (*self._attrs(to, of), self.direction), (ROW,))
+        return self._weight("mix_out", to, of, (), (ROW,))
 
     def all(self, to: StateForm, of: StateForm) -> Node:
-        return make("mix_all", self.streams, (*self._attrs(to, of), self.direction), ())
+        return self._weight("mix_all", to, of, (), ())
+
+    def _weight(self, op: str, to: StateForm, of: StateForm, late: tuple[bool, ...], axes: tuple[str, ...]) -> Node:
+        """A weight; zero where nothing of a state ever gets into the other."""
+        places = self.order.index(to.name), self.order.index(of.name)
+        if places not in self.reached:
+            return ZERO
+        return make(op, self.streams, (*self._attrs(to, of), *late, self.direction), axes)
+
+
+def reached(positions: tuple[tuple[int, int], ...], n: int) -> set[tuple[int, int]]:
+    """(to, of) for each state `of` that gets into another, `to`, in some steps, or in none."""
+    found = {(k, k) for k in range(n)}
+    while more := {(to, of) for to, way in positions for by, of in found if by == way} - found:
+        found |= more
+    return found
 
 
 # --- exact meaning, for gates -----------------------------------------------------------------------------------------

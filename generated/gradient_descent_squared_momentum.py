@@ -62,39 +62,34 @@ family: chunk-parallel
 # The only sweep goes from the first chunk to the last.
 #     T_1 = (X X^T) . M_{W,V} - ((X X^T) . M_{W,W}) diag(eta)
 #     error = (I - T_1)^-1 (diag(g_{W,V}) X V_0^T + diag(g_{W,W}) X W_0^T - Y)
-#     H_1 = diag(f_{V,V}) Z V_0^T + diag(f_{V,W}) Z W_0^T + ((Z X^T) . N_{V,V}) error - ((Z X^T) . N_{V,W}) diag(eta)
-#         error   (row t: V_t z_t)
+#     H_1 = diag(f_{V,V}) Z V_0^T + ((Z X^T) . N_{V,V}) error   (row t: V_t z_t)
 #     H_2 = diag(g_{W,W}) Z W_0^T + diag(g_{W,V}) Z V_0^T + ((Z X^T) . M_{W,V}) error - ((Z X^T) . M_{W,W}) diag(eta)
 #         error   (row t: W_{t-1} z_t)
-#     V_C = f_{C,V,W} W_0 + f_{C,V,V} V_0 + error^T diag(b_{V,V}) X - error^T diag(eta . b_{V,W}) X
+#     V_C = f_{C,V,V} V_0 + error^T diag(b_{V,V}) X
 #     W_C = f_{C,W,V} V_0 + f_{C,W,W} W_0 + error^T diag(b_{W,V}) X - error^T diag(eta . b_{W,W}) X
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     H_3 = diag(g_{V,W}) Z W_0^T + diag(g_{V,V}) Z V_0^T + ((Z X^T) . M_{V,V}) error - ((Z X^T) . M_{V,W}) diag(eta)
-#         error   (row t: V_{t-1} z_t)
+#     H_3 = diag(g_{V,V}) Z V_0^T + ((Z X^T) . M_{V,V}) error   (row t: V_{t-1} z_t)
 # Sweep 2 goes from the last chunk to the first.
 #     T_2 = (X X^T) . L_{dV,dW} - diag(eta) ((X X^T) . L_{dW,dW})
-#     P = (I - T_2)^-1 (diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + diag(eta) ((X Z^T) . L_{dW,dV}) diag(mu
-#         . eta) dO + ((X Z^T) . L_{dV,dW}) diag(keep) dO - diag(eta . c_{dW,dV}) X dV_C^T - diag(eta . c_{dW,dW}) X
-#         dW_C^T - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO - diag(eta) ((X Z^T) . L_{dW,dW}) diag(keep) dO - diag(eta
-#         . ((X . Z) 1)) dO)
+#     P = (I - T_2)^-1 (diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep) dO -
+#         diag(eta . c_{dW,dW}) X dW_C^T - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO - diag(eta) ((X Z^T) . L_{dW,dW})
+#         diag(keep) dO - diag(eta . ((X . Z) 1)) dO)
 #     H_4 = diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep) dO + ((X X^T) .
 #         L_{dV,dW}) P - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO   (row t: dV_t^+ x_t)
-#     H_5 = diag(c_{dW,dV}) X dV_C^T + diag(c_{dW,dW}) X dW_C^T + ((X Z^T) . L_{dW,dW}) diag(keep) dO + ((X X^T) .
-#         L_{dW,dW}) P - ((X Z^T) . L_{dW,dV}) diag(mu . eta) dO   (row t: dW_t^+ x_t)
+#     H_5 = diag(c_{dW,dW}) X dW_C^T + ((X Z^T) . L_{dW,dW}) diag(keep) dO + ((X X^T) . L_{dW,dW}) P   (row t: dW_t^+
+#         x_t)
 #     dV_0 = w_{1,dV,dW} dW_C + w_{1,dV,dV} dV_C + dO^T diag(keep . r_{dV,dW}) Z + P^T diag(r_{dV,dW}) X - dO^T
 #         diag(mu . eta . r_{dV,dV}) Z
-#     dW_0 = w_{1,dW,dW} dW_C + w_{1,dW,dV} dV_C + dO^T diag(keep . r_{dW,dW}) Z + P^T diag(r_{dW,dW}) X - dO^T
-#         diag(mu . eta . r_{dW,dV}) Z
+#     dW_0 = w_{1,dW,dW} dW_C + dO^T diag(keep . r_{dW,dW}) Z + P^T diag(r_{dW,dW}) X
 # Sweep 3 goes from the last chunk to the first.
 #     H_6 = diag(c_{dV,dV}) error dV_C + diag(c_{dV,dW}) error dW_C + ((error dO^T) . L_{dV,dW}) diag(keep) Z +
 #         ((error P^T) . L_{dV,dW}) X - ((error dO^T) . L_{dV,dV}) diag(mu . eta) Z   (row t: dV_t^+^T error_t)
-#     H_7 = diag(c_{dW,dV}) error dV_C + diag(c_{dW,dW}) error dW_C + ((error dO^T) . L_{dW,dW}) diag(keep) Z +
-#         ((error P^T) . L_{dW,dW}) X - ((error dO^T) . L_{dW,dV}) diag(mu . eta) Z   (row t: dW_t^+^T error_t)
+#     H_7 = diag(c_{dW,dW}) error dW_C + ((error dO^T) . L_{dW,dW}) diag(keep) Z + ((error P^T) . L_{dW,dW}) X   (row
+#         t: dW_t^+^T error_t)
 # Sweep 4 goes from the first chunk to the last.
-#     H_8 = diag(f_{V,V}) dO V_0 + diag(f_{V,W}) dO W_0 + ((dO error^T) . N_{V,V}) X - ((dO error^T) . N_{V,W})
-#         diag(eta) X   (row t: V_t^T do_t)
+#     H_8 = diag(f_{V,V}) dO V_0 + ((dO error^T) . N_{V,V}) X   (row t: V_t^T do_t)
 #     H_9 = diag(g_{W,W}) P W_0 + diag(g_{W,V}) P V_0 + ((P error^T) . M_{W,V}) X - ((P error^T) . M_{W,W}) diag(eta)
 #         X   (row t: W_{t-1}^T p_t)
 #     H_{10} = diag(g_{W,W}) dO W_0 + diag(g_{W,V}) dO V_0 + ((dO error^T) . M_{W,V}) X - ((dO error^T) . M_{W,W})
@@ -155,7 +150,7 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, de
         valid,
     )
     a1 = mix_1.all(0, 0)
-    a2 = mix_1.outgoing(0, 1)
+    a2 = mix_1.outgoing(0, 0)
     a3 = x4 @ x4.mT
     a4 = mix_1.mask(1, 0, False)
     a5 = mix_1.mask(1, 1, False)
@@ -163,18 +158,14 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, de
     a7 = triangular_inverse((a3 * a4 + a5 * a6), 1)
     a8 = mix_1.incoming(1, 1, False)
     a9 = mix_1.incoming(1, 0, False)
-    a10 = mix_1.all(0, 1)
-    a11 = mix_1.outgoing(0, 0)
-    a12 = mix_1.outgoing(1, 0)
-    a13 = mix_1.outgoing(1, 1)
-    a14 = mix_1.all(1, 0)
-    a15 = mix_1.all(1, 1)
-    a16 = mix_1.incoming(0, 0, True)
-    a17 = x7 @ x4.mT
-    a18 = mix_1.mask(0, 0, True)
-    a19 = x7 @ x5.mT
-    a20 = mix_1.mask(0, 1, True)
-    a21 = mix_1.incoming(0, 1, True)
+    a10 = mix_1.outgoing(1, 0)
+    a11 = mix_1.outgoing(1, 1)
+    a12 = mix_1.all(1, 0)
+    a13 = mix_1.all(1, 1)
+    a14 = mix_1.incoming(0, 0, True)
+    a15 = x7 @ x4.mT
+    a16 = mix_1.mask(0, 0, True)
+    a17 = x7 @ x5.mT
     V_now = V_0
     V_in = []
     W_now = W_0
@@ -188,27 +179,24 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, de
         b1 = (x4[:, :, n]) @ V_now.mT
         b2 = x6[:, :, n] + b0 * (a8[:, :, n])[..., :, None] + b1 * (a9[:, :, n])[..., :, None]
         b3 = (a7[:, :, n]) @ b2
-        b4 = ((a2[:, :, n])[..., :, None] * b3).mT @ (x5[:, :, n])
-        b5 = ((a11[:, :, n])[..., :, None] * b3).mT @ (x4[:, :, n])
-        b6 = V_now * (a1[:, :, n])[..., None, None] + b4 + (a10[:, :, n])[..., None, None] * W_now + b5
-        b7 = ((a12[:, :, n])[..., :, None] * b3).mT @ (x4[:, :, n])
-        b8 = ((a13[:, :, n])[..., :, None] * b3).mT @ (x5[:, :, n])
-        b9 = b7 + b8 + V_now * (a14[:, :, n])[..., None, None] + (a15[:, :, n])[..., None, None] * W_now
+        b4 = ((a2[:, :, n])[..., :, None] * b3).mT @ (x4[:, :, n])
+        b5 = ((a10[:, :, n])[..., :, None] * b3).mT @ (x4[:, :, n])
+        b6 = ((a11[:, :, n])[..., :, None] * b3).mT @ (x5[:, :, n])
+        b7 = b5 + b6 + V_now * (a12[:, :, n])[..., None, None] + (a13[:, :, n])[..., None, None] * W_now
         b3_all.append(b3)
-        V_now, W_now = b6, b9
+        V_now, W_now = (V_now * (a1[:, :, n])[..., None, None] + b4), b7
     V_in = torch.stack(V_in, 2)
     W_in = torch.stack(W_in, 2)
     b3 = torch.stack(b3_all, 2)
     c0 = x7 @ V_in.mT
-    c1 = (a17 * a18) @ b3
-    c2 = (a19 * a20) @ b3
-    c3 = x7 @ W_in.mT
-    c4 = (a17 * a4) @ b3
-    c5 = (a5 * a19) @ b3
+    c1 = (a15 * a16) @ b3
+    c2 = (a15 * a4) @ b3
+    c3 = (a5 * a17) @ b3
+    c4 = x7 @ W_in.mT
     return (
         from_chunks(b3, lead, 1),
-        from_chunks((c0 * a16[..., :, None] + c1 + c2 + a21[..., :, None] * c3), lead, 1),
-        from_chunks((c4 + c0 * a9[..., :, None] + c5 + a8[..., :, None] * c3), lead, 1),
+        from_chunks((c0 * a14[..., :, None] + c1), lead, 1),
+        from_chunks((c2 + c0 * a9[..., :, None] + c3 + a8[..., :, None] * c4), lead, 1),
         V_now,
         W_now,
     )
@@ -285,25 +273,18 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, d
         valid,
     )
     a1 = mix_1.all(0, 0)
-    a2 = mix_1.all(0, 1)
-    a3 = mix_1.outgoing(0, 0)
-    a4 = (a3[..., :, None] * x4).mT @ x5
-    a5 = mix_1.outgoing(0, 1)
-    a6 = (a5[..., :, None] * x4).mT @ x6
-    a7 = mix_1.all(1, 0)
-    a8 = mix_1.all(1, 1)
-    a9 = mix_1.outgoing(1, 1)
-    a10 = (a9[..., :, None] * x4).mT @ x6
-    a11 = mix_1.outgoing(1, 0)
-    a12 = (a11[..., :, None] * x4).mT @ x5
-    a13 = mix_1.mask(0, 1, False)
-    a14 = x7 @ x6.mT
-    a15 = (a13 * a14) @ x4
-    a16 = x7 @ x5.mT
-    a17 = mix_1.mask(0, 0, False)
-    a18 = (a16 * a17) @ x4
-    a19 = mix_1.incoming(0, 0, False)
-    a20 = mix_1.incoming(0, 1, False)
+    a2 = mix_1.outgoing(0, 0)
+    a3 = (a2[..., :, None] * x4).mT @ x5
+    a4 = mix_1.all(1, 0)
+    a5 = mix_1.all(1, 1)
+    a6 = mix_1.outgoing(1, 1)
+    a7 = (a6[..., :, None] * x4).mT @ x6
+    a8 = mix_1.outgoing(1, 0)
+    a9 = (a8[..., :, None] * x4).mT @ x5
+    a10 = x7 @ x5.mT
+    a11 = mix_1.mask(0, 0, False)
+    a12 = (a10 * a11) @ x4
+    a13 = mix_1.incoming(0, 0, False)
     V_now = V_0
     V_in = []
     W_now = W_0
@@ -312,20 +293,12 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, d
     for n in range(count):
         V_in.append(V_now)
         W_in.append(W_now)
-        b0 = V_now * (a1[:, :, n])[..., None, None] + (a2[:, :, n])[..., None, None] * W_now + a4[:, :, n] + a6[:, :, n]
-        b1 = (
-            V_now * (a7[:, :, n])[..., None, None]
-            + (a8[:, :, n])[..., None, None] * W_now
-            + a10[:, :, n]
-            + a12[:, :, n]
-        )
-        V_now, W_now = b0, b1
+        b0 = V_now * (a4[:, :, n])[..., None, None] + (a5[:, :, n])[..., None, None] * W_now + a7[:, :, n] + a9[:, :, n]
+        V_now, W_now = (V_now * (a1[:, :, n])[..., None, None] + a3[:, :, n]), b0
     V_in = torch.stack(V_in, 2)
     W_in = torch.stack(W_in, 2)
     c0 = x7 @ V_in.mT
-    c1 = x7 @ W_in.mT
-    c2 = a15 + a18 + a19[..., :, None] * c0 + a20[..., :, None] * c1
-    return from_chunks(c2, lead, 1), V_in, W_in, V_now, W_now
+    return from_chunks((a12 + a13[..., :, None] * c0), lead, 1), V_in, W_in, V_now, W_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size, dtype, device, size_n, size_m):
@@ -353,95 +326,69 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size
     a1 = mix_1.all(0, 1)
     a2 = mix_1.outgoing(0, 1)
     a3 = mix_1.mask(1, 1, False)
-    a4 = x5 @ x4.mT
-    a5 = x4 @ x4.mT
-    a6 = mix_1.mask(0, 1, False)
-    a7 = triangular_inverse((a3 * a4 + a5 * a6), -1)
-    a8 = x5 @ x7.mT
-    a9 = (a3 * a8) @ x6
-    a10 = mix_1.incoming(0, 0, False)
-    a11 = mix_1.incoming(0, 1, False)
-    a12 = mix_1.incoming(1, 0, False)
-    a13 = x4 @ x9.mT
-    a14 = mix_1.mask(0, 0, False)
-    a15 = (a13 * a14) @ x6
-    a16 = mix_1.mask(1, 0, False)
-    a17 = x5 @ x9.mT
-    a18 = (a16 * a17) @ x6
-    a19 = mix_1.incoming(1, 1, False)
-    a20 = x4 @ x7.mT
-    a21 = (a20 * a6) @ x6
-    a22 = mix_1.outgoing(0, 0)
-    a23 = x6.mT @ (a22[..., :, None] * x9)
-    a24 = mix_1.all(0, 0)
-    a25 = x6.mT @ (a2[..., :, None] * x7)
-    a26 = mix_1.outgoing(1, 1)
-    a27 = x6.mT @ (a26[..., :, None] * x7)
-    a28 = mix_1.all(1, 0)
-    a29 = mix_1.all(1, 1)
-    a30 = mix_1.outgoing(1, 0)
-    a31 = x6.mT @ (a30[..., :, None] * x9)
-    a32 = (a20 * a3) @ x6
-    a33 = (a13 * a16) @ x6
+    a4 = x6 @ x5.mT
+    a5 = (a3 * a4) @ x4
+    a6 = mix_1.incoming(0, 0, False)
+    a7 = mix_1.incoming(0, 1, False)
+    a8 = x7 @ x9.mT
+    a9 = mix_1.mask(0, 0, False)
+    a10 = (a8 * a9) @ x4
+    a11 = mix_1.incoming(1, 1, False)
+    a12 = x7 @ x5.mT
+    a13 = mix_1.mask(0, 1, False)
+    a14 = (a12 * a13) @ x4
+    a15 = x6 @ x7.mT
+    a16 = x7 @ x7.mT
+    a17 = triangular_inverse((a3 * a15 + a16 * a13), -1)
+    a18 = mix_1.outgoing(0, 0)
+    a19 = x4.mT @ (a18[..., :, None] * x9)
+    a20 = mix_1.all(0, 0)
+    a21 = x4.mT @ (a2[..., :, None] * x5)
+    a22 = mix_1.outgoing(1, 1)
+    a23 = x4.mT @ (a22[..., :, None] * x5)
+    a24 = mix_1.all(1, 1)
+    a25 = (a12 * a3) @ x4
     dV_now = dV_0
     dV_in = []
     dW_now = dW_0
     dW_in = []
-    b7_all = []
+    b6_all = []
     count = x1_kept.shape[2]
     for n in range(count - 1, -1, -1):
         dV_in.append(dV_now)
         dW_in.append(dW_now)
-        b0 = (x4[:, :, n]) @ dV_now.mT
-        b1 = (a10[:, :, n])[..., :, None] * b0
-        b2 = (x4[:, :, n]) @ dW_now.mT
-        b3 = b2 * (a11[:, :, n])[..., :, None]
-        b4 = (x5[:, :, n]) @ dV_now.mT
-        b5 = (x5[:, :, n]) @ dW_now.mT
-        b6 = (
-            a9[:, :, n]
-            + b1
-            + b3
-            + (a12[:, :, n])[..., :, None] * b4
-            + x8[:, :, n]
-            + a15[:, :, n]
-            + a18[:, :, n]
-            + b5 * (a19[:, :, n])[..., :, None]
+        b0 = (x7[:, :, n]) @ dV_now.mT
+        b1 = (a6[:, :, n])[..., :, None] * b0
+        b2 = (x7[:, :, n]) @ dW_now.mT
+        b3 = b2 * (a7[:, :, n])[..., :, None]
+        b4 = (x6[:, :, n]) @ dW_now.mT
+        b5 = a5[:, :, n] + b1 + b3 + x8[:, :, n] + a10[:, :, n] + b4 * (a11[:, :, n])[..., :, None] + a14[:, :, n]
+        b6 = (a17[:, :, n]) @ b5
+        b7 = ((a2[:, :, n])[..., :, None] * b6).mT @ (x7[:, :, n])
+        b8 = (
+            dW_now * (a1[:, :, n])[..., None, None]
+            + b7
+            + a19[:, :, n]
+            + (a20[:, :, n])[..., None, None] * dV_now
             + a21[:, :, n]
         )
-        b7 = (a7[:, :, n]) @ b6
-        b8 = ((a2[:, :, n])[..., :, None] * b7).mT @ (x4[:, :, n])
-        b9 = (
-            dW_now * (a1[:, :, n])[..., None, None]
-            + b8
-            + a23[:, :, n]
-            + (a24[:, :, n])[..., None, None] * dV_now
-            + a25[:, :, n]
-        )
-        b10 = ((a26[:, :, n])[..., :, None] * b7).mT @ (x4[:, :, n])
-        b11 = (
-            a27[:, :, n]
-            + (a28[:, :, n])[..., None, None] * dV_now
-            + dW_now * (a29[:, :, n])[..., None, None]
-            + a31[:, :, n]
-            + b10
-        )
-        b7_all.append(b7)
-        dV_now, dW_now = b9, b11
+        b9 = ((a22[:, :, n])[..., :, None] * b6).mT @ (x7[:, :, n])
+        b10 = a23[:, :, n] + b9 + dW_now * (a24[:, :, n])[..., None, None]
+        b6_all.append(b6)
+        dV_now, dW_now = b8, b10
     dV_in = torch.stack(dV_in[::-1], 2)
     dW_in = torch.stack(dW_in[::-1], 2)
-    b7 = torch.stack(b7_all[::-1], 2)
-    c0 = (a5 * a6) @ b7
-    c1 = x4 @ dV_in.mT
-    c2 = a10[..., :, None] * c1
-    c3 = x4 @ dW_in.mT
-    c4 = c3 * a11[..., :, None]
-    c5 = (a5 * a3) @ b7
-    c6 = c5 + a32 + c1 * a12[..., :, None] + a33 + c3 * a19[..., :, None]
+    b6 = torch.stack(b6_all[::-1], 2)
+    c0 = x7 @ dV_in.mT
+    c1 = a6[..., :, None] * c0
+    c2 = x7 @ dW_in.mT
+    c3 = c2 * a7[..., :, None]
+    c4 = (a16 * a13) @ b6
+    c5 = (a16 * a3) @ b6
     return (
-        from_chunks(b7, lead, 1),
-        from_chunks((c0 + c2 + c4 + a15 + a21), lead, 1),
-        from_chunks(c6, lead, 1),
+        from_chunks(b6, lead, 1),
+        from_chunks((c1 + c3 + a10 + c4 + a14), lead, 1),
+        from_chunks((a25 + c5 + c2 * a11[..., :, None]), lead, 1),
         dV_in,
         dW_in,
         dV_now,
@@ -480,27 +427,21 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size
     a7 = (a5[..., :, None] * x7).mT @ x8
     a8 = mix_1.outgoing(1, 1)
     a9 = x5.mT @ (a8[..., :, None] * x6)
-    a10 = mix_1.all(1, 0)
-    a11 = (a8[..., :, None] * x7).mT @ x8
-    a12 = mix_1.all(1, 1)
-    a13 = mix_1.outgoing(1, 0)
-    a14 = x5.mT @ (a13[..., :, None] * x4)
-    a15 = mix_1.incoming(0, 1, False)
-    a16 = mix_1.incoming(0, 0, False)
-    a17 = x9 @ x7.mT
-    a18 = mix_1.mask(0, 1, False)
-    a19 = (a17 * a18) @ x8
-    a20 = mix_1.mask(0, 0, False)
-    a21 = x9 @ x5.mT
-    a22 = (a20 * a21) @ x4
-    a23 = (a21 * a18) @ x6
-    a24 = mix_1.mask(1, 0, False)
-    a25 = (a24 * a21) @ x4
-    a26 = mix_1.mask(1, 1, False)
-    a27 = (a26 * a21) @ x6
-    a28 = mix_1.incoming(1, 0, False)
-    a29 = (a17 * a26) @ x8
-    a30 = mix_1.incoming(1, 1, False)
+    a10 = (a8[..., :, None] * x7).mT @ x8
+    a11 = mix_1.all(1, 1)
+    a12 = mix_1.incoming(0, 1, False)
+    a13 = mix_1.incoming(0, 0, False)
+    a14 = x9 @ x7.mT
+    a15 = mix_1.mask(0, 1, False)
+    a16 = (a14 * a15) @ x8
+    a17 = mix_1.mask(0, 0, False)
+    a18 = x9 @ x5.mT
+    a19 = (a17 * a18) @ x4
+    a20 = (a18 * a15) @ x6
+    a21 = mix_1.mask(1, 1, False)
+    a22 = (a21 * a18) @ x6
+    a23 = (a14 * a21) @ x8
+    a24 = mix_1.incoming(1, 1, False)
     dV_now = dV_0
     dV_in = []
     dW_now = dW_0
@@ -516,21 +457,14 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size
             + a6[:, :, n]
             + a7[:, :, n]
         )
-        b1 = (
-            a9[:, :, n]
-            + (a10[:, :, n])[..., None, None] * dV_now
-            + a11[:, :, n]
-            + dW_now * (a12[:, :, n])[..., None, None]
-            + a14[:, :, n]
-        )
+        b1 = a9[:, :, n] + a10[:, :, n] + dW_now * (a11[:, :, n])[..., None, None]
         dV_now, dW_now = b0, b1
     dV_in = torch.stack(dV_in[::-1], 2)
     dW_in = torch.stack(dW_in[::-1], 2)
     c0 = x9 @ dW_in
     c1 = x9 @ dV_in
-    c2 = c0 * a15[..., :, None] + c1 * a16[..., :, None] + a19 + a22 + a23
-    c3 = a25 + a27 + c1 * a28[..., :, None] + a29 + c0 * a30[..., :, None]
-    return from_chunks(c2, lead, 1), from_chunks(c3, lead, 1), dV_now, dW_now
+    c2 = c0 * a12[..., :, None] + c1 * a13[..., :, None] + a16 + a19 + a20
+    return from_chunks(c2, lead, 1), from_chunks((a22 + a23 + c0 * a24[..., :, None]), lead, 1), dV_now, dW_now
 
 
 def _backward_unroll_4(
@@ -557,8 +491,8 @@ def _backward_unroll_4(
 ):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
+    x2 = to_chunks(s2, lead, size, 0)
+    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
     x4 = to_chunks(s4, lead, size, 1)
     x5 = to_chunks(s5, lead, size, 1)
     x6 = to_chunks(s6, lead, size, 1)
@@ -570,191 +504,120 @@ def _backward_unroll_4(
     mix_1 = Mix(
         (
             ((0, 0), x1_kept),
-            ((1, 1), x2_kept),
-            ((1, 0), x3),
-        ),
-        2,
-        1,
-        valid,
-    )
-    a1 = mix_1.incoming(0, 1, False)
-    mix_2 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((0, 1), x3),
-            ((1, 1), x2_kept),
+            ((0, 1), x2),
+            ((1, 1), x3_kept),
         ),
         2,
         -1,
         valid,
     )
-    a3 = mix_2.mask(1, 1, False)
-    a4 = x5 @ W_edges
-    a5 = (x4 * a4).sum(-1)
-    a6 = torch.einsum("...ab,...b->...a", a3, a5)
-    a7 = mix_1.mask(0, 0, False)
-    a8 = x7 @ x6.mT
-    a9 = x8 @ x4.mT
-    a10 = a7 @ (a8 * a9).mT
-    a11 = mix_2.mask(1, 0, False)
-    a12 = (a10 * a11).sum(-1)
-    a13 = mix_1.mask(0, 1, False)
-    a14 = x10 @ x9.mT
-    a15 = a13 @ (a14 * a8).mT
-    a16 = (a3 * a15).sum(-1)
-    a17 = x10 @ x4.mT
-    a18 = a7 @ (a17 * a8).mT
-    a19 = (a3 * a18).sum(-1)
-    a20 = mix_1.incoming(0, 0, False)
-    a21 = x5 @ V_edges
-    a22 = (x4 * a21).sum(-1)
-    a23 = torch.einsum("...ab,...b->...a", a3, a22)
-    a24 = (dV_edges * W_edges).sum(-2)
-    a25 = (a24).sum(-1)
-    a26 = mix_2.incoming(1, 0, False)
-    a27 = x6 @ dV_edges
-    a28 = (x9 * a27).sum(-1)
-    a29 = torch.einsum("...b,...ab->...a", a28, a13)
-    a30 = mix_2.incoming(1, 1, False)
-    a31 = x6 @ dW_edges
-    a32 = (a31 * x9).sum(-1)
-    a33 = torch.einsum("...ab,...b->...a", a13, a32)
-    a34 = x7 @ W_edges
-    a35 = (x8 * a34).sum(-1)
-    a36 = torch.einsum("...ab,...b->...a", a11, a35)
-    a37 = (a34 * x10).sum(-1)
-    a38 = torch.einsum("...b,...ab->...a", a37, a3)
-    a39 = x7 @ V_edges
-    a40 = (a39 * x10).sum(-1)
-    a41 = torch.einsum("...ab,...b->...a", a3, a40)
+    a1 = mix_1.mask(1, 1, False)
+    mix_2 = Mix(
+        (
+            ((0, 0), x1_kept),
+            ((1, 1), x3_kept),
+            ((1, 0), x2),
+        ),
+        2,
+        1,
+        valid,
+    )
+    a3 = mix_2.mask(0, 0, False)
+    a4 = x5 @ x4.mT
+    a5 = x7 @ x6.mT
+    a6 = a3 @ (a4 * a5).mT
+    a7 = (a1 * a6).sum(-1)
+    a8 = mix_2.incoming(0, 0, False)
+    a9 = x8 @ V_edges
+    a10 = (x4 * a9).sum(-1)
+    a11 = torch.einsum("...ab,...b->...a", a1, a10)
+    a12 = x7 @ V_edges
+    a13 = (a12 * x5).sum(-1)
+    a14 = torch.einsum("...ab,...b->...a", a1, a13)
+    a15 = x8 @ x6.mT
+    a16 = x4 @ x4.mT
+    a17 = a3 @ (a15 * a16).mT
+    a18 = (a1 * a17).sum(-1)
+    a19 = mix_1.incoming(1, 1, False)
+    a20 = (V_edges * dW_edges).sum(-2)
+    a21 = (a20).sum(-1)
+    a22 = x6 @ dW_edges
+    a23 = (a22 * x4).sum(-1)
+    a24 = torch.einsum("...ab,...b->...a", a3, a23)
+    a25 = a7 + a8 * a11 + a8 * a14 + a18 + a8 * a19 * a21[..., None] + a19 * a24
+    a26 = mix_1.mask(0, 0, False)
+    a27 = (a12 * x9).sum(-1)
+    a28 = torch.einsum("...ab,...b->...a", a26, a27)
+    a29 = mix_1.mask(0, 1, False)
+    a30 = (a29 * a17).sum(-1)
+    a31 = torch.einsum("...ab,...b->...a", a29, a13)
+    a32 = mix_1.incoming(0, 1, False)
+    a33 = (a29 * a6).sum(-1)
+    a34 = torch.einsum("...ab,...b->...a", a29, a10)
+    a35 = mix_1.incoming(0, 0, False)
+    a36 = x6 @ dV_edges
+    a37 = (x4 * a36).sum(-1)
+    a38 = torch.einsum("...ab,...b->...a", a3, a37)
+    a39 = x9 @ x4.mT
+    a40 = a3 @ (a5 * a39).mT
+    a41 = (a40 * a26).sum(-1)
     a42 = (V_edges * dV_edges).sum(-2)
     a43 = (a42).sum(-1)
-    a44 = (x4 * a27).sum(-1)
-    a45 = torch.einsum("...ab,...b->...a", a7, a44)
-    a46 = x5 @ x6.mT
-    a47 = x4 @ x4.mT
-    a48 = a7 @ (a46 * a47).mT
-    a49 = (a3 * a48).sum(-1)
-    a50 = x4 @ x9.mT
-    a51 = a13 @ (a46 * a50).mT
-    a52 = (a3 * a51).sum(-1)
-    a53 = (a39 * x8).sum(-1)
-    a54 = torch.einsum("...ab,...b->...a", a11, a53)
-    a55 = x8 @ x9.mT
-    a56 = a13 @ (a55 * a8).mT
-    a57 = (a11 * a56).sum(-1)
-    a58 = (V_edges * dW_edges).sum(-2)
-    a59 = (a58).sum(-1)
-    a60 = (dW_edges * W_edges).sum(-2)
-    a61 = (a60).sum(-1)
-    a62 = (a31 * x4).sum(-1)
-    a63 = torch.einsum("...ab,...b->...a", a7, a62)
-    a64 = (
-        a1 * a6
-        + a12
-        + a16
-        + a19
-        + a20 * a23
-        + a1 * a25[..., None] * a26
-        + a26 * a29
-        + a30 * a33
-        + a1 * a36
-        + a1 * a38
-        + a20 * a41
-        + a20 * a43[..., None] * a26
-        + a45 * a26
-        + a49
+    a44 = (
+        a8 * a28
+        + a30
+        + a8 * a31
+        + a32 * a24
+        + a33
+        + a8 * a34
+        + a35 * a38
+        + a41
+        + a8 * a43[..., None] * a35
+        + a8 * a32 * a21[..., None]
+    )
+    a45 = mix_2.incoming(1, 0, False)
+    a46 = (dW_edges * W_edges).sum(-2)
+    a47 = (a46).sum(-1)
+    a48 = mix_2.incoming(1, 1, False)
+    a49 = mix_2.mask(1, 1, False)
+    a50 = x5 @ x10.mT
+    a51 = a49 @ (a50 * a5).mT
+    a52 = (a51 * a1).sum(-1)
+    a53 = x8 @ W_edges
+    a54 = (x4 * a53).sum(-1)
+    a55 = torch.einsum("...ab,...b->...a", a1, a54)
+    a56 = mix_2.mask(1, 0, False)
+    a57 = a56 @ (a15 * a16).mT
+    a58 = (a57 * a1).sum(-1)
+    a59 = x4 @ x10.mT
+    a60 = a49 @ (a15 * a59).mT
+    a61 = (a60 * a1).sum(-1)
+    a62 = (a22 * x10).sum(-1)
+    a63 = torch.einsum("...b,...ab->...a", a62, a49)
+    a64 = torch.einsum("...b,...ab->...a", a23, a56)
+    a65 = x7 @ W_edges
+    a66 = (a65 * x5).sum(-1)
+    a67 = torch.einsum("...b,...ab->...a", a66, a1)
+    a68 = a56 @ (a4 * a5).mT
+    a69 = (a1 * a68).sum(-1)
+    a70 = (
+        a14 * a45
+        + a19 * a21[..., None] * a45
+        + a47[..., None] * a48 * a19
         + a52
-        + a20 * a54
-        + a57
-        + a20 * a30 * a59[..., None]
-        + a1 * a61[..., None] * a30
-        + a30 * a63
-    )
-    a65 = mix_2.incoming(0, 1, False)
-    a66 = mix_2.mask(0, 0, False)
-    a67 = torch.einsum("...ab,...b->...a", a66, a53)
-    a68 = torch.einsum("...b,...ab->...a", a35, a66)
-    a69 = mix_2.mask(0, 1, False)
-    a70 = (a69 * a48).sum(-1)
-    a71 = torch.einsum("...ab,...b->...a", a69, a40)
-    a72 = (a69 * a51).sum(-1)
-    a73 = mix_2.incoming(0, 0, False)
-    a74 = (a69 * a18).sum(-1)
-    a75 = torch.einsum("...ab,...b->...a", a69, a22)
-    a76 = (a10 * a66).sum(-1)
-    a77 = torch.einsum("...ab,...b->...a", a69, a37)
-    a78 = (a69 * a15).sum(-1)
-    a79 = (a66 * a56).sum(-1)
-    a80 = torch.einsum("...ab,...b->...a", a69, a5)
-    a81 = (
-        a1 * a65 * a61[..., None]
-        + a20 * a67
-        + a1 * a68
-        + a70
-        + a20 * a71
-        + a72
-        + a1 * a73 * a25[..., None]
-        + a65 * a63
-        + a73 * a29
-        + a74
-        + a20 * a75
-        + a73 * a45
-        + a76
-        + a65 * a33
-        + a20 * a43[..., None] * a73
-        + a1 * a77
-        + a78
-        + a79
-        + a20 * a65 * a59[..., None]
-        + a1 * a80
-    )
-    a82 = mix_1.incoming(1, 0, False)
-    a83 = mix_1.incoming(1, 1, False)
-    a84 = mix_1.mask(1, 0, False)
-    a85 = a84 @ (a8 * a9).mT
-    a86 = (a11 * a85).sum(-1)
-    a87 = mix_1.mask(1, 1, False)
-    a88 = a87 @ (a55 * a8).mT
-    a89 = (a11 * a88).sum(-1)
-    a90 = torch.einsum("...b,...ab->...a", a28, a87)
-    a91 = a87 @ (a14 * a8).mT
-    a92 = (a91 * a3).sum(-1)
-    a93 = a84 @ (a46 * a47).mT
-    a94 = (a93 * a3).sum(-1)
-    a95 = a87 @ (a46 * a50).mT
-    a96 = (a95 * a3).sum(-1)
-    a97 = torch.einsum("...b,...ab->...a", a44, a84)
-    a98 = torch.einsum("...b,...ab->...a", a32, a87)
-    a99 = torch.einsum("...b,...ab->...a", a62, a84)
-    a100 = a84 @ (a17 * a8).mT
-    a101 = (a3 * a100).sum(-1)
-    a102 = (
-        a41 * a82
-        + a36 * a83
-        + a30 * a59[..., None] * a82
-        + a54 * a82
-        + a86
-        + a61[..., None] * a83 * a30
-        + a89
-        + a90 * a26
-        + a92
-        + a23 * a82
-        + a6 * a83
-        + a94
-        + a96
-        + a97 * a26
-        + a25[..., None] * a83 * a26
-        + a98 * a30
-        + a99 * a30
-        + a83 * a38
-        + a101
-        + a43[..., None] * a26 * a82
+        + a11 * a45
+        + a55 * a48
+        + a58
+        + a61
+        + a63 * a19
+        + a64 * a19
+        + a48 * a67
+        + a69
     )
     return (
-        from_chunks(a64, lead, 0),
-        from_chunks(a81, lead, 0),
-        from_chunks(a102, lead, 0),
+        from_chunks(a25, lead, 0),
+        from_chunks(a44, lead, 0),
+        from_chunks(a70, lead, 0),
     )
 
 
@@ -780,33 +643,27 @@ def _backward_sweep_5(s1, s2, s3, s4, s5, s6, s7, s8, V_0, W_0, lead, size, dtyp
         valid,
     )
     a1 = mix_1.all(0, 0)
-    a2 = mix_1.all(0, 1)
-    a3 = mix_1.outgoing(0, 0)
-    a4 = (a3[..., :, None] * x4).mT @ x5
-    a5 = mix_1.outgoing(0, 1)
-    a6 = (a5[..., :, None] * x4).mT @ x6
-    a7 = mix_1.all(1, 0)
-    a8 = mix_1.all(1, 1)
-    a9 = mix_1.outgoing(1, 1)
-    a10 = (a9[..., :, None] * x4).mT @ x6
-    a11 = mix_1.outgoing(1, 0)
-    a12 = (a11[..., :, None] * x4).mT @ x5
-    a13 = x7 @ x4.mT
-    a14 = mix_1.mask(0, 0, True)
-    a15 = (a13 * a14) @ x5
-    a16 = mix_1.incoming(0, 0, True)
-    a17 = mix_1.mask(0, 1, True)
-    a18 = (a13 * a17) @ x6
-    a19 = mix_1.incoming(0, 1, True)
-    a20 = x8 @ x4.mT
-    a21 = mix_1.mask(1, 0, False)
-    a22 = (a20 * a21) @ x5
-    a23 = mix_1.incoming(1, 1, False)
-    a24 = mix_1.incoming(1, 0, False)
-    a25 = mix_1.mask(1, 1, False)
-    a26 = (a25 * a20) @ x6
-    a27 = (a13 * a21) @ x5
-    a28 = (a13 * a25) @ x6
+    a2 = mix_1.outgoing(0, 0)
+    a3 = (a2[..., :, None] * x4).mT @ x5
+    a4 = mix_1.all(1, 0)
+    a5 = mix_1.all(1, 1)
+    a6 = mix_1.outgoing(1, 1)
+    a7 = (a6[..., :, None] * x4).mT @ x6
+    a8 = mix_1.outgoing(1, 0)
+    a9 = (a8[..., :, None] * x4).mT @ x5
+    a10 = x7 @ x4.mT
+    a11 = mix_1.mask(0, 0, True)
+    a12 = (a10 * a11) @ x5
+    a13 = mix_1.incoming(0, 0, True)
+    a14 = x8 @ x4.mT
+    a15 = mix_1.mask(1, 0, False)
+    a16 = (a14 * a15) @ x5
+    a17 = mix_1.incoming(1, 1, False)
+    a18 = mix_1.incoming(1, 0, False)
+    a19 = mix_1.mask(1, 1, False)
+    a20 = (a19 * a14) @ x6
+    a21 = (a10 * a15) @ x5
+    a22 = (a10 * a19) @ x6
     V_now = V_0
     V_in = []
     W_now = W_0
@@ -815,24 +672,23 @@ def _backward_sweep_5(s1, s2, s3, s4, s5, s6, s7, s8, V_0, W_0, lead, size, dtyp
     for n in range(count):
         V_in.append(V_now)
         W_in.append(W_now)
-        b0 = V_now * (a1[:, :, n])[..., None, None] + (a2[:, :, n])[..., None, None] * W_now + a4[:, :, n] + a6[:, :, n]
-        b1 = (
-            V_now * (a7[:, :, n])[..., None, None]
-            + (a8[:, :, n])[..., None, None] * W_now
-            + a10[:, :, n]
-            + a12[:, :, n]
-        )
-        V_now, W_now = b0, b1
+        b0 = V_now * (a4[:, :, n])[..., None, None] + (a5[:, :, n])[..., None, None] * W_now + a7[:, :, n] + a9[:, :, n]
+        V_now, W_now = (V_now * (a1[:, :, n])[..., None, None] + a3[:, :, n]), b0
     V_in = torch.stack(V_in, 2)
     W_in = torch.stack(W_in, 2)
     c0 = x7 @ V_in
-    c1 = x7 @ W_in
-    c2 = a15 + a16[..., :, None] * c0 + a18 + c1 * a19[..., :, None]
-    c3 = x8 @ W_in
-    c4 = x8 @ V_in
-    c5 = a22 + a23[..., :, None] * c3 + c4 * a24[..., :, None] + a26
-    c6 = a27 + c1 * a23[..., :, None] + c0 * a24[..., :, None] + a28
-    return from_chunks(c2, lead, 1), from_chunks(c5, lead, 1), from_chunks(c6, lead, 1), V_now, W_now
+    c1 = x8 @ W_in
+    c2 = x8 @ V_in
+    c3 = a16 + a17[..., :, None] * c1 + c2 * a18[..., :, None] + a20
+    c4 = x7 @ W_in
+    c5 = a21 + c4 * a17[..., :, None] + c0 * a18[..., :, None] + a22
+    return (
+        from_chunks((a12 + a13[..., :, None] * c0), lead, 1),
+        from_chunks(c3, lead, 1),
+        from_chunks(c5, lead, 1),
+        V_now,
+        W_now,
+    )
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -891,13 +747,13 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         size_m,
     )
     t21 = -eta * mu
-    t22 = -x * eta[..., None]
     do = cotangents.get("o")
     do = (
         torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
         if do is None
         else steps_first(do, dtype)
     )
+    t24 = -x * eta[..., None]
     t25 = (z * x).sum(-1)
     # w_2: y_{2,t} - eta_t ((z_t^T x_t) do_t + y_{3,t})
     # y_2: dV_(t-1) x_t
@@ -908,10 +764,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             mu,
             t21,
             keep,
-            x,
-            t22,
             do,
             z * keep[..., None],
+            t24,
+            x,
             -eta[..., None] * t25[..., None] * do,
             -z * eta[..., None] * mu[..., None],
         ),
@@ -947,7 +803,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         pairing_W_dW,
     ) = in_parts(
         _backward_unroll_4,
-        (mu, keep, t21, x, w_2, w, do, t30, t22, t31),
+        (mu, t21, keep, x, t31, w, do, w_2, t30, t24),
         (V_edges, W_edges, dV_edges, dW_edges),
         lead,
         CHUNK,
@@ -961,7 +817,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y_8: W_(t-1)^T do_t
     y_6, y_7, y_8, V_end, W_end = in_segments(
         _backward_sweep_5,
-        (mu, keep, t21, w, x, t22, do, w_2),
+        (mu, keep, t21, w, x, t24, do, w_2),
         (V_first, W_first),
         lead,
         1,
@@ -1017,29 +873,24 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, 
     a9 = mix_1.incoming(1, 0, False)
     a10 = a8 @ (x5 * a9[..., :, None])
     a11 = x5.mT @ (a3[..., :, None] * a10)
-    a12 = mix_1.outgoing(0, 1)
-    a13 = x6.mT @ (a12[..., :, None] * a10)
-    a14 = mix_1.incoming(1, 1, False)
-    a15 = a8 @ (x5 * a14[..., :, None])
-    a16 = (a12[..., :, None] * x6).mT @ a15
-    a17 = x5.mT @ (a3[..., :, None] * a15)
-    a18 = mix_1.all(0, 1)
-    a19 = mix_1.outgoing(1, 1)
-    a20 = x6.mT @ (a19[..., :, None] * a10)
-    a21 = mix_1.outgoing(1, 0)
-    a22 = x5.mT @ (a21[..., :, None] * a10)
-    a23 = mix_1.all(1, 0)
-    a24 = mix_1.all(1, 1)
-    a25 = x5.mT @ (a21[..., :, None] * a15)
-    a26 = (a19[..., :, None] * x6).mT @ a15
-    a27 = a8 @ x1
-    a28 = (a3[..., :, None] * a27).mT @ x5
-    a29 = (a12[..., :, None] * a27).mT @ x6
-    a30 = (a19[..., :, None] * a27).mT @ x6
-    a31 = (a21[..., :, None] * a27).mT @ x5
+    a12 = mix_1.incoming(1, 1, False)
+    a13 = a8 @ (x5 * a12[..., :, None])
+    a14 = x5.mT @ (a3[..., :, None] * a13)
+    a15 = mix_1.outgoing(1, 1)
+    a16 = x6.mT @ (a15[..., :, None] * a10)
+    a17 = mix_1.outgoing(1, 0)
+    a18 = x5.mT @ (a17[..., :, None] * a10)
+    a19 = mix_1.all(1, 0)
+    a20 = mix_1.all(1, 1)
+    a21 = x5.mT @ (a17[..., :, None] * a13)
+    a22 = (a15[..., :, None] * x6).mT @ a13
+    a23 = a8 @ x1
+    a24 = (a3[..., :, None] * a23).mT @ x5
+    a25 = (a15[..., :, None] * a23).mT @ x6
+    a26 = (a17[..., :, None] * a23).mT @ x5
     return (
         over_chunks(
-            (a1[..., None, None] * a2 + a11 + a13),
+            (a1[..., None, None] * a2 + a11),
             (
                 lead[0],
                 lead[1],
@@ -1051,7 +902,7 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, 
             device,
         ),
         over_chunks(
-            (a16 + a17 + a18[..., None, None] * a2),
+            a14,
             (
                 lead[0],
                 lead[1],
@@ -1063,7 +914,7 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, 
             device,
         ),
         over_chunks(
-            (a20 + a22 + a23[..., None, None] * a2),
+            (a16 + a18 + a19[..., None, None] * a2),
             (
                 lead[0],
                 lead[1],
@@ -1075,7 +926,7 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, 
             device,
         ),
         over_chunks(
-            (a24[..., None, None] * a2 + a25 + a26),
+            (a20[..., None, None] * a2 + a21 + a22),
             (
                 lead[0],
                 lead[1],
@@ -1087,7 +938,7 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, 
             device,
         ),
         over_chunks(
-            (a28 + a29),
+            a24,
             (
                 lead[0],
                 lead[1],
@@ -1099,7 +950,7 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, 
             device,
         ),
         over_chunks(
-            (a30 + a31),
+            (a25 + a26),
             (
                 lead[0],
                 lead[1],
@@ -1243,42 +1094,35 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dt
     a6 = x5 @ x5.mT
     a7 = mix_1.mask(0, 1, False)
     a8 = triangular_inverse((a4 * a5 + a6 * a7), -1)
-    a9 = mix_1.incoming(1, 0, False)
-    a10 = mix_1.incoming(0, 0, False)
-    a11 = a8 @ (x6 * a9[..., :, None] + a10[..., :, None] * x5)
-    a12 = x5.mT @ (a3[..., :, None] * a11)
-    a13 = mix_1.incoming(1, 1, False)
-    a14 = mix_1.incoming(0, 1, False)
-    a15 = a8 @ (x6 * a13[..., :, None] + a14[..., :, None] * x5)
-    a16 = x5.mT @ (a3[..., :, None] * a15)
-    a17 = mix_1.all(0, 1)
-    a18 = mix_1.all(1, 0)
-    a19 = mix_1.outgoing(1, 1)
-    a20 = x5.mT @ (a19[..., :, None] * a11)
-    a21 = mix_1.all(1, 1)
-    a22 = x5.mT @ (a19[..., :, None] * a15)
-    a23 = x6 @ x8.mT
-    a24 = (a4 * a23) @ x7
-    a25 = x5 @ x9.mT
-    a26 = mix_1.mask(0, 0, False)
-    a27 = (a25 * a26) @ x7
-    a28 = mix_1.mask(1, 0, False)
-    a29 = x6 @ x9.mT
-    a30 = (a28 * a29) @ x7
-    a31 = x5 @ x8.mT
-    a32 = (a31 * a7) @ x7
-    a33 = a8 @ (a24 + x1 + a27 + a30 + a32)
-    a34 = (a3[..., :, None] * a33).mT @ x5
-    a35 = mix_1.outgoing(0, 0)
-    a36 = x7.mT @ (a35[..., :, None] * x9)
-    a37 = x7.mT @ (a3[..., :, None] * x8)
-    a38 = x7.mT @ (a19[..., :, None] * x8)
-    a39 = (a19[..., :, None] * a33).mT @ x5
-    a40 = mix_1.outgoing(1, 0)
-    a41 = x7.mT @ (a40[..., :, None] * x9)
+    a9 = mix_1.incoming(0, 0, False)
+    a10 = a8 @ (a9[..., :, None] * x5)
+    a11 = x5.mT @ (a3[..., :, None] * a10)
+    a12 = mix_1.incoming(1, 1, False)
+    a13 = mix_1.incoming(0, 1, False)
+    a14 = a8 @ (x6 * a12[..., :, None] + a13[..., :, None] * x5)
+    a15 = x5.mT @ (a3[..., :, None] * a14)
+    a16 = mix_1.all(0, 1)
+    a17 = mix_1.outgoing(1, 1)
+    a18 = x5.mT @ (a17[..., :, None] * a10)
+    a19 = mix_1.all(1, 1)
+    a20 = x5.mT @ (a17[..., :, None] * a14)
+    a21 = x6 @ x8.mT
+    a22 = (a4 * a21) @ x7
+    a23 = x5 @ x9.mT
+    a24 = mix_1.mask(0, 0, False)
+    a25 = (a23 * a24) @ x7
+    a26 = x5 @ x8.mT
+    a27 = (a26 * a7) @ x7
+    a28 = a8 @ (a22 + x1 + a25 + a27)
+    a29 = (a3[..., :, None] * a28).mT @ x5
+    a30 = mix_1.outgoing(0, 0)
+    a31 = x7.mT @ (a30[..., :, None] * x9)
+    a32 = x7.mT @ (a3[..., :, None] * x8)
+    a33 = x7.mT @ (a17[..., :, None] * x8)
+    a34 = (a17[..., :, None] * a28).mT @ x5
     return (
         over_chunks(
-            (a1[..., None, None] * a2 + a12),
+            (a1[..., None, None] * a2 + a11),
             (
                 lead[0],
                 lead[1],
@@ -1290,7 +1134,7 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dt
             device,
         ),
         over_chunks(
-            (a16 + a17[..., None, None] * a2),
+            (a15 + a16[..., None, None] * a2),
             (
                 lead[0],
                 lead[1],
@@ -1302,7 +1146,7 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dt
             device,
         ),
         over_chunks(
-            (a18[..., None, None] * a2 + a20),
+            a18,
             (
                 lead[0],
                 lead[1],
@@ -1314,7 +1158,7 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dt
             device,
         ),
         over_chunks(
-            (a21[..., None, None] * a2 + a22),
+            (a19[..., None, None] * a2 + a20),
             (
                 lead[0],
                 lead[1],
@@ -1326,7 +1170,7 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dt
             device,
         ),
         over_chunks(
-            (a34 + a36 + a37),
+            (a29 + a31 + a32),
             (
                 lead[0],
                 lead[1],
@@ -1338,7 +1182,7 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dt
             device,
         ),
         over_chunks(
-            (a38 + a39 + a41),
+            (a33 + a34),
             (
                 lead[0],
                 lead[1],
@@ -2108,7 +1952,7 @@ def gradient_descent_squared_momentum(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,052 bytes and 140,629 FLOPs forwards, 6,534 bytes and 550,229 FLOPs backwards.
+        1,052 bytes and 124,245 FLOPs forwards, 6,534 bytes and 443,733 FLOPs backwards.
 
     Example:
         >>> import torch

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..ir import ZERO, Node, add, dim_of, leaf, mul, rebuild, rename, terms_of, walk
 from ..read_write import Pairing
-from ..stages import Accumulate, Map, Plan, Sweep
+from ..stages import Accumulate, Map, Plan, Sweep, Unroll
 
 ELEMENTWISE = ("const", "number", "size", "add", "mul", "pow", "fn", "expand")
 
@@ -82,7 +82,8 @@ class _Fusion:
             elif p.early is not ZERO and any({p.leaf, *terms_of(p.early)} <= set(terms_of(x)) for x in values.values()):
                 at_once |= {p.state} if _as_one(p, values)[1] is ZERO else set()
         values = {name: self.root(name, node) for name, node in values.items()}
-        self.keep([*values.values(), *(x for pair in pairings.values() for x in pair)])
+        unrolled = [x for s in self.plan.stages if isinstance(s, Unroll) for x in s.streams.values()]
+        self.keep([*values.values(), *(x for pair in pairings.values() for x in pair), *unrolled])
         return Fused(self.stores, values, pairings, self.made, at_once)
 
     # --- values -----------------------------------------------------------------------------------------------------

@@ -16,16 +16,18 @@ from ..print_nodes import NodePrinter, Torch
 from ..read_write import Pairing, StateForm
 from ..segments import feeds_back, linear_sweep
 from ..sequential.initial import initial_adjoints
-from ..stages import Accumulate, Map, Plan, Stage, Sweep
+from ..stages import Accumulate, Map, Plan, Stage, Sweep, Unroll
 from ..step import StateVar, StepProgram, Var
+from ..torch_sweep import UnrollText
 from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made
 from .kernels import Alone, Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
 from .opened import Opened, opened, owned, uses
 from .rows import Result, RowKernel, launched, matrix_product, outer_vectors, printable, row_kernel
-from .tile import PER_STEP, Argument, Fine, axis_name, block_name, size_name
+from .tile import PER_STEP, Argument, CannotPrint, Fine, axis_name, block_name, size_name
 from .together import Together
+from .weights import WeightKernel, weight_kernel, weighted
 
 TERMS = 3  # that `total` adds
 HASH = "hash of the kernels"  # stands for it in the text that it is of
@@ -49,7 +51,10 @@ class Host:
         """`later` is the host of the backward pass, where this one is of the forward pass; `whole` the backward pass as one walk,
         if it may be one. `stem`: how the function's name begins."""
         self.whole, self.function = whole, stem
+        plan, self.weights = weighted(plan)
         self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
+        self.unrolls = [x for x in plan.stages if isinstance(x, Unroll)]
+        self.functions: list[str] = []  # that this one calls
         self.kind = self.stem = "backward" if backward else "forward"  # the stem of names of kernels
         self.names = Names(c)
         saved = () if backward else tuple(plan.form.write_leaves())
@@ -59,6 +64,7 @@ class Host:
         self.blocks = blocks(plan, self.fused, states if backward else ())
         if later is not None:
             self.blocks = replace(self.blocks, stored=later.blocks.given)
+        self.blocks = replace(self.blocks, stored=self.blocks.stored | self._unrolled_from())
         # chunks' matrices serve several sweeps, and the sums as well, where walks make sums; and what was cut had several
         walks = self.blocks.walks.values()
         ahead = any(b.own for s in walks for b in s.borders) or len({(s.states, s.side) for s in walks}) < len(walks)
@@ -105,6 +111,8 @@ class Host:
                 "    )",
             ]
         self._open()
+        if self.unrolls:
+            self._require_borders()
         for k, sweep in self.blocks.walks.items():
             self._read(self._read_by(k))
             self._sweep(k, sweep)
@@ -330,7 +338,8 @@ class Host:
             self.bordered |= set(sweep.states)
             for state in sweep.group:
                 shape = ", ".join(["B", "H", "blocks.chunks", *(size_name(dim_of(a)) for a in state.axes)])
-                dtype = "some.dtype" if self.fine is None else "torch.float32"
+                exact = self.fine is not None or state.name in self._unrolled_from()
+                dtype = "torch.float32" if exact else "some.dtype"
                 alone = "" if self.backward else " if needs_backward else None"
                 if self.whole is not None:
                     rows, columns = (size_name(dim_of(a)) for a in (self.whole.rows, self.whole.columns))
@@ -674,6 +683,7 @@ class Host:
         """What is made ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
         step over blocks."""
         self._streams([a.source for a in kernel.arguments if a.source is not None])
+        self._weigh([a.source for a in kernel.arguments if a.source is not None])
         for a in sorted(kernel.arguments, key=lambda a: not a.name.endswith("_sums")):
             x = a.source
             assert x is not None
@@ -712,6 +722,32 @@ class Host:
             for k in stages:
                 lines = self._where(self._wanted_by(k) if self.backward else self._everything(), lines)
             self.lines += lines
+
+    def _weigh(self, sources: list[Node]) -> None:
+        """Weights between states, those of one matrix of each step by one kernel, where a kernel is to load some of them."""
+        for w in [w for w in self.weights if any(uses(x, y) for x in w.made for y in sources)]:
+            self.weights.remove(w)
+            number = sum(isinstance(x, WeightKernel) for x in self.kernels) + 1
+            kernel = weight_kernel(f"{self.kind}_weights_{number}", w, self.names)
+            self.kernels.append(kernel)
+            made = {x: self._number_of_steps(x) for x in dict.fromkeys(w.entries[p] for p in kernel.given)}
+            texts = {p: made[w.entries[p]] for p in kernel.given}
+            for x in w.made:
+                shape = "lay.chunks, config.chunk, config.chunk" if len(x.axes) > 1 else "T"
+                self.lines.append(f"{self.names(x)} = some.new_empty((B, H, {shape}), dtype=torch.float32)")
+            self.lines += ["launch(", f"    {kernel.name}, (lay.programs,),"]
+            self.lines += [f"    {texts[p]}, *strides({texts[p]}, H)," for p in kernel.given]
+            self.lines += [f"    {self.names(x)}," for x in w.made]
+            self.lines += ["    *lay.at_once, lay.programs, C=config.chunk, num_warps=1,", ")"]
+
+    def _number_of_steps(self, x: Node) -> str:
+        """The name of a tensor [B, T, H] of a number of each step, or of one that is the same at each."""
+        if printable(x, ()) or (x.op == "leaf" and x.attrs[0] == "input"):
+            return self._in_memory(x)
+        self.numbered += 1
+        name = self.names(leaf("stored", f"number.{self.numbered}"))
+        self.lines.append(f"{name} = spread({self.torch_text({'x': x}, {'x': ()})['x']}, (B, T, H), some)")
+        return name
 
     def _cumulate(self, a: Argument, which: str, kernel: Kernel, makes: frozenset[str]) -> None:
         """Sums of a decay; of one decay a step by the launch that lays out another number of each step, if one is waiting."""
@@ -1092,6 +1128,8 @@ class Host:
     def _gradients(self) -> None:
         add = self.lines.append
         add("gradients, initial = {}, {}")
+        for stage in self.unrolls:
+            self._unroll(stage)
         for stage in self.plan.stages:
             if isinstance(stage, Accumulate):
                 self._pairing(stage)
@@ -1117,6 +1155,48 @@ class Host:
             add(f'if "{s.name}" in needs:')
             add(f'    initial["{s.name}"] = {self.names(leaf("state", f"d{s.name}"))}_last')
         add("return gradients, initial")
+
+    # --- products of states and gradients at each step ---------------------------------------------------------------
+
+    def _unrolled_from(self) -> frozenset[str]:
+        """The states that products of states and gradients at each step are made from, as blocks of steps find them."""
+        return frozenset(s.name for x in self.unrolls for s in (*x.forward, *x.backward))
+
+    def _require_borders(self) -> None:
+        """Such products are made by torch, from what walks of this pass leave; of sequences that aren't packed."""
+        walked = {n for s in self.blocks.walks.values() for n in s.states}
+        if not self._unrolled_from() <= walked:
+            raise CannotPrint(f"no walk over {', '.join(sorted(self._unrolled_from() - walked))}")
+        others = "saved, cotangents, final_cotangents, needs, packed"
+        self.lines[:0] = [
+            "if packed is not None:",
+            "    saved = torch_forward(given, states, constants, packed)[2]",
+            f"    return torch_backward(given, states, constants, {others})",
+        ]
+
+    def _unroll(self, stage: Unroll) -> None:
+        """The products at each step, by a function of torch over all blocks."""
+        wanted = set().union(*(self._paired(x.attrs[1]) for x in stage.outputs))
+        printer = UnrollText(f"_{self.function}_unroll_{len(self.functions) + 1}", stage, self.c.step.dims)
+        self.functions.append(printer.text())
+        before, self.lines = self.lines, []
+        streams = []
+        for node in printer.streams.nodes:
+            shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in node.axes)])
+            text = self.torch_text({"x": node}, {"x": node.axes})["x"]
+            streams.append(f"spread({text}, ({shape}), some).transpose(1, 2)")
+        edges = [f"{self.names(leaf('state', s.name))}_borders" for s in (*stage.forward, *stage.backward)]
+        found = [f"{self.names(leaf('state', x.attrs[1]))}_pairing" for x in stage.outputs]
+        sizes = "".join(f", {size_name(d)}" for d in self.c.step.dims)
+        self.lines += [
+            f"{''.join(f'{x}, ' for x in found)}= (",
+            "    x.transpose(1, 2)",
+            f"    for x in in_parts({printer.name}, ({''.join(f'{x}, ' for x in streams)}),",
+            f"        ({''.join(f'{x}, ' for x in edges)}), (B, H, T), BLOCK, torch.float32, some.device{sizes})",
+            ")",
+        ]
+        lines, self.lines = self.lines, before
+        self._under(wanted, lines)
 
     def _summed_over_steps(self, v: Var, node: Node, made: Mapping[str, str]) -> str:
         """The gradient of a parameter: the sum over sequences and steps of what it is at each."""
@@ -1265,6 +1345,8 @@ class Host:
                 wanted |= {name[1:]} | self._initial_wants(name[1:])
         for border in stage.borders:
             wanted |= self._paired(border.state)
+        for x in (x for x in self.unrolls if set(stage.states) & {s.name for s in (*x.forward, *x.backward)}):
+            wanted = wanted.union(*(self._paired(y.attrs[1]) for y in x.outputs))
         return wanted.union(*(self._store_wants(k, s) for s in self.fused.stores[k]))
 
     def _wants(self, k: int, read: Alone) -> str:
@@ -1286,6 +1368,9 @@ class Host:
                 nodes = [*stage.given.values(), *(s.node for s in self.fused.stores[j])]
                 if any(uses(n, x) for n in nodes):
                     wanted |= self._wanted_by(j)
+        for stage in self.unrolls:
+            if any(uses(n, x) for n in stage.streams.values()):
+                wanted = wanted.union(*(self._paired(y.attrs[1]) for y in stage.outputs))
         for name, node in self.fused.values.items():
             if uses(node, x):
                 wanted |= self._root_wants(name)

@@ -14,7 +14,7 @@ from .cut import products_of
 from .fuse import Store
 from .opened import HALVES, SIDES, Opened, Own, Sums, uses
 from .slices import count_of, counter, needed_for, sliced
-from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
+from .tile import PER_HEAD, PER_STEP, WEIGHT, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
 # KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits, where no launch can make
@@ -130,9 +130,14 @@ def _loads(tiles: Tiles) -> tuple[tuple[str, str | None], ...]:
             found.append((a.name, None))
         elif a.name.endswith("_sums"):
             found += [(a.name, a.axes[0] if a.axes else ROW)] * sums.count(a.name.removesuffix("_sums"))
-        elif a.name.endswith("_by_head"):
+        elif a.name.endswith("_by_head") or _is_weight(a):
             found.append((a.name, ROW))
     return tuple(found)
+
+
+def _is_weight(a: Argument) -> bool:
+    """Is it how much of one state is in another, at each step?"""
+    return a.source is not None and a.source.op == "leaf" and a.source.attrs[0] == WEIGHT
 
 
 def _heavy(tiles: Tiles, tiled: str | None) -> bool:

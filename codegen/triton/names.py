@@ -23,6 +23,7 @@ STEMS = {
     "scaled": "scaled",
     "intra": "intra",
     "ahead": "ahead",
+    "weight": "weight",
 }
 
 

@@ -475,7 +475,7 @@ def longer(x: Node, step: str) -> Node | None:
 
 def _replaced(x: Node, mapping: dict[Node, Node]) -> Node:
     """x with leaves replaced, but for those that decays between steps are made of."""
-    if x.op.startswith("decay_"):
+    if x.op.startswith(("decay_", "mix_")):
         return x
     return mapping.get(x) or (rebuild(x, (_replaced(a, mapping) for a in x.args)) if x.args else x)
 

@@ -14,6 +14,7 @@ IMPORTS = {
         "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"
     ),
     "chunkform.runtime.matrices": "by_matrix outer_sum",
+    "chunkform.runtime.mixing": "Mix",
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.packed": "BLOCK",
     "chunkform.runtime.pieces": "LATE is_zero join_pieces late_pieces",
@@ -25,6 +26,7 @@ IMPORTS = {
         "stages_of store_parts store_sums together warps_of"
     ),
     "chunkform.runtime.signature": "OVERWRITE",
+    "chunkform.runtime.torch_form": "from_chunks in_parts to_chunks",
     "chunkform.runtime.total": "pair total",
 }
 # what is called by name in kernels and in the functions that launch them

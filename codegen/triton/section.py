@@ -60,8 +60,6 @@ def _texts(
 ) -> tuple[list[str], list[str]]:
     """The texts of kernels and functions, which are called `stem` and the name of the pass; and those of kernels alone."""
     assert c.forward is not None and c.backward is not None
-    if any(s.mix for sweep in c.forward.sweeps for s in sweep.group):
-        raise CannotPrint("states are added to each other as a whole")
     parts: list[str] = []
     printed: list[str] = []
     cuts = cuttable(c)
@@ -83,7 +81,7 @@ def _texts(
         text = host.text()
         backward.kept_by_head = forward.by_head
         kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_others()) if k.others else (k,))]
-        parts += [*kernels, text]
+        parts += [*kernels, *host.functions, text]
         printed += kernels
     return parts, printed
 
@@ -115,6 +113,8 @@ def cuttable(c: Compiled) -> bool:
     assert c.forward is not None and c.backward is not None
     for plan in (c.forward, c.backward):
         for sweep in plan.sweeps:
+            if any(s.mix for s in sweep.group):
+                return False
             if not feeds_back(sweep.group, sweep.solve):
                 continue
             linear = linear_sweep(sweep.group, plan.form.reads)

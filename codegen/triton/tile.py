@@ -38,6 +38,7 @@ INNER = "%ik"
 STEPS = (ROW, INNER, COL)
 KEPT = "~"  # ends the name of a square state's kept axis: d~ beside d
 PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled", "intra")
+WEIGHT = "weight"  # of each step, how much of one state is in another (see `weights.py`)
 PER_HEAD = ("parameter", "decay parameter")
 
 
@@ -745,6 +746,8 @@ class Tiles:
             if (variable,) not in self.loads:
                 self.loads[variable,] = self.assign("t", f"tl.load({at})", order, raw=True).text
             return Value(self.loads[variable,], order, raw=True)
+        if kind == WEIGHT:
+            return self._weight(leaf(kind, name), order)
         if kind in ("constant",):
             return Value(self.argument(self.name_of(x), "number", x), ())
         own = tuple(a for a in order if a not in STEPS)
@@ -770,6 +773,15 @@ class Tiles:
                 text = f"{text} if EXACT else span({edges})"
             return self.assign(base, text, axes)
         return self._apart(self.assign(base, loaded, axes, raw=True), f"{base}_p")
+
+    def _weight(self, x: Node, order: tuple[str, ...]) -> Value:
+        """How much of one state is in another at each step; or, over no axis, at the last one that the walk takes of a chunk."""
+        base = self.argument(self.name_of(x), "chunked", x)
+        place, mask = ("i", ", mask=i_ok, other=0.0") if order else ("last" if self.forward else "0", "")
+        if (base, place) not in self.loads:
+            variable = self.loads[base, place] = self.fresh(f"{base}_{'each' if order else 'whole'}")
+            self.head.append(f"{variable} = tl.load({base} + at + {place}{mask})")
+        return Value(self.loads[base, place], order)
 
     def made(self, x: Node) -> Value:
         """A matrix over the steps of a chunk that is made here."""
