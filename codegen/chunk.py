@@ -27,7 +27,7 @@ import numpy as np
 from .evaluate import CHUNK_OPERATIONS
 from .ir import COL, INNER, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
 from .matrix_values import split_scalars
-from .mixing import Mixing, is_mixed, state_in
+from .mixing import Mixing, factored, is_mixed, state_in
 from .read_write import NotAffine, Read, StateForm, Write, affine_terms
 
 SNAPSHOT_LATE = {"prev": False, "mid": False, "next": True}
@@ -82,10 +82,14 @@ class Builder:
             s = next(s for s in self.group if s.name == r.state)
             outputs[r.leaf] = self.read(s, r.side, self.stream(r.vector), r.snapshot)
         states = {s.name: self.state_out(s) for s in self.group}
+        definitions = self.definitions
+        if self.mixing is not None:
+            definitions, outputs = ({x: factored(n) for x, n in nodes.items()} for nodes in (definitions, outputs))
+            states = {name: factored(n) for name, n in states.items()}
         return ChunkProgram(
             self.streams,
             frozenset(self.decays),
-            self.definitions,
+            definitions,
             outputs,
             states,
             self.group[0].direction,

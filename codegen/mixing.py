@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .evaluate import CHUNK_OPERATIONS
-from .ir import COL, ONE, ROW, ZERO, Node, leaf, make
+from .ir import COL, ONE, ROW, ZERO, Node, add, leaf, make, mul, rebuild, replace, split_constant, walk
 from .read_write import StateForm
 
 
@@ -85,6 +85,42 @@ def reached(positions: tuple[tuple[int, int], ...], n: int) -> set[tuple[int, in
     while more := {(to, of) for to, way in positions for by, of in found if by == way} - found:
         found |= more
     return found
+
+
+def is_weight(x: Node) -> bool:
+    """Is x a weight between states, or a sum of such, with numbers before them?"""
+    terms = [split_constant(t)[1] for t in x.args] if x.op == "add" else [x]
+    return all(t.op.startswith("mix_") for t in terms)
+
+
+def factored(x: Node) -> Node:
+    """x with terms that differ in a weight alone as one, with the sum of these weights: writes of the same to several states."""
+    x = rebuild(x, map(factored, x.args)) if x.args else x
+    place = 0
+    while x.op == "add":
+        terms = [(*split_constant(t), _weights_of(split_constant(t)[1])) for t in x.args]
+        if all(len(found) <= place for _, _, found in terms):
+            break
+        groups: dict[Any, list[Node]] = {}
+        for c, core, found in terms:
+            if len(found) <= place:
+                groups[core] = [mul(c, core)]
+                continue
+            w = found[place]
+            kinds = {(y.op, y.attrs[4:], y.args) for y in walk(w) if y.op.startswith("mix_")}
+            hole = leaf("weight", str(place), w.axes)
+            groups.setdefault((replace(core, {w: hole}), hole, frozenset(kinds)), []).append(mul(c, w))
+        x = add(*(y[0] if isinstance(k, Node) else replace(k[0], {k[1]: add(*y)}) for k, y in groups.items()))
+        place += 1
+    return x
+
+
+def _weights_of(x: Node) -> list[Node]:
+    """The weights that a term is a product with, inside of sums or not."""
+    if is_weight(x):
+        return [x]
+    inside = x.args if x.op == "mul" else x.args[:1] if x.op == "sum" else ()
+    return [w for y in inside for w in _weights_of(y)]
 
 
 # --- exact meaning, for gates -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .chunk import Builder
 from .ir import COL, INNER, ROW, Node, add, mul, rename, total
-from .mixing import state_in
+from .mixing import factored, state_in
 from .read_write import Cross, StateForm, Write
 
 
@@ -36,7 +36,7 @@ def unrolled(
                         parts.append(total(mul(late, total(mul(early, overlap), COL)), INNER))
                 for v, early in wrote:
                     parts.append(mul(end, total(mul(early, _read(state_in(b), v, ahead, COL, a)), COL)))
-        out[x.leaf] = add(*parts)
+        out[x.leaf] = factored(add(*parts))
     return ahead.streams | behind.streams, out
 
 

@@ -1128,8 +1128,8 @@ class Host:
     def _gradients(self) -> None:
         add = self.lines.append
         add("gradients, initial = {}, {}")
-        for stage in self.unrolls:
-            self._unroll(stage)
+        for unroll in self.unrolls:
+            self._unroll(unroll)
         for stage in self.plan.stages:
             if isinstance(stage, Accumulate):
                 self._pairing(stage)
@@ -1163,21 +1163,15 @@ class Host:
         return frozenset(s.name for x in self.unrolls for s in (*x.forward, *x.backward))
 
     def _require_borders(self) -> None:
-        """Such products are made by torch, from what walks of this pass leave; of sequences that aren't packed."""
+        """Such products are made from what walks of this pass leave."""
         walked = {n for s in self.blocks.walks.values() for n in s.states}
         if not self._unrolled_from() <= walked:
             raise CannotPrint(f"no walk over {', '.join(sorted(self._unrolled_from() - walked))}")
-        others = "saved, cotangents, final_cotangents, needs, packed"
-        self.lines[:0] = [
-            "if packed is not None:",
-            "    saved = torch_forward(given, states, constants, packed)[2]",
-            f"    return torch_backward(given, states, constants, {others})",
-        ]
 
     def _unroll(self, stage: Unroll) -> None:
         """The products at each step, by a function of torch over all blocks."""
         wanted = set().union(*(self._paired(x.attrs[1]) for x in stage.outputs))
-        printer = UnrollText(f"_{self.function}_unroll_{len(self.functions) + 1}", stage, self.c.step.dims)
+        printer = UnrollText(f"_{self.function}_unroll_{len(self.functions) + 1}", stage, self.c.step.dims, "blocks")
         self.functions.append(printer.text())
         before, self.lines = self.lines, []
         streams = []
@@ -1189,10 +1183,9 @@ class Host:
         found = [f"{self.names(leaf('state', x.attrs[1]))}_pairing" for x in stage.outputs]
         sizes = "".join(f", {size_name(d)}" for d in self.c.step.dims)
         self.lines += [
-            f"{''.join(f'{x}, ' for x in found)}= (",
-            "    x.transpose(1, 2)",
-            f"    for x in in_parts({printer.name}, ({''.join(f'{x}, ' for x in streams)}),",
-            f"        ({''.join(f'{x}, ' for x in edges)}), (B, H, T), BLOCK, torch.float32, some.device{sizes})",
+            f"{''.join(f'{x}, ' for x in found)}= in_blocks(",
+            f"    {printer.name}, ({''.join(f'{x}, ' for x in streams)}), ({''.join(f'{x}, ' for x in edges)}),",
+            f"    blocks, BLOCK, torch.float32, some.device{sizes},",
             ")",
         ]
         lines, self.lines = self.lines, before
@@ -1368,9 +1361,9 @@ class Host:
                 nodes = [*stage.given.values(), *(s.node for s in self.fused.stores[j])]
                 if any(uses(n, x) for n in nodes):
                     wanted |= self._wanted_by(j)
-        for stage in self.unrolls:
-            if any(uses(n, x) for n in stage.streams.values()):
-                wanted = wanted.union(*(self._paired(y.attrs[1]) for y in stage.outputs))
+        for unroll in self.unrolls:
+            if any(uses(n, x) for n in unroll.streams.values()):
+                wanted = wanted.union(*(self._paired(y.attrs[1]) for y in unroll.outputs))
         for name, node in self.fused.values.items():
             if uses(node, x):
                 wanted |= self._root_wants(name)

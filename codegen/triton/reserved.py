@@ -26,8 +26,8 @@ IMPORTS = {
         "stages_of store_parts store_sums together warps_of"
     ),
     "chunkform.runtime.signature": "OVERWRITE",
-    "chunkform.runtime.torch_form": "from_chunks in_parts to_chunks",
     "chunkform.runtime.total": "pair total",
+    "chunkform.runtime.unrolled": "from_blocks in_blocks to_blocks",
 }
 # what is called by name in kernels and in the functions that launch them
 RESERVED = frozenset(

@@ -19,7 +19,7 @@ from .host import HASH, Host, without
 from .kernels import Kernel
 from .scaled import simplified
 from .substeps_host import SUBSTEP, SubstepsHost
-from .tile import CannotPrint, Fine
+from .tile import Fine
 from .together import Together, together
 from .together_host import WholeHost
 

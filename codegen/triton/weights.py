@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
-from ..ir import COL, ROW, Node, leaf, rebuild, walk
+from ..ir import COL, ROW, Node, leaf, rebuild, split_constant, terms_of
 from ..mixing import reached
 from ..stages import Plan, Sweep
 from .kernels import Kernel
@@ -20,13 +21,16 @@ from .tile import WEIGHT
 
 @dataclass
 class Weights:
-    """Products of one matrix of each step, of `count` states: `entries` by (to, of), as step-level nodes; `made` are the leaves of those that some
-    sweep uses, with the operation of the chunk program, what it is of (to, of), and whether it comes after its step's matrix."""
+    """Products of one matrix of each step, of `count` states: `entries` by (to, of), as step-level nodes.
+
+    `made` are the leaves of those that some sweep uses: the operation of the chunk program, what it sums, (number, (to, of)), and
+    whether that comes after its step's matrix.
+    """
 
     entries: dict[tuple[int, int], Node]
     count: int
     direction: int
-    made: dict[Node, tuple[str, tuple[int, int], bool]] = field(default_factory=dict)
+    made: dict[Node, tuple[str, tuple[tuple[Fraction, tuple[int, int]], ...], bool]] = field(default_factory=dict)
 
 
 def weighted(plan: Plan) -> tuple[Plan, list[Weights]]:
@@ -38,35 +42,36 @@ def weighted(plan: Plan) -> tuple[Plan, list[Weights]]:
 
 def _weighted(sweep: Sweep, found: dict[Any, Weights]) -> Sweep:
     chunk = sweep.chunk
-    leaves: dict[Node, Node] = {}
+    entries = {x.attrs[1]: node for x, node in chunk.streams.items()}
+    done: dict[Node, Node] = {}
 
-    def new(nodes: dict[Any, Node]) -> dict[Any, Node]:
-        for x in walk(*nodes.values()):
-            if x.op.startswith("mix_"):
-                leaves.setdefault(x, _leaf_of(x, chunk.streams, found))
-        return {n: _replaced(x, leaves) for n, x in nodes.items()}
+    def new(x: Node) -> Node:
+        if x not in done:
+            done[x] = _leaf_of(x, entries, found) or (rebuild(x, map(new, x.args)) if x.args else x)
+        return done[x]
 
-    made = {n: new(getattr(chunk, n)) for n in ("definitions", "outputs", "states")}
-    return replace(sweep, chunk=replace(chunk, **made))
-
-
-def _replaced(x: Node, leaves: dict[Node, Node]) -> Node:
-    return leaves.get(x) or (rebuild(x, (_replaced(a, leaves) for a in x.args)) if x.args else x)
+    definitions, outputs = ({k: new(x) for k, x in nodes.items()} for nodes in (chunk.definitions, chunk.outputs))
+    states = {n: new(x) for n, x in chunk.states.items()}
+    return replace(sweep, chunk=replace(chunk, definitions=definitions, outputs=outputs, states=states))
 
 
-def _leaf_of(x: Node, streams: dict[Node, Node], found: dict[Any, Weights]) -> Node:
-    """The leaf for a weight, over whatever its axes are called. What is left of a state after a chunk is what its last step has."""
-    positions, count, to, of = x.attrs[:4]
-    direction = x.attrs[-1]
-    by_name = {s.attrs[1]: node for s, node in streams.items()}
-    entries = tuple(by_name[a.attrs[1]] if a.op == "leaf" else a for a in x.args)
+def _leaf_of(x: Node, streams: dict[str, Node], found: dict[Any, Weights]) -> Node | None:
+    """The leaf for a weight, over whatever its axes are called, or for a sum of weights of one kind; None for other nodes. Of a
+    state that enters a chunk as much is left after it as its last step has."""
+    terms = [split_constant(t) for t in terms_of(x)]
+    mixes = [y for _, y in terms]
+    kinds = {(y.op, y.args, y.attrs[:2], y.attrs[4:]) for y in mixes if y.op.startswith("mix_")}
+    if len(kinds) != 1 or not all(y.op.startswith("mix_") for y in mixes):
+        return None
+    ((op, args, (positions, count), (*late, direction)),) = kinds
+    entries = tuple(streams[a.attrs[1]] if a.op == "leaf" else a for a in args)
     key = positions, direction, entries
     weights = found.setdefault(key, Weights(dict(zip(positions, entries, strict=True)), count, direction))
-    op, late = ("mix_in", True) if x.op == "mix_all" else (x.op, x.op != "mix_out" and x.attrs[4])
-    number = list(found).index(key)
-    name = f"{op}.{number}.{to}.{of}.{late}"
+    summed = tuple((c, y.attrs[2:4]) for c, y in terms)
+    made = ("mix_in", summed, True) if op == "mix_all" else (op, summed, late == [True])
     kind, axes = ("matrix", (ROW, COL)) if op == "mix_mask" else (WEIGHT, (ROW,))
-    weights.made.setdefault(leaf(kind, name, axes), (op, (to, of), late))
+    name = f"weight.{list(found).index(key)}." + ".".join(map(str, [made[0], *(z for y in summed for z in y), made[2]]))
+    weights.made.setdefault(leaf(kind, name, axes), made)
     return leaf(kind, name, x.axes)
 
 
@@ -112,7 +117,9 @@ def weight_kernel(name: str, w: Weights, name_of: Callable[[Node], str]) -> Weig
     for to, of in pairs:
         for kind in "pg":
             terms = [
-                f"{_text(w, to, by)}{kind}_{by}_{of}" for by in range(w.count) if (to, by) in w.entries and (by, of) in pairs
+                f"{_text(w, to, by)}{kind}_{by}_{of}"
+                for by in range(w.count)
+                if (to, by) in w.entries and (by, of) in pairs
             ]
             loop.append(f"{kind}_{to}_{of}_next = {' + '.join(terms) or f'0.0 * {kind}_{to}_{of}'}")
         after.append(
@@ -121,10 +128,10 @@ def weight_kernel(name: str, w: Weights, name_of: Callable[[Node], str]) -> Weig
         after.append(f"g_{to}_{of} = tl.where(there, g_{to}_{of}_next, g_{to}_{of})")
     loop += after + _stores(w, True, name_of)
     setup += ["for n in range(0, C):", *(f"    {x}" for x in loop)]
-    for x, (op, (to, of), _) in w.made.items():
+    for x, (op, summed, _) in w.made.items():
         parameters.append(f"{name_of(x)}_out,")
         if op == "mix_out":
-            setup.append(f"tl.store({name_of(x)}_out + at + j, p_{to}_{of}, mask=j <= last)")
+            setup.append(f"tl.store({name_of(x)}_out + at + j, {_sum('p', summed)}, mask=j <= last)")
     doc = "Weights between states that are added to each other."
     lines = {"setup": setup, "loop": [], "after": []}
     return WeightKernel(name, lines, doc, (), (), None, False, parameters=tuple(parameters), given=given)
@@ -133,14 +140,20 @@ def weight_kernel(name: str, w: Weights, name_of: Callable[[Node], str]) -> Weig
 def _stores(w: Weights, late: bool, name_of: Callable[[Node], str]) -> list[str]:
     """The stores of a step's weights, before its matrix or after it."""
     lines = []
-    for x, (op, (to, of), after) in w.made.items():
+    for x, (op, summed, after) in w.made.items():
         if after != late or op == "mix_out":
             continue
         if op == "mix_mask":
-            lines.append(f"tl.store({name_of(x)}_out + matrix + i * C + j, tl.where(there, p_{to}_{of}, 0.0))")
+            seen = f"tl.where(there, {_sum('p', summed)}, 0.0)"
+            lines.append(f"tl.store({name_of(x)}_out + matrix + i * C + j, {seen})")
         else:
-            lines.append(f"tl.store({name_of(x)}_out + at + i, g_{to}_{of}, mask=there)")
+            lines.append(f"tl.store({name_of(x)}_out + at + i, {_sum('g', summed)}, mask=there)")
     return lines
+
+
+def _sum(kind: str, summed: tuple[tuple[Fraction, tuple[int, int]], ...]) -> str:
+    terms = (f"{'' if c == 1 else f'{float(c)!r} * '}{kind}_{to}_{of}" for c, (to, of) in summed)
+    return " + ".join(terms)
 
 
 def _entry(to: int, of: int) -> str:
@@ -150,4 +163,3 @@ def _entry(to: int, of: int) -> str:
 def _text(w: Weights, to: int, of: int) -> str:
     x = w.entries[to, of]
     return f"{_entry(to, of)} * " if x.op != "const" else "" if x.attrs[0] == 1 else f"{float(x.attrs[0])!r} * "
-
