@@ -18,9 +18,7 @@ INDENT = "    "
 class Streams:
     """Step-level quantities as parameters of a printed function, and as chunks inside of it."""
 
-    def __init__(self, nodes: dict[Node, Node], over: str = "chunks") -> None:
-        """`over`: what they are cut into, chunks of sequences or `blocks` of `Places`."""
-        self.over = over
+    def __init__(self, nodes: dict[Node, Node]) -> None:
         self.node_of = {x.attrs[1]: node for x, node in nodes.items()}
         self.nodes: list[Node] = []  # in the order of the parameters
         self.texts: dict[tuple[str, bool, float], str] = {}
@@ -59,11 +57,9 @@ class Streams:
         for key, name in self.texts.items():
             node = self._node(*key)
             fill = "" if key[2] == 0.0 else f", {key[2]}"
-            out.append(f"{name} = to_{self.over}(s{self.nodes.index(node) + 1}, lead, size, {len(node.axes)}{fill})")
+            out.append(f"{name} = to_chunks(s{self.nodes.index(node) + 1}, lead, size, {len(node.axes)}{fill})")
         if self.valid:
-            shape = "(1, 1, lead[2])" if self.over == "chunks" else "(*s1.shape[:2], lead.steps)"
-            ones = f"torch.ones({shape}, dtype=dtype, device=device)"
-            out.append(f"valid = to_{self.over}({ones}, lead, size, 0)")
+            out.append("valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)")
         return out
 
 
@@ -111,11 +107,11 @@ def operation_text(
 
 
 class UnrollText:
-    """The function of an `Unroll` stage: everything at once, from the states at the borders of chunks, or of `blocks`."""
+    """The function of an `Unroll` stage: everything at once, from the states at the chunks' borders."""
 
-    def __init__(self, name: str, stage: Unroll, dims: tuple[str, ...], over: str = "chunks") -> None:
+    def __init__(self, name: str, stage: Unroll, dims: tuple[str, ...]) -> None:
         self.name, self.stage, self.dims = name, stage, dims
-        self.streams = Streams(stage.streams, over)
+        self.streams = Streams(stage.streams)
         self.mixes: dict[tuple[Any, ...], str] = {}
         self.lines: list[str] = []
         self.printer = TorchText(self._leaf, self.lines, {}, "a")
@@ -123,7 +119,7 @@ class UnrollText:
     def text(self) -> str:
         printer = self.printer
         printer.count(self.stage.outputs.values())
-        results = [f"from_{self.streams.over}({printer.value(x)}, lead, 0)" for x in self.stage.outputs.values()]
+        results = [f"from_chunks({printer.value(x)}, lead, 0)" for x in self.stage.outputs.values()]
         edges = [f"{s.name}_edges" for s in (*self.stage.forward, *self.stage.backward)]
         parameters = [
             *self.streams.parameters(),

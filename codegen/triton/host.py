@@ -18,16 +18,25 @@ from ..segments import feeds_back, linear_sweep
 from ..sequential.initial import initial_adjoints
 from ..stages import Accumulate, Map, Plan, Stage, Sweep, Unroll
 from ..step import StateVar, StepProgram, Var
-from ..torch_sweep import UnrollText
 from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made
-from .kernels import Alone, Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel
+from .kernels import (
+    Alone,
+    Kernel,
+    Piece,
+    made_ahead,
+    others_name,
+    prepare_kernel,
+    read_kernel,
+    sweep_kernel,
+    unroll_kernel,
+)
 from .names import Names
-from .opened import Opened, opened, owned, uses
+from .opened import Opened, made_of_sums, opened, owned, uses
 from .rows import Result, RowKernel, launched, matrix_product, outer_vectors, printable, row_kernel
 from .tile import PER_STEP, Argument, CannotPrint, Fine, axis_name, block_name, size_name
 from .together import Together
-from .weights import WeightKernel, weight_kernel, weighted
+from .weights import WeightKernel, Weights, unroll_weighted, weight_kernel, weighted
 
 TERMS = 3  # that `total` adds
 HASH = "hash of the kernels"  # stands for it in the text that it is of
@@ -54,7 +63,7 @@ class Host:
         plan, self.weights = weighted(plan)
         self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
         self.unrolls = [x for x in plan.stages if isinstance(x, Unroll)]
-        self.functions: list[str] = []  # that this one calls
+        self.origins: dict[Node, Node] = {}  # what streams of theirs are that are made ahead
         self.kind = self.stem = "backward" if backward else "forward"  # the stem of names of kernels
         self.names = Names(c)
         saved = () if backward else tuple(plan.form.write_leaves())
@@ -111,8 +120,6 @@ class Host:
                 "    )",
             ]
         self._open()
-        if self.unrolls:
-            self._require_borders()
         for k, sweep in self.blocks.walks.items():
             self._read(self._read_by(k))
             self._sweep(k, sweep)
@@ -338,8 +345,7 @@ class Host:
             self.bordered |= set(sweep.states)
             for state in sweep.group:
                 shape = ", ".join(["B", "H", "blocks.chunks", *(size_name(dim_of(a)) for a in state.axes)])
-                exact = self.fine is not None or state.name in self._unrolled_from()
-                dtype = "torch.float32" if exact else "some.dtype"
+                dtype = "some.dtype" if self.fine is None else "torch.float32"
                 alone = "" if self.backward else " if needs_backward else None"
                 if self.whole is not None:
                     rows, columns = (size_name(dim_of(a)) for a in (self.whole.rows, self.whole.columns))
@@ -683,7 +689,10 @@ class Host:
         """What is made ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
         step over blocks."""
         self._streams([a.source for a in kernel.arguments if a.source is not None])
-        self._weigh([a.source for a in kernel.arguments if a.source is not None])
+        loaded = [a.source for a in kernel.arguments if a.source is not None]
+        wanted = [w for w in self.weights if any(uses(x, y) for x in w.made for y in loaded)]
+        self.weights = [w for w in self.weights if w not in wanted]
+        self._weigh(wanted)
         for a in sorted(kernel.arguments, key=lambda a: not a.name.endswith("_sums")):
             x = a.source
             assert x is not None
@@ -723,22 +732,27 @@ class Host:
                 lines = self._where(self._wanted_by(k) if self.backward else self._everything(), lines)
             self.lines += lines
 
-    def _weigh(self, sources: list[Node]) -> None:
-        """Weights between states, those of one matrix of each step by one kernel, where a kernel is to load some of them."""
-        for w in [w for w in self.weights if any(uses(x, y) for x in w.made for y in sources)]:
-            self.weights.remove(w)
+    def _weigh(self, weights: list[Weights], block: str = "") -> None:
+        """Weights between states, those of one matrix of each step by one kernel; over blocks, their names are what `block`
+        begins."""
+        lay, chunk = ("blocks", "BLOCK") if block else ("lay", "config.chunk")
+        for w in weights:
             number = sum(isinstance(x, WeightKernel) for x in self.kernels) + 1
             kernel = weight_kernel(f"{self.kind}_weights_{number}", w, self.names)
             self.kernels.append(kernel)
             made = {x: self._number_of_steps(x) for x in dict.fromkeys(w.entries[p] for p in kernel.given)}
-            texts = {p: made[w.entries[p]] for p in kernel.given}
+            texts = [made[w.entries[p]] for p in kernel.given]
+            names = []
             for x in w.made:
-                shape = "lay.chunks, config.chunk, config.chunk" if len(x.axes) > 1 else "T"
-                self.lines.append(f"{self.names(x)} = some.new_empty((B, H, {shape}), dtype=torch.float32)")
-            self.lines += ["launch(", f"    {kernel.name}, (lay.programs,),"]
-            self.lines += [f"    {texts[p]}, *strides({texts[p]}, H)," for p in kernel.given]
-            self.lines += [f"    {self.names(x)}," for x in w.made]
-            self.lines += ["    *lay.at_once, lay.programs, C=config.chunk, num_warps=1,", ")"]
+                shape, name = "T", f"{block}{self.names(x)}"
+                if len(x.axes) > 1:
+                    shape, name = f"{lay}.chunks, {chunk}, {chunk}", f"{self.names(x)}{'_blocks' * bool(block)}"
+                names.append(name)
+                self.lines.append(f"{name} = some.new_empty((B, H, {shape}), dtype=torch.float32)")
+            self.lines += ["launch(", f"    {kernel.name}, ({lay}.programs,),"]
+            self.lines += [f"    {x}, *strides({x}, H)," for x in texts]
+            self.lines += [f"    {x}," for x in names]
+            self.lines += [f"    *{lay}.at_once, {lay}.programs, C={chunk}, num_warps=1,", ")"]
 
     def _number_of_steps(self, x: Node) -> str:
         """The name of a tensor [B, T, H] of a number of each step, or of one that is the same at each."""
@@ -784,6 +798,8 @@ class Host:
         self.lines += [f"    {x}" for x in lines]
 
     def _ahead(self, x: Node) -> Node:
+        if x in self.origins:
+            return self.origins[x]
         for o in (*self.opened.values(), *self.pieces.values()):
             for stream, node in o.streams.items():
                 if node is x:
@@ -1162,34 +1178,36 @@ class Host:
         """The states that products of states and gradients at each step are made from, as blocks of steps find them."""
         return frozenset(s.name for x in self.unrolls for s in (*x.forward, *x.backward))
 
-    def _require_borders(self) -> None:
-        """Such products are made from what walks of this pass leave."""
+    def _unroll(self, stage: Unroll) -> None:
+        """The products at each step, by a kernel over all blocks."""
         walked = {n for s in self.blocks.walks.values() for n in s.states}
         if not self._unrolled_from() <= walked:
             raise CannotPrint(f"no walk over {', '.join(sorted(self._unrolled_from() - walked))}")
-
-    def _unroll(self, stage: Unroll) -> None:
-        """The products at each step, by a function of torch over all blocks."""
-        wanted = set().union(*(self._paired(x.attrs[1]) for x in stage.outputs))
-        printer = UnrollText(f"_{self.function}_unroll_{len(self.functions) + 1}", stage, self.c.step.dims, "blocks")
-        self.functions.append(printer.text())
+        stage, weights = unroll_weighted(stage)
+        streams: dict[Node, Node] = {}
+        for x, node in stage.streams.items():
+            if made_of_sums(node):
+                self.origins[leaf("ahead", node.key[:12], node.axes)] = node
+                node = leaf("ahead", node.key[:12], node.axes)
+            streams[x] = node
+        number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1
+        kernel = unroll_kernel(f"{self.kind}_unroll_{number}", stage, streams, self.names)
         before, self.lines = self.lines, []
-        streams = []
-        for node in printer.streams.nodes:
-            shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in node.axes)])
-            text = self.torch_text({"x": node}, {"x": node.axes})["x"]
-            streams.append(f"spread({text}, ({shape}), some).transpose(1, 2)")
-        edges = [f"{self.names(leaf('state', s.name))}_borders" for s in (*stage.forward, *stage.backward)]
-        found = [f"{self.names(leaf('state', x.attrs[1]))}_pairing" for x in stage.outputs]
-        sizes = "".join(f", {size_name(d)}" for d in self.c.step.dims)
-        self.lines += [
-            f"{''.join(f'{x}, ' for x in found)}= in_blocks(",
-            f"    {printer.name}, ({''.join(f'{x}, ' for x in streams)}), ({''.join(f'{x}, ' for x in edges)}),",
-            f"    blocks, BLOCK, torch.float32, some.device{sizes},",
-            ")",
-        ]
+        self._weigh(weights, "block_")
+        self._inputs(kernel, "block_")
+        self.kernels.append(kernel)
+        axes = kernel.axes
+        tiles = "1" if len(axes) < 2 else f"cdiv({size_name(dim_of(axes[1]))}, {self._tile(axes[1], reads=True)})"
+        for x in stage.outputs:
+            made = self.names(leaf("sums", x.attrs[1]))
+            self.lines.append(f"{made} = some.new_empty((B, H, {tiles}, T), dtype=torch.float32)")
+        self.lines += self._launch(kernel, block="block_")
+        for x in stage.outputs:
+            made = self.names(leaf("sums", x.attrs[1]))
+            pairing = f"{self.names(leaf('state', x.attrs[1]))}_pairing"
+            self.lines.append(f"{pairing} = total((B, T, H), torch.float32, {made})")
         lines, self.lines = self.lines, before
-        self._under(wanted, lines)
+        self._under(set().union(*(self._paired(x.attrs[1]) for x in stage.outputs)), lines)
 
     def _summed_over_steps(self, v: Var, node: Node, made: Mapping[str, str]) -> str:
         """The gradient of a parameter: the sum over sequences and steps of what it is at each."""

@@ -9,12 +9,25 @@ from dataclasses import dataclass, replace
 from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
 from ..read_write import StateForm
 from ..segments import feeds_back
-from ..stages import Sweep
+from ..stages import Sweep, Unroll
 from .cut import products_of
 from .fuse import Store
 from .opened import HALVES, SIDES, Opened, Own, Sums, uses
 from .slices import count_of, counter, needed_for, sliced
-from .tile import PER_HEAD, PER_STEP, WEIGHT, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
+from .tile import (
+    PER_HEAD,
+    PER_STEP,
+    WEIGHT,
+    Argument,
+    CannotPrint,
+    Fine,
+    Tiles,
+    Value,
+    at_row,
+    axis_name,
+    block_name,
+    size_name,
+)
 
 NameOf = Callable[[Node], str]
 # KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits, where no launch can make
@@ -412,6 +425,33 @@ def read_kernel(
     return Kernel(
         name, lines, doc, arguments, axes, tiled, False, reads=True, many=many, others=others, replaces=replaces
     )
+
+
+def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: NameOf) -> Kernel:
+    """The products of states and gradients at each step that a stage is for, from the states at the borders of blocks, for all
+    blocks at once: of each the sum over a tile. `streams` are those of the stage, of which some may be made ahead."""
+    states = (*stage.forward, *stage.backward)
+    axes = states[0].axes
+    if any(s.axes != axes for s in states) or len({dim_of(a) for a in axes}) < len(axes):
+        raise CannotPrint("states that are added to each other have two axes of one dim")
+    tiled = axes[1] if len(axes) > 1 else None
+    tiles = Tiles(axes[:1], axes[1:], 1, {}, streams, {}, name_of)
+    tiles.names.add("tile")
+    for s in states:
+        target = tiles.argument(
+            f"{name_of(leaf('state', s.name))}_borders", "border", leaf("border", s.name, axes), axes
+        )
+        where, mask = _state_place(s, tiles.ordered(axes), "(bh * chunks + c)")
+        text = f"tl.load({target} + {where}{mask}{', other=0.0' if mask else ''})"
+        tiles.memo[leaf("state in", s.name, axes)] = tiles.assign("s", text, tiles.ordered(axes), True, s.name)
+    for x, node in stage.outputs.items():
+        v = tiles.value(node)
+        made = leaf("sums", x.attrs[1])
+        target = tiles.argument(f"{name_of(made)}_out", "sums", made)
+        tiles.lines.append(f"tl.store({target} + {_tile_place(tiled)}, {v.over((ROW,))}, mask=i_ok)  # {x.attrs[1]}")
+    lines, _ = _at_once(axes, tiled, tiles, tiles.lines)
+    doc = "Products of the states and their gradients at each step, for all blocks at once."
+    return Kernel(name, lines, doc, tuple(tiles.arguments.values()), axes, tiled, False, reads=True, many=True)
 
 
 def made_ahead(o: Opened) -> dict[Node, Node]:

@@ -135,6 +135,11 @@ class Opened:
         return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.own for x in s.ahead.values()))
 
 
+def made_of_sums(node: Node) -> bool:
+    """Is a quantity of a step made of sums over an axis, or of matrices, so that it is made ahead of a kernel's tiles?"""
+    return any(y.op in ("sum", "eye") or len(y.axes) > 1 for y in walk(node))
+
+
 def uses(node: Node, x: Node) -> bool:
     """Is a node made of this leaf, over whatever axes?"""
     return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))
@@ -307,7 +312,7 @@ class _Opening:
     def opaque(self, node: Node) -> Node:
         """A stream computed on the tile; or ahead by torch, where it contracts something."""
         stream = leaf("stream", node.key[:12], (ROW, *node.axes))
-        if any(y.op in ("sum", "eye") or len(y.axes) > 1 for y in walk(node)):
+        if made_of_sums(node):
             self.out.origins[stream] = node
             node = leaf("ahead", node.key[:12], node.axes)
         self.out.streams[stream] = node

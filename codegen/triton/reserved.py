@@ -14,7 +14,6 @@ IMPORTS = {
         "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"
     ),
     "chunkform.runtime.matrices": "by_matrix outer_sum",
-    "chunkform.runtime.mixing": "Mix",
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.packed": "BLOCK",
     "chunkform.runtime.pieces": "LATE is_zero join_pieces late_pieces",
@@ -27,7 +26,6 @@ IMPORTS = {
     ),
     "chunkform.runtime.signature": "OVERWRITE",
     "chunkform.runtime.total": "pair total",
-    "chunkform.runtime.unrolled": "from_blocks in_blocks to_blocks",
 }
 # what is called by name in kernels and in the functions that launch them
 RESERVED = frozenset(

@@ -81,7 +81,7 @@ def _texts(
         text = host.text()
         backward.kept_by_head = forward.by_head
         kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_others()) if k.others else (k,))]
-        parts += [*kernels, *host.functions, text]
+        parts += [*kernels, text]
         printed += kernels
     return parts, printed
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..ir import COL, ROW, Node, leaf, rebuild, split_constant, terms_of
 from ..mixing import reached
-from ..stages import Plan, Sweep
+from ..stages import Plan, Sweep, Unroll
 from .kernels import Kernel
 from .tile import WEIGHT
 
@@ -40,39 +40,51 @@ def weighted(plan: Plan) -> tuple[Plan, list[Weights]]:
     return replace(plan, stages=tuple(stages)), list(found.values())
 
 
+def unroll_weighted(stage: Unroll) -> tuple[Unroll, list[Weights]]:
+    """The same of products of states and gradients at each step, over blocks of steps."""
+    found: dict[Any, Weights] = {}
+    new = _replacing(stage.streams, found, "block weight")
+    return replace(stage, outputs={x: new(node) for x, node in stage.outputs.items()}), list(found.values())
+
+
 def _weighted(sweep: Sweep, found: dict[Any, Weights]) -> Sweep:
-    chunk = sweep.chunk
-    entries = {x.attrs[1]: node for x, node in chunk.streams.items()}
-    done: dict[Node, Node] = {}
-
-    def new(x: Node) -> Node:
-        if x not in done:
-            done[x] = _leaf_of(x, entries, found) or (rebuild(x, map(new, x.args)) if x.args else x)
-        return done[x]
-
+    chunk, new = sweep.chunk, _replacing(sweep.chunk.streams, found, "weight")
     definitions, outputs = ({k: new(x) for k, x in nodes.items()} for nodes in (chunk.definitions, chunk.outputs))
     states = {n: new(x) for n, x in chunk.states.items()}
     return replace(sweep, chunk=replace(chunk, definitions=definitions, outputs=outputs, states=states))
 
 
-def _leaf_of(x: Node, streams: dict[str, Node], found: dict[Any, Weights]) -> Node | None:
+def _replacing(streams: dict[Node, Node], found: dict[Any, Weights], stem: str) -> Callable[[Node], Node]:
+    """What puts leaves, whose names begin so, in the place of weights, and notes these."""
+    entries = {x.attrs[1]: node for x, node in streams.items()}
+    done: dict[Node, Node] = {}
+
+    def new(x: Node) -> Node:
+        if x not in done:
+            done[x] = _leaf_of(x, entries, found, stem) or (rebuild(x, map(new, x.args)) if x.args else x)
+        return done[x]
+
+    return new
+
+
+def _leaf_of(x: Node, streams: dict[str, Node], found: dict[Any, Weights], stem: str) -> Node | None:
     """The leaf for a weight, over whatever its axes are called, or for a sum of weights of one kind; None for other nodes. Of a
     state that enters a chunk as much is left after it as its last step has."""
     terms = [split_constant(t) for t in terms_of(x)]
     mixes = [y for _, y in terms]
-    kinds = {(y.op, y.args, y.attrs[:2], y.attrs[4:]) for y in mixes if y.op.startswith("mix_")}
+    kinds = {(y.op, y.args, y.attrs[:2], y.attrs[4:], y.axes) for y in mixes if y.op.startswith("mix_")}
     if len(kinds) != 1 or not all(y.op.startswith("mix_") for y in mixes):
         return None
-    ((op, args, (positions, count), (*late, direction)),) = kinds
+    ((op, args, (positions, count), (*late, direction), own),) = kinds
     entries = tuple(streams[a.attrs[1]] if a.op == "leaf" else a for a in args)
     key = positions, direction, entries
     weights = found.setdefault(key, Weights(dict(zip(positions, entries, strict=True)), count, direction))
     summed = tuple((c, y.attrs[2:4]) for c, y in terms)
     made = ("mix_in", summed, True) if op == "mix_all" else (op, summed, late == [True])
     kind, axes = ("matrix", (ROW, COL)) if op == "mix_mask" else (WEIGHT, (ROW,))
-    name = f"weight.{list(found).index(key)}." + ".".join(map(str, [made[0], *(z for y in summed for z in y), made[2]]))
+    name = f"{stem}.{list(found).index(key)}." + ".".join(map(str, [made[0], *(z for y in summed for z in y), made[2]]))
     weights.made.setdefault(leaf(kind, name, axes), made)
-    return leaf(kind, name, x.axes)
+    return leaf(kind, name, own)
 
 
 @dataclass(frozen=True)
