@@ -103,11 +103,11 @@ from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chunk_of, inverse, part_of, place_of
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, each_head, launch, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.mixing import Mix
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
-from chunkform.runtime.places import places
+from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import LEVELS, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -119,6 +119,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, device, size_n, size_m):
@@ -1793,7 +1794,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "65ca9a8a5dd68719")
+    config = choose(some.dtype, (N, M), "ef83c49f34260454")
     lay = places(packed, (B, T, H), config.chunk)
     parts = 1
     V_first = whole(states.get("V"))
@@ -4005,8 +4006,608 @@ def backward_sweep_6(
             )  # dlog_keep
 
 
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_weights_3(
+    a_0_0_p,
+    a_0_0_b,
+    a_0_0_t,
+    a_0_0_h,
+    a_0_0_g,
+    a_0_1_p,
+    a_0_1_b,
+    a_0_1_t,
+    a_0_1_h,
+    a_0_1_g,
+    a_1_1_p,
+    a_1_1_b,
+    a_1_1_t,
+    a_1_1_h,
+    a_1_1_g,
+    matrix26_out,
+    weight20_out,
+    matrix29_out,
+    matrix28_out,
+    weight22_out,
+    weight21_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    C: tl.constexpr,
+):
+    """Weights between states that are added to each other."""
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    j = tl.arange(0, C)
+    at = bh * T + t0
+    matrix = (bh * chunks + c) * C * C
+    a_0_0_p += b * a_0_0_b + t0 * a_0_0_t + h // a_0_0_g * a_0_0_h
+    a_0_1_p += b * a_0_1_b + t0 * a_0_1_t + h // a_0_1_g * a_0_1_h
+    a_1_1_p += b * a_1_1_b + t0 * a_1_1_t + h // a_1_1_g * a_1_1_h
+    p_0_0 = tl.zeros([C], tl.float32)  # from the step after each to here
+    g_0_0 = tl.full([], 1.0, tl.float32)  # from the chunk's start to here
+    p_0_1 = tl.zeros([C], tl.float32)  # from the step after each to here
+    g_0_1 = tl.full([], 0.0, tl.float32)  # from the chunk's start to here
+    p_1_1 = tl.zeros([C], tl.float32)  # from the step after each to here
+    g_1_1 = tl.full([], 1.0, tl.float32)  # from the chunk's start to here
+    for n in range(0, C):
+        i = C - 1 - n
+        there = i <= last
+        a_0_0 = tl.load(a_0_0_p + i * a_0_0_t, mask=there, other=0.0).to(tl.float32)
+        a_0_1 = tl.load(a_0_1_p + i * a_0_1_t, mask=there, other=0.0).to(tl.float32)
+        a_1_1 = tl.load(a_1_1_p + i * a_1_1_t, mask=there, other=0.0).to(tl.float32)
+        tl.store(matrix26_out + matrix + i * C + j, tl.where(there, p_1_1, 0.0))
+        tl.store(weight20_out + at + i, g_1_1, mask=there)
+        tl.store(matrix29_out + matrix + i * C + j, tl.where(there, p_0_0, 0.0))
+        tl.store(matrix28_out + matrix + i * C + j, tl.where(there, p_0_1, 0.0))
+        tl.store(weight22_out + at + i, g_0_1, mask=there)
+        tl.store(weight21_out + at + i, g_0_0, mask=there)
+        p_0_0_next = a_0_0 * p_0_0
+        g_0_0_next = a_0_0 * g_0_0
+        p_0_1_next = a_0_0 * p_0_1 + a_0_1 * p_1_1
+        g_0_1_next = a_0_0 * g_0_1 + a_0_1 * g_1_1
+        p_1_1_next = a_1_1 * p_1_1
+        g_1_1_next = a_1_1 * g_1_1
+        p_0_0 = tl.where(there, tl.where(j == i, 1.0, p_0_0_next), p_0_0)
+        g_0_0 = tl.where(there, g_0_0_next, g_0_0)
+        p_0_1 = tl.where(there, tl.where(j == i, 0.0, p_0_1_next), p_0_1)
+        g_0_1 = tl.where(there, g_0_1_next, g_0_1)
+        p_1_1 = tl.where(there, tl.where(j == i, 1.0, p_1_1_next), p_1_1)
+        g_1_1 = tl.where(there, g_1_1_next, g_1_1)
+
+
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_8(
+    mu_p,
+    mu_b,
+    mu_t,
+    mu_h,
+    mu_g,
+    rows_7_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
+    tl.store(rows_7_out + at, mu, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_9(
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
+    mu_p,
+    mu_b,
+    mu_t,
+    mu_h,
+    mu_g,
+    rows_8_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
+    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
+    tl.store(rows_8_out + at, -mu * eta, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_10(
+    keep_p,
+    keep_b,
+    keep_t,
+    keep_h,
+    keep_g,
+    rows_9_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    keep = tl.exp(
+        tl.load(keep_p + h // keep_g * keep_h + b * keep_b + step * keep_t, mask=i_ok, other=0.0).to(tl.float32)
+    )
+    tl.store(rows_9_out + at, keep, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_weights_4(
+    a_0_0_p,
+    a_0_0_b,
+    a_0_0_t,
+    a_0_0_h,
+    a_0_0_g,
+    a_1_1_p,
+    a_1_1_b,
+    a_1_1_t,
+    a_1_1_h,
+    a_1_1_g,
+    a_1_0_p,
+    a_1_0_b,
+    a_1_0_t,
+    a_1_0_h,
+    a_1_0_g,
+    matrix27_out,
+    weight19_out,
+    weight24_out,
+    weight23_out,
+    matrix31_out,
+    matrix30_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    C: tl.constexpr,
+):
+    """Weights between states that are added to each other."""
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    j = tl.arange(0, C)
+    at = bh * T + t0
+    matrix = (bh * chunks + c) * C * C
+    a_0_0_p += b * a_0_0_b + t0 * a_0_0_t + h // a_0_0_g * a_0_0_h
+    a_1_1_p += b * a_1_1_b + t0 * a_1_1_t + h // a_1_1_g * a_1_1_h
+    a_1_0_p += b * a_1_0_b + t0 * a_1_0_t + h // a_1_0_g * a_1_0_h
+    p_0_0 = tl.zeros([C], tl.float32)  # from the step after each to here
+    g_0_0 = tl.full([], 1.0, tl.float32)  # from the chunk's start to here
+    p_1_0 = tl.zeros([C], tl.float32)  # from the step after each to here
+    g_1_0 = tl.full([], 0.0, tl.float32)  # from the chunk's start to here
+    p_1_1 = tl.zeros([C], tl.float32)  # from the step after each to here
+    g_1_1 = tl.full([], 1.0, tl.float32)  # from the chunk's start to here
+    for n in range(0, C):
+        i = n
+        there = i <= last
+        a_0_0 = tl.load(a_0_0_p + i * a_0_0_t, mask=there, other=0.0).to(tl.float32)
+        a_1_1 = tl.load(a_1_1_p + i * a_1_1_t, mask=there, other=0.0).to(tl.float32)
+        a_1_0 = tl.load(a_1_0_p + i * a_1_0_t, mask=there, other=0.0).to(tl.float32)
+        tl.store(matrix27_out + matrix + i * C + j, tl.where(there, p_0_0, 0.0))
+        tl.store(weight19_out + at + i, g_0_0, mask=there)
+        tl.store(weight24_out + at + i, g_1_0, mask=there)
+        tl.store(weight23_out + at + i, g_1_1, mask=there)
+        tl.store(matrix31_out + matrix + i * C + j, tl.where(there, p_1_1, 0.0))
+        tl.store(matrix30_out + matrix + i * C + j, tl.where(there, p_1_0, 0.0))
+        p_0_0_next = a_0_0 * p_0_0
+        g_0_0_next = a_0_0 * g_0_0
+        p_1_0_next = a_1_0 * p_0_0 + a_1_1 * p_1_0
+        g_1_0_next = a_1_0 * g_0_0 + a_1_1 * g_1_0
+        p_1_1_next = a_1_1 * p_1_1
+        g_1_1_next = a_1_1 * g_1_1
+        p_0_0 = tl.where(there, tl.where(j == i, 1.0, p_0_0_next), p_0_0)
+        g_0_0 = tl.where(there, g_0_0_next, g_0_0)
+        p_1_0 = tl.where(there, tl.where(j == i, 0.0, p_1_0_next), p_1_0)
+        g_1_0 = tl.where(there, g_1_0_next, g_1_0)
+        p_1_1 = tl.where(there, tl.where(j == i, 1.0, p_1_1_next), p_1_1)
+        g_1_1 = tl.where(there, g_1_1_next, g_1_1)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_11(
+    mu_p,
+    mu_b,
+    mu_t,
+    mu_h,
+    mu_g,
+    rows_10_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
+    tl.store(rows_10_out + at, mu, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_12(
+    keep_p,
+    keep_b,
+    keep_t,
+    keep_h,
+    keep_g,
+    rows_11_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    keep = tl.exp(
+        tl.load(keep_p + h // keep_g * keep_h + b * keep_b + step * keep_t, mask=i_ok, other=0.0).to(tl.float32)
+    )
+    tl.store(rows_11_out + at, keep, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_13(
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
+    mu_p,
+    mu_b,
+    mu_t,
+    mu_h,
+    mu_g,
+    rows_12_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
+    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
+    tl.store(rows_12_out + at, -mu * eta, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_unroll_1(
+    V_borders,
+    W_borders,
+    dV_borders,
+    dW_borders,
+    matrix26,
+    keep_by_head,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    z_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    weight19,
+    matrix27,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    weight20,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
+    V_dW_out,
+    matrix28,
+    weight21,
+    weight22,
+    matrix29,
+    eta_by_head,
+    mu_by_head,
+    V_dV_out,
+    weight23,
+    matrix30,
+    weight24,
+    matrix31,
+    W_dW_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    block_m_: tl.constexpr,
+    block_n_: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """Products of the states and their gradients at each step, for all blocks at once."""
+    tile = tl.program_id(0) % tl.cdiv(N, block_n_)
+    i = tl.arange(0, C)
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
+    n_ = tile * block_n_ + tl.arange(0, block_n_)
+    n__ok = n_ < N
+    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(N, block_n_)), H, chunks)
+    bh = b * H + h
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+    step = (b * T + t0) * H + h
+    z_p += b * z_b + h // z_g * z_h
+    do_p += b * do_b + h // do_g * do_h
+    x_p += b * x_b + h // x_g * x_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    weight19_each = tl.load(weight19 + at + i, mask=i_ok, other=0.0)
+    weight20_each = tl.load(weight20 + at + i, mask=i_ok, other=0.0)
+    weight21_each = tl.load(weight21 + at + i, mask=i_ok, other=0.0)
+    weight22_each = tl.load(weight22 + at + i, mask=i_ok, other=0.0)
+    weight23_each = tl.load(weight23 + at + i, mask=i_ok, other=0.0)
+    weight24_each = tl.load(weight24 + at + i, mask=i_ok, other=0.0)
+    t = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
+    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    x = tl.where(i_ok[:, None] & n__ok[None, :], (keep[:, None] * z.to(tl.float32)), 0.0)  # keep z
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+    s = tl.load(
+        V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
+    )  # V
+    p = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) V
+    s2 = tl.sum((x * p), axis=1)  # (((do) V) . (keep z)) 1
+    s3 = tl.sum(
+        tl.where(i_ok[None, :], (s2[None, :] * t.to(tl.float32)), 0.0), axis=1
+    )  # matrix26 (((do) V) . (keep z)) 1
+    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    x2 = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p2 = tl.dot(x.to(DT), tl.trans(x2.to(DT)), input_precision="tf32x3")  # (keep z) (x)^T
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (f73806d84e)^T
+    p4 = tl.dot(
+        t2.to(DT), tl.trans((p2 * p3).to(DT)), input_precision="tf32x3"
+    )  # matrix27 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T
+    s4 = tl.sum(
+        tl.where(i_ok[None, :], (t.to(tl.float32) * p4), 0.0), axis=1
+    )  # ((matrix27 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix26) 1
+    s5 = tl.load(
+        dW_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
+    )  # dW
+    s6 = tl.sum((s.to(tl.float32) * s5.to(tl.float32)), axis=0)  # (V . dW)^T 1
+    s7 = tl.sum(tl.where(n__ok, s6, 0.0), axis=0)  # <V, dW>
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p5 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (5827685672) (f73806d84e)^T
+    p6 = tl.dot(x2.to(DT), tl.trans(x2.to(DT)), input_precision="tf32x3")  # (x) (x)^T
+    p7 = tl.dot(
+        t2.to(DT), tl.trans((p5 * p6).to(DT)), input_precision="tf32x3"
+    )  # matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
+    s8 = tl.sum(
+        tl.where(i_ok[None, :], (t.to(tl.float32) * p7), 0.0), axis=1
+    )  # ((matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
+    p8 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (5827685672) V
+    s9 = tl.sum((p8 * x2.to(tl.float32)), axis=1)  # (((5827685672) V) . (x)) 1
+    s10 = tl.sum(
+        tl.where(i_ok[None, :], (s9[None, :] * t.to(tl.float32)), 0.0), axis=1
+    )  # matrix26 (((5827685672) V) . (x)) 1
+    p9 = tl.dot(write1.to(DT), s5.to(DT), input_precision="tf32x3")  # (f73806d84e) dW
+    s11 = tl.sum((p9 * x2.to(tl.float32)), axis=1)  # (((f73806d84e) dW) . (x)) 1
+    s12 = tl.sum(
+        tl.where(i_ok[None, :], (s11[None, :] * t2.to(tl.float32)), 0.0), axis=1
+    )  # matrix27 (((f73806d84e) dW) . (x)) 1
+    tl.store(
+        V_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
+        (
+            (s3 * weight19_each)
+            + s4
+            + (s7 * (weight19_each * weight20_each))
+            + s8
+            + (s10 * weight19_each)
+            + (s12 * weight20_each)
+        ),
+        mask=i_ok,
+    )  # V.dW
+    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s13 = tl.sum(
+        tl.where(i_ok[None, :], (s2[None, :] * t3.to(tl.float32)), 0.0), axis=1
+    )  # matrix28 (((do) V) . (keep z)) 1
+    s14 = tl.sum(
+        tl.where(i_ok[None, :], (t3.to(tl.float32) * p7), 0.0), axis=1
+    )  # ((matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix28) 1
+    s15 = tl.load(
+        dV_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
+    )  # dV
+    s16 = tl.sum((s.to(tl.float32) * s15.to(tl.float32)), axis=0)  # (V . dV)^T 1
+    s17 = tl.sum(tl.where(n__ok, s16, 0.0), axis=0)  # <V, dV>
+    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+    mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
+    x3 = tl.where(i_ok[:, None] & n__ok[None, :], (-(eta * mu)[:, None] * z.to(tl.float32)), 0.0)  # -mu eta z
+    p10 = tl.dot(x3.to(DT), tl.trans(x2.to(DT)), input_precision="tf32x3")  # (-mu eta z) (x)^T
+    p11 = tl.dot(
+        t2.to(DT), tl.trans((p3 * p10).to(DT)), input_precision="tf32x3"
+    )  # matrix27 (((do) (f73806d84e)^T) . ((-mu eta z) (x)^T))^T
+    s18 = tl.sum(
+        tl.where(i_ok[None, :], (t4.to(tl.float32) * p11), 0.0), axis=1
+    )  # ((matrix27 (((do) (f73806d84e)^T) . ((-mu eta z) (x)^T))^T) . matrix29) 1
+    s19 = tl.sum((x3 * p), axis=1)  # (((do) V) . (-mu eta z)) 1
+    s20 = tl.sum(
+        tl.where(i_ok[None, :], (s19[None, :] * t4.to(tl.float32)), 0.0), axis=1
+    )  # matrix29 (((do) V) . (-mu eta z)) 1
+    s21 = tl.sum(
+        tl.where(i_ok[None, :], (p4 * t3.to(tl.float32)), 0.0), axis=1
+    )  # ((matrix27 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix28) 1
+    s22 = tl.sum(
+        tl.where(i_ok[None, :], (s9[None, :] * t3.to(tl.float32)), 0.0), axis=1
+    )  # matrix28 (((5827685672) V) . (x)) 1
+    p12 = tl.dot(write1.to(DT), s15.to(DT), input_precision="tf32x3")  # (f73806d84e) dV
+    s23 = tl.sum((p12 * x2.to(tl.float32)), axis=1)  # (((f73806d84e) dV) . (x)) 1
+    s24 = tl.sum(
+        tl.where(i_ok[None, :], (s23[None, :] * t2.to(tl.float32)), 0.0), axis=1
+    )  # matrix27 (((f73806d84e) dV) . (x)) 1
+    tl.store(
+        V_dV_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
+        (
+            (s13 * weight19_each)
+            + s14
+            + (s17 * (weight21_each * weight19_each))
+            + (s7 * (weight22_each * weight19_each))
+            + s18
+            + (s20 * weight19_each)
+            + s21
+            + (s22 * weight19_each)
+            + (s12 * weight22_each)
+            + (weight21_each * s24)
+        ),
+        mask=i_ok,
+    )  # V.dV
+    s25 = tl.load(
+        W_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
+    )  # W
+    p13 = tl.dot(write2.to(DT), s25.to(DT), input_precision="tf32x3")  # (5827685672) W
+    s26 = tl.sum((p13 * x2.to(tl.float32)), axis=1)  # (((5827685672) W) . (x)) 1
+    s27 = tl.sum(
+        tl.where(i_ok[None, :], (s26[None, :] * t.to(tl.float32)), 0.0), axis=1
+    )  # matrix26 (((5827685672) W) . (x)) 1
+    t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s28 = tl.sum(
+        tl.where(i_ok[None, :], (s11[None, :] * t5.to(tl.float32)), 0.0), axis=1
+    )  # matrix30 (((f73806d84e) dW) . (x)) 1
+    t6 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    x4 = tl.where(i_ok[:, None] & n__ok[None, :], (-eta[:, None] * x2.to(tl.float32)), 0.0)  # -eta x
+    p14 = tl.dot(x.to(DT), tl.trans(x4.to(DT)), input_precision="tf32x3")  # (keep z) (-eta x)^T
+    p15 = tl.dot(
+        t6.to(DT), tl.trans((p14 * p3).to(DT)), input_precision="tf32x3"
+    )  # matrix31 (((keep z) (-eta x)^T) . ((do) (f73806d84e)^T))^T
+    s29 = tl.sum(
+        tl.where(i_ok[None, :], (p15 * t.to(tl.float32)), 0.0), axis=1
+    )  # ((matrix31 (((keep z) (-eta x)^T) . ((do) (f73806d84e)^T))^T) . matrix26) 1
+    s30 = tl.sum((s5.to(tl.float32) * s25.to(tl.float32)), axis=0)  # (W . dW)^T 1
+    s31 = tl.sum(tl.where(n__ok, s30, 0.0), axis=0)  # <W, dW>
+    p16 = tl.dot(
+        t5.to(DT), tl.trans((p5 * p6).to(DT)), input_precision="tf32x3"
+    )  # matrix30 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
+    s32 = tl.sum(
+        tl.where(i_ok[None, :], (t.to(tl.float32) * p16), 0.0), axis=1
+    )  # ((matrix30 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
+    p17 = tl.dot(do.to(DT), s25.to(DT), input_precision="tf32x3")  # (do) W
+    s33 = tl.sum((x * p17), axis=1)  # (((do) W) . (keep z)) 1
+    s34 = tl.sum(
+        tl.where(i_ok[None, :], (s33[None, :] * t.to(tl.float32)), 0.0), axis=1
+    )  # matrix26 (((do) W) . (keep z)) 1
+    p18 = tl.dot(x2.to(DT), tl.trans(x4.to(DT)), input_precision="tf32x3")  # (x) (-eta x)^T
+    p19 = tl.dot(
+        t6.to(DT), tl.trans((p5 * p18).to(DT)), input_precision="tf32x3"
+    )  # matrix31 (((5827685672) (f73806d84e)^T) . ((x) (-eta x)^T))^T
+    s35 = tl.sum(
+        tl.where(i_ok[None, :], (t.to(tl.float32) * p19), 0.0), axis=1
+    )  # ((matrix31 (((5827685672) (f73806d84e)^T) . ((x) (-eta x)^T))^T) . matrix26) 1
+    s36 = tl.sum((p9 * x4), axis=1)  # (((f73806d84e) dW) . (-eta x)) 1
+    s37 = tl.sum(
+        tl.where(i_ok[None, :], (s36[None, :] * t6.to(tl.float32)), 0.0), axis=1
+    )  # matrix31 (((f73806d84e) dW) . (-eta x)) 1
+    p20 = tl.dot(
+        t5.to(DT), tl.trans((p2 * p3).to(DT)), input_precision="tf32x3"
+    )  # matrix30 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T
+    s38 = tl.sum(
+        tl.where(i_ok[None, :], (p20 * t.to(tl.float32)), 0.0), axis=1
+    )  # ((matrix30 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix26) 1
+    tl.store(
+        W_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
+        (
+            (weight23_each * s27)
+            + (s28 * weight20_each)
+            + (s7 * (weight24_each * weight20_each))
+            + s29
+            + (s31 * (weight23_each * weight20_each))
+            + s32
+            + (s3 * weight24_each)
+            + (s34 * weight23_each)
+            + s35
+            + (weight24_each * s10)
+            + (s37 * weight20_each)
+            + s38
+        ),
+        mask=i_ok,
+    )  # W.dW
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_14(
     dx_5_p,
     dx_5_b,
     dx_5_t,
@@ -4061,23 +4662,23 @@ def backward_rows_8(
     mu_t,
     mu_h,
     mu_g,
-    V_dW_pairing_p,
-    V_dW_pairing_b,
-    V_dW_pairing_t,
-    V_dW_pairing_h,
-    V_dW_pairing_g,
+    V_dW__pairing_p,
+    V_dW__pairing_b,
+    V_dW__pairing_t,
+    V_dW__pairing_h,
+    V_dW__pairing_g,
     dlog_mu_0_sums,
     dlog_mu_0_n,
-    V_dV_pairing_p,
-    V_dV_pairing_b,
-    V_dV_pairing_t,
-    V_dV_pairing_h,
-    V_dV_pairing_g,
-    W_dW_pairing_p,
-    W_dW_pairing_b,
-    W_dW_pairing_t,
-    W_dW_pairing_h,
-    W_dW_pairing_g,
+    V_dV__pairing_p,
+    V_dV__pairing_b,
+    V_dV__pairing_t,
+    V_dV__pairing_h,
+    V_dV__pairing_g,
+    W_dW__pairing_p,
+    W_dW__pairing_b,
+    W_dW__pairing_t,
+    W_dW__pairing_h,
+    W_dW__pairing_g,
     keep_p,
     keep_b,
     keep_t,
@@ -4170,10 +4771,10 @@ def backward_rows_8(
         for tile in range(deta_2_n):
             deta_2 += tl.load(deta_2_sums + ((b * H + h) * deta_2_n + tile) * T + step, mask=i_ok, other=0.0)
     mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
-    V_dW_pairing = tl.zeros([ROWS], tl.float32)
-    if V_dW_pairing_p is not None:
-        V_dW_pairing = tl.load(
-            V_dW_pairing_p + h // V_dW_pairing_g * V_dW_pairing_h + b * V_dW_pairing_b + step * V_dW_pairing_t,
+    V_dW__pairing = tl.zeros([ROWS], tl.float32)
+    if V_dW__pairing_p is not None:
+        V_dW__pairing = tl.load(
+            V_dW__pairing_p + h // V_dW__pairing_g * V_dW__pairing_h + b * V_dW__pairing_b + step * V_dW__pairing_t,
             mask=i_ok,
             other=0.0,
         ).to(tl.float32)
@@ -4181,17 +4782,17 @@ def backward_rows_8(
     if dlog_mu_0_sums is not None:
         for tile in range(dlog_mu_0_n):
             dlog_mu_0 += tl.load(dlog_mu_0_sums + ((b * H + h) * dlog_mu_0_n + tile) * T + step, mask=i_ok, other=0.0)
-    V_dV_pairing = tl.zeros([ROWS], tl.float32)
-    if V_dV_pairing_p is not None:
-        V_dV_pairing = tl.load(
-            V_dV_pairing_p + h // V_dV_pairing_g * V_dV_pairing_h + b * V_dV_pairing_b + step * V_dV_pairing_t,
+    V_dV__pairing = tl.zeros([ROWS], tl.float32)
+    if V_dV__pairing_p is not None:
+        V_dV__pairing = tl.load(
+            V_dV__pairing_p + h // V_dV__pairing_g * V_dV__pairing_h + b * V_dV__pairing_b + step * V_dV__pairing_t,
             mask=i_ok,
             other=0.0,
         ).to(tl.float32)
-    W_dW_pairing = tl.zeros([ROWS], tl.float32)
-    if W_dW_pairing_p is not None:
-        W_dW_pairing = tl.load(
-            W_dW_pairing_p + h // W_dW_pairing_g * W_dW_pairing_h + b * W_dW_pairing_b + step * W_dW_pairing_t,
+    W_dW__pairing = tl.zeros([ROWS], tl.float32)
+    if W_dW__pairing_p is not None:
+        W_dW__pairing = tl.load(
+            W_dW__pairing_p + h // W_dW__pairing_g * W_dW__pairing_h + b * W_dW__pairing_b + step * W_dW__pairing_t,
             mask=i_ok,
             other=0.0,
         ).to(tl.float32)
@@ -4219,172 +4820,15 @@ def backward_rows_8(
             mask=i_ok[:, None] & m__ok[None, :],
         )
     if deta_out is not None:
-        tl.store(deta_out + at, deta_2 + deta_0 - t1 * t2 - mu * V_dW_pairing, mask=i_ok)
+        tl.store(deta_out + at, deta_2 + deta_0 - t1 * t2 - mu * V_dW__pairing, mask=i_ok)
     if dlog_mu_out is not None:
-        tl.store(dlog_mu_out + at, mu * V_dV_pairing + dlog_mu_0 - eta * mu * V_dW_pairing, mask=i_ok)
+        tl.store(dlog_mu_out + at, mu * V_dV__pairing + dlog_mu_0 - eta * mu * V_dW__pairing, mask=i_ok)
     if dlog_keep_out is not None:
-        tl.store(dlog_keep_out + at, dlog_keep_6 + W_dW_pairing * keep, mask=i_ok)
-
-
-def _triton_unroll_1(
-    s1,
-    s2,
-    s3,
-    s4,
-    s5,
-    s6,
-    s7,
-    s8,
-    s9,
-    s10,
-    V_edges,
-    W_edges,
-    dV_edges,
-    dW_edges,
-    lead,
-    size,
-    dtype,
-    device,
-    size_n,
-    size_m,
-):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
-    x10 = to_chunks(s10, lead, size, 1)
-    valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((0, 1), x2),
-            ((1, 1), x3_kept),
-        ),
-        2,
-        -1,
-        valid,
-    )
-    a1 = mix_1.mask(1, 1, False)
-    mix_2 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((1, 1), x3_kept),
-            ((1, 0), x2),
-        ),
-        2,
-        1,
-        valid,
-    )
-    a3 = mix_2.mask(0, 0, False)
-    a4 = x5 @ x4.mT
-    a5 = x7 @ x6.mT
-    a6 = a3 @ (a4 * a5).mT
-    a7 = (a1 * a6).sum(-1)
-    a8 = mix_2.incoming(0, 0, False)
-    a9 = x8 @ V_edges
-    a10 = (x4 * a9).sum(-1)
-    a11 = torch.einsum("...ab,...b->...a", a1, a10)
-    a12 = x7 @ V_edges
-    a13 = (a12 * x5).sum(-1)
-    a14 = torch.einsum("...ab,...b->...a", a1, a13)
-    a15 = x8 @ x6.mT
-    a16 = x4 @ x4.mT
-    a17 = a3 @ (a15 * a16).mT
-    a18 = (a1 * a17).sum(-1)
-    a19 = mix_1.incoming(1, 1, False)
-    a20 = (V_edges * dW_edges).sum(-2)
-    a21 = (a20).sum(-1)
-    a22 = x6 @ dW_edges
-    a23 = (a22 * x4).sum(-1)
-    a24 = torch.einsum("...ab,...b->...a", a3, a23)
-    a25 = a7 + a8 * a11 + a8 * a14 + a18 + a8 * a19 * a21[..., None] + a19 * a24
-    a26 = mix_1.mask(0, 0, False)
-    a27 = (a12 * x9).sum(-1)
-    a28 = torch.einsum("...ab,...b->...a", a26, a27)
-    a29 = mix_1.mask(0, 1, False)
-    a30 = (a29 * a17).sum(-1)
-    a31 = torch.einsum("...ab,...b->...a", a29, a13)
-    a32 = mix_1.incoming(0, 1, False)
-    a33 = (a29 * a6).sum(-1)
-    a34 = torch.einsum("...ab,...b->...a", a29, a10)
-    a35 = mix_1.incoming(0, 0, False)
-    a36 = x6 @ dV_edges
-    a37 = (x4 * a36).sum(-1)
-    a38 = torch.einsum("...ab,...b->...a", a3, a37)
-    a39 = x9 @ x4.mT
-    a40 = a3 @ (a5 * a39).mT
-    a41 = (a40 * a26).sum(-1)
-    a42 = (V_edges * dV_edges).sum(-2)
-    a43 = (a42).sum(-1)
-    a44 = (
-        a8 * a28
-        + a30
-        + a8 * a31
-        + a32 * a24
-        + a33
-        + a8 * a34
-        + a35 * a38
-        + a41
-        + a8 * a43[..., None] * a35
-        + a8 * a32 * a21[..., None]
-    )
-    a45 = mix_2.incoming(1, 0, False)
-    a46 = (dW_edges * W_edges).sum(-2)
-    a47 = (a46).sum(-1)
-    a48 = mix_2.incoming(1, 1, False)
-    a49 = mix_2.mask(1, 1, False)
-    a50 = x5 @ x10.mT
-    a51 = a49 @ (a50 * a5).mT
-    a52 = (a51 * a1).sum(-1)
-    a53 = x8 @ W_edges
-    a54 = (x4 * a53).sum(-1)
-    a55 = torch.einsum("...ab,...b->...a", a1, a54)
-    a56 = mix_2.mask(1, 0, False)
-    a57 = a56 @ (a15 * a16).mT
-    a58 = (a57 * a1).sum(-1)
-    a59 = x4 @ x10.mT
-    a60 = a49 @ (a15 * a59).mT
-    a61 = (a60 * a1).sum(-1)
-    a62 = (a22 * x10).sum(-1)
-    a63 = torch.einsum("...b,...ab->...a", a62, a49)
-    a64 = torch.einsum("...b,...ab->...a", a23, a56)
-    a65 = x7 @ W_edges
-    a66 = (a65 * x5).sum(-1)
-    a67 = torch.einsum("...b,...ab->...a", a66, a1)
-    a68 = a56 @ (a4 * a5).mT
-    a69 = (a1 * a68).sum(-1)
-    a70 = (
-        a14 * a45
-        + a19 * a21[..., None] * a45
-        + a47[..., None] * a48 * a19
-        + a52
-        + a11 * a45
-        + a55 * a48
-        + a58
-        + a61
-        + a63 * a19
-        + a64 * a19
-        + a48 * a67
-        + a69
-    )
-    return (
-        from_chunks(a25, lead, 0),
-        from_chunks(a44, lead, 0),
-        from_chunks(a70, lead, 0),
-    )
+        tl.store(dlog_keep_out + at, dlog_keep_6 + W_dW__pairing * keep, mask=i_ok)
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
-    if packed is not None:
-        saved = torch_forward(given, states, constants, packed)[2]
-        return torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
     x = steps(given["x"])
     z = steps(given["z"])
     y = steps(given["y"])
@@ -4396,9 +4840,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "65ca9a8a5dd68719")
+    config = choose(some.dtype, (N, M), "ef83c49f34260454")
     lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
+    blocks = places(packed, (B, T, H), config.span)
     parts = 1
     V_first = whole(states.get("V"))
     W_first = whole(states.get("W"))
@@ -4655,8 +5099,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_mu_0 = some.new_empty(
             (B, H, cdiv(M, min(config.tile, config.padded(M))) * config.warps, T), dtype=torch.float32
         )
-        V_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=torch.float32)
-        W_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=torch.float32)
+        V_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
+        W_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
         V_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32) if dV_first is not None else None
         W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32) if dW_first is not None else None
         walk = config.walk(
@@ -4716,7 +5160,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             WARPS=walk.warps,
             STAGES=walk.stages,
             PRODUCTS=walk.products,
-            BLOCK=BLOCK,
+            BLOCK=config.span,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -4772,8 +5216,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     read1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy_1 = some.new_empty((B, T, H, M), dtype=some.dtype)
-    dV_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=torch.float32)
-    dW_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=torch.float32)
+    dV_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
+    dW_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
     dV_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"V"} else None
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
     walk = config.walk(
@@ -4855,7 +5299,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         WARPS=walk.warps,
         STAGES=walk.stages,
         PRODUCTS=walk.products,
-        BLOCK=BLOCK,
+        BLOCK=config.span,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -5223,52 +5667,202 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dz_4 = matrix12 = matrix13 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = weight8 = weight9 = None
     gradients, initial = {}, {}
     if needs & {"eta", "keep", "mu"}:
-        (
-            V_dW_pairing,
-            V_dV_pairing,
-            W_dW_pairing,
-        ) = (
-            x.transpose(1, 2)
-            for x in in_parts(
-                _triton_unroll_1,
-                (
-                    spread(each_head(mu, H).float().exp(), (B, T, H), some).transpose(1, 2),
-                    spread(-each_head(eta, H).float() * each_head(mu, H).float().exp(), (B, T, H), some).transpose(
-                        1, 2
-                    ),
-                    spread(each_head(keep, H).float().exp(), (B, T, H), some).transpose(1, 2),
-                    spread(each_head(x, H).float(), (B, T, H, N), some).transpose(1, 2),
-                    spread(
-                        each_head(keep, H).float().exp()[..., None] * each_head(z, H).float(), (B, T, H, N), some
-                    ).transpose(1, 2),
-                    spread(write1.float(), (B, T, H, M), some).transpose(1, 2),
-                    spread(do.float(), (B, T, H, M), some).transpose(1, 2),
-                    spread(write2.float(), (B, T, H, M), some).transpose(1, 2),
-                    spread(
-                        -(each_head(eta, H).float() * each_head(mu, H).float().exp())[..., None]
-                        * each_head(z, H).float(),
-                        (B, T, H, N),
-                        some,
-                    ).transpose(1, 2),
-                    spread(
-                        -each_head(eta, H).float()[..., None] * each_head(x, H).float(), (B, T, H, N), some
-                    ).transpose(1, 2),
-                ),
-                (
-                    V_borders,
-                    W_borders,
-                    dV_borders,
-                    dW_borders,
-                ),
-                (B, H, T),
-                BLOCK,
-                torch.float32,
-                some.device,
-                N,
-                M,
-            )
+        rows_7 = some.new_empty((B, T, H), dtype=torch.float32)
+        launch(
+            backward_rows_8,
+            (cdiv(B * T, config.rows()) * H,),
+            mu,
+            *strides(mu, H),
+            rows_7,
+            T,
+            H,
+            B * T,
+            ROWS=config.rows(),
+            num_warps=4,
         )
-    V_borders = W_borders = dV_borders = dW_borders = write2 = None
+        rows_8 = some.new_empty((B, T, H), dtype=torch.float32)
+        launch(
+            backward_rows_9,
+            (cdiv(B * T, config.rows()) * H,),
+            eta,
+            *strides(eta, H),
+            mu,
+            *strides(mu, H),
+            rows_8,
+            T,
+            H,
+            B * T,
+            ROWS=config.rows(),
+            num_warps=4,
+        )
+        rows_9 = some.new_empty((B, T, H), dtype=torch.float32)
+        launch(
+            backward_rows_10,
+            (cdiv(B * T, config.rows()) * H,),
+            keep,
+            *strides(keep, H),
+            rows_9,
+            T,
+            H,
+            B * T,
+            ROWS=config.rows(),
+            num_warps=4,
+        )
+        matrix26_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        block_weight20 = some.new_empty((B, H, T), dtype=torch.float32)
+        matrix29_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        matrix28_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        block_weight22 = some.new_empty((B, H, T), dtype=torch.float32)
+        block_weight21 = some.new_empty((B, H, T), dtype=torch.float32)
+        launch(
+            backward_weights_3,
+            (blocks.programs,),
+            rows_7,
+            *strides(rows_7, H),
+            rows_8,
+            *strides(rows_8, H),
+            rows_9,
+            *strides(rows_9, H),
+            matrix26_blocks,
+            block_weight20,
+            matrix29_blocks,
+            matrix28_blocks,
+            block_weight22,
+            block_weight21,
+            *blocks.at_once,
+            blocks.programs,
+            C=config.span,
+            num_warps=1,
+        )
+        rows_10 = some.new_empty((B, T, H), dtype=torch.float32)
+        launch(
+            backward_rows_11,
+            (cdiv(B * T, config.rows()) * H,),
+            mu,
+            *strides(mu, H),
+            rows_10,
+            T,
+            H,
+            B * T,
+            ROWS=config.rows(),
+            num_warps=4,
+        )
+        rows_11 = some.new_empty((B, T, H), dtype=torch.float32)
+        launch(
+            backward_rows_12,
+            (cdiv(B * T, config.rows()) * H,),
+            keep,
+            *strides(keep, H),
+            rows_11,
+            T,
+            H,
+            B * T,
+            ROWS=config.rows(),
+            num_warps=4,
+        )
+        rows_12 = some.new_empty((B, T, H), dtype=torch.float32)
+        launch(
+            backward_rows_13,
+            (cdiv(B * T, config.rows()) * H,),
+            eta,
+            *strides(eta, H),
+            mu,
+            *strides(mu, H),
+            rows_12,
+            T,
+            H,
+            B * T,
+            ROWS=config.rows(),
+            num_warps=4,
+        )
+        matrix27_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        block_weight19 = some.new_empty((B, H, T), dtype=torch.float32)
+        block_weight24 = some.new_empty((B, H, T), dtype=torch.float32)
+        block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
+        matrix31_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        matrix30_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        launch(
+            backward_weights_4,
+            (blocks.programs,),
+            rows_10,
+            *strides(rows_10, H),
+            rows_11,
+            *strides(rows_11, H),
+            rows_12,
+            *strides(rows_12, H),
+            matrix27_blocks,
+            block_weight19,
+            block_weight24,
+            block_weight23,
+            matrix31_blocks,
+            matrix30_blocks,
+            *blocks.at_once,
+            blocks.programs,
+            C=config.span,
+            num_warps=1,
+        )
+        V_dW = some.new_empty((B, H, cdiv(N, min(config.read_tile, config.padded(N))), T), dtype=torch.float32)
+        V_dV = some.new_empty((B, H, cdiv(N, min(config.read_tile, config.padded(N))), T), dtype=torch.float32)
+        W_dW = some.new_empty((B, H, cdiv(N, min(config.read_tile, config.padded(N))), T), dtype=torch.float32)
+        launch(
+            backward_unroll_1,
+            (blocks.programs * cdiv(N, min(config.read_tile, config.padded(N))),),
+            V_borders,
+            W_borders,
+            dV_borders,
+            dW_borders,
+            matrix26_blocks,
+            keep_by_head,
+            z,
+            *strides(z, H),
+            do,
+            *strides(do, H),
+            block_weight19,
+            matrix27_blocks,
+            x,
+            *strides(x, H),
+            write1,
+            *strides(write1, H),
+            block_weight20,
+            write2,
+            *strides(write2, H),
+            V_dW,
+            matrix28_blocks,
+            block_weight21,
+            block_weight22,
+            matrix29_blocks,
+            eta_by_head,
+            mu_by_head,
+            V_dV,
+            block_weight23,
+            matrix30_blocks,
+            block_weight24,
+            matrix31_blocks,
+            W_dW,
+            *blocks.at_once,
+            blocks.programs,
+            M=M,
+            N=N,
+            block_m_=config.padded(M),
+            block_n_=min(config.read_tile, config.padded(N)),
+            CHUNK=config.chunk,
+            C=config.span,
+            LEVELS=LEVELS,
+            EVEN=blocks.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(M), many=True),
+            num_stages=1,
+            maxnreg=config.most,
+        )
+        V_dW__pairing = total((B, T, H), torch.float32, V_dW)
+        V_dV__pairing = total((B, T, H), torch.float32, V_dV)
+        W_dW__pairing = total((B, T, H), torch.float32, W_dW)
+    V_borders = V_dV = V_dW = W_borders = W_dW = block_weight19 = block_weight20 = block_weight21 = block_weight22 = (
+        block_weight23
+    ) = block_weight24 = dV_borders = dW_borders = matrix26_blocks = matrix27_blocks = matrix28_blocks = (
+        matrix29_blocks
+    ) = matrix30_blocks = matrix31_blocks = rows_10 = rows_11 = rows_12 = rows_7 = rows_8 = rows_9 = write2 = None
     if needs & {"eta", "keep", "mu", "x", "y"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype) if "x" in needs else None
         dy = some.new_empty((B, T, H, M), dtype=some.dtype) if "y" in needs else None
@@ -5276,7 +5870,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_mu = some.new_empty((B, T, H), dtype=torch.float32) if "mu" in needs else None
         dlog_keep = some.new_empty((B, T, H), dtype=torch.float32) if "keep" in needs else None
         launch(
-            backward_rows_8,
+            backward_rows_14,
             (cdiv(B * T, config.rows(config.padded(M), config.padded(N))) * H,),
             *((dx_5, *strides(dx_5, H)) if "x" in needs else (None, 0, 0, 0, 1)),
             eta,
@@ -5295,10 +5889,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *((deta_2, deta_2.shape[2]) if "eta" in needs else (None, 0)),
             mu,
             *strides(mu, H),
-            *((V_dW_pairing, *strides(V_dW_pairing, H)) if "eta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
+            *((V_dW__pairing, *strides(V_dW__pairing, H)) if "eta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
             *((dlog_mu_0, dlog_mu_0.shape[2]) if "mu" in needs else (None, 0)),
-            *((V_dV_pairing, *strides(V_dV_pairing, H)) if "mu" in needs else (None, 0, 0, 0, 1)),
-            *((W_dW_pairing, *strides(W_dW_pairing, H)) if "keep" in needs else (None, 0, 0, 0, 1)),
+            *((V_dV__pairing, *strides(V_dV__pairing, H)) if "mu" in needs else (None, 0, 0, 0, 1)),
+            *((W_dW__pairing, *strides(W_dW__pairing, H)) if "keep" in needs else (None, 0, 0, 0, 1)),
             keep,
             *strides(keep, H),
             *((dlog_keep_6, dlog_keep_6.shape[2]) if "keep" in needs else (None, 0)),

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch.utils._python_dispatch import _disable_current_modes
 from triton.runtime.errors import OutOfResources
 
+from .packed import BLOCK
 from .tuned import lookup
 from .watch import watching
 
@@ -160,6 +161,12 @@ class Config:
         """The most registers that a thread of a kernel may have which wants them all. Told nothing, the assembler gives a long
         kernel of float32 products 32, and spills the rest."""
         return 255 if self.exact else None
+
+    @property
+    def span(self) -> int:
+        """Steps of the blocks over which products of states and their gradients at each step are made: as many as a chunk in
+        float32, where more don't fit into shared memory."""
+        return self.chunk if self.exact else BLOCK
 
     def queued(self, loaded: int, chunk: int) -> int:
         """How many chunks are under way at once in a program that takes one after the other, of so many bytes for each step."""

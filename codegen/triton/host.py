@@ -91,6 +91,7 @@ class Host:
         self.waiting = list(self.pieces)
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
+        self.block = "config.span" if self.unrolls and not self.pieces else "BLOCK"  # steps of a block
         self.held: list[tuple[set[str], list[str], tuple[str, ...]]] = []
         self.bordered: set[str] = set()  # states that were left at the borders of blocks
         self.entered: set[str] = set()  # states whose values before each part are known
@@ -157,7 +158,7 @@ class Host:
         add(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
         add("lay = places(packed, (B, T, H), config.chunk)")
         if self.pieces or self.blocks.stored or self._takes_blocks:
-            add("blocks = places(packed, (B, T, H), BLOCK)")
+            add(f"blocks = places(packed, (B, T, H), {self.block})")
         if self.whole is not None and not self.backward:
             wide = [self.names(v.leaf) for v in p.variables if v.kind == "input" and v.per_step and v.axes]
             add(f"jointly = needs_backward is True and together(config, ({sizes}), {', '.join(wide)})")
@@ -735,7 +736,7 @@ class Host:
     def _weigh(self, weights: list[Weights], block: str = "") -> None:
         """Weights between states, those of one matrix of each step by one kernel; over blocks, their names are what `block`
         begins."""
-        lay, chunk = ("blocks", "BLOCK") if block else ("lay", "config.chunk")
+        lay, chunk = ("blocks", self.block) if block else ("lay", "config.chunk")
         for w in weights:
             number = sum(isinstance(x, WeightKernel) for x in self.kernels) + 1
             kernel = weight_kernel(f"{self.kind}_weights_{number}", w, self.names)
@@ -941,7 +942,7 @@ class Host:
         return [*before, *(f"    {x}" for x in lines)]
 
     def _launched(self, kernel: Kernel, ends: bool, block: str, flat: bool | None = None) -> list[str]:
-        lay, chunk, levels = ("blocks", "BLOCK", "LEVELS") if block else ("lay", "config.chunk", "config.levels")
+        lay, chunk, levels = ("blocks", self.block, "LEVELS") if block else ("lay", "config.chunk", "config.levels")
         grid = "lay.sequences * parts * H" if kernel.walks else f"{lay}.programs"
         grid = f"cdiv({grid}, GROUP)" if flat is False else grid
         if kernel.queues:
@@ -974,7 +975,7 @@ class Host:
             words += ["PRODUCTS=walk.products"] if kernel.products else []
             words += [f"READ={0 if ends else 'read'}"] if kernel.apart else []
             words += [f"PIECE={'piece' if ends else 0}"] if kernel.late else []
-        words += ["BLOCK=BLOCK"] if kernel.borders else []
+        words += [f"BLOCK={self.block}"] if kernel.borders else []
         if kernel.rows:
             assert self.whole is not None
             words.append(f"ROWS=config.padded({size_name(dim_of(self.whole.rows))})")

@@ -438,12 +438,10 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     tiles = Tiles(axes[:1], axes[1:], 1, {}, streams, {}, name_of)
     tiles.names.add("tile")
     for s in states:
-        target = tiles.argument(
-            f"{name_of(leaf('state', s.name))}_borders", "border", leaf("border", s.name, axes), axes
-        )
+        source = leaf("border", s.name, axes)
+        target = tiles.argument(f"{name_of(leaf('state', s.name))}_borders", "border", source, axes)
         where, mask = _state_place(s, tiles.ordered(axes), "(bh * chunks + c)")
-        text = f"tl.load({target} + {where}{mask}{', other=0.0' if mask else ''})"
-        tiles.memo[leaf("state in", s.name, axes)] = tiles.assign("s", text, tiles.ordered(axes), True, s.name)
+        tiles.borders[s.name] = f"tl.load({target} + {where}{mask}{', other=0.0' if mask else ''})"
     for x, node in stage.outputs.items():
         v = tiles.value(node)
         made = leaf("sums", x.attrs[1])

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 SMALL = {"batch": 1, "steps": 37, "heads": 2, "width": 20}
 GROUPS = (
     ("lightning_attention", "linear_attention", "retention", "delta_rule"),
-    ("gated_delta_rule", "inverse_attention", "gradient_descent_squared"),
+    ("gated_delta_rule", "inverse_attention", "gradient_descent_squared", "gradient_descent_squared_momentum"),
     ("gated_linear_attention", "value_decay_attention"),
     ("kimi_delta_attention",),
 )
@@ -192,6 +192,14 @@ def test_several_corrections_a_step_are_walked_over_one_by_one():
     assert_small(interpret(("channel_delta_product",), [], variants=True), 1e-6)
     assert_small(interpret(("channel_delta_product",), [], groups=True), 1e-5)
     assert_small(interpret(("three_corrections",), [SMALL | {"dtype": "float16"}]), 4e-3)
+
+
+def test_states_that_are_added_to_each_other_take_weights_between_them():
+    names = ("momentum", "three_timescales", "averages_of_averages")
+    assert_small(interpret(names, [SMALL | {"decay": "extreme", "seed": 1}], parts=FEW), 1e-5)
+    assert_small(interpret(("momentum", "nesterov"), [SMALL | {"steps": 150, "dtype": "float16"}]), 4e-3)
+    assert_small(interpret(("momentum",), [], variants=True, groups=True), 1e-5)
+    assert_small(interpret(("three_timescales",), [SMALL], slice=16), 1e-5)
 
 
 def test_parts_of_two_tiles_whose_writes_are_functions_or_the_same_for_all_columns():

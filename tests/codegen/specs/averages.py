@@ -1,0 +1,18 @@
+"""Running means of running means: nothing is read before it is written, and vectors are added as matrices are."""
+
+from chunkform.spec.language import Recurrence
+
+r = Recurrence("averages_of_averages")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+g = r.inputs("g")
+a, b = r.decay("a"), r.head_decay("b")
+F, G = r.state("F", d, e), r.state("G", d, e)
+m, n = r.state("m", d), r.state("n", d)
+r.update(F, a * F.prev + k * v.T)
+r.update(G, b * G.prev + g * F.next)
+r.update(m, a * m.prev + k)
+r.update(n, n.prev + (1 - a) * m.next)
+r.output("o", (F.prev + 2 * G.next).T * q)
+r.output("z", q.T * (m.next + n.prev))
