@@ -116,11 +116,12 @@ def factored(x: Node) -> Node:
 
 
 def _weights_of(x: Node) -> list[Node]:
-    """The weights that a term is a product with, inside of sums or not."""
+    """The weights that a term is a product with, inside of sums or not; none where it is so with one twice."""
     if is_weight(x):
         return [x]
     inside = x.args if x.op == "mul" else x.args[:1] if x.op == "sum" else ()
-    return [w for y in inside for w in _weights_of(y)]
+    found = [w for y in inside for w in _weights_of(y)]
+    return found if len(set(found)) == len(found) else []
 
 
 # --- exact meaning, for gates -----------------------------------------------------------------------------------------

@@ -1193,9 +1193,9 @@ class Host:
             streams[x] = node
         number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1
         kernel = unroll_kernel(f"{self.kind}_unroll_{number}", stage, streams, self.names)
+        self._inputs(kernel, "block_")
         before, self.lines = self.lines, []
         self._weigh(weights, "block_")
-        self._inputs(kernel, "block_")
         self.kernels.append(kernel)
         axes = kernel.axes
         tiles = "1" if len(axes) < 2 else f"cdiv({size_name(dim_of(axes[1]))}, {self._tile(axes[1], reads=True)})"

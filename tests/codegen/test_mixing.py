@@ -1,0 +1,69 @@
+"""Weights between states that are added to each other: which there are, and which are put together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunkform.codegen.ir import COL, ROW, leaf, make, mul, total, walk
+from chunkform.codegen.mixing import factored, is_weight, reached
+from chunkform.codegen.pipeline import compile_spec
+from chunkform.codegen.triton.weights import unroll_weighted, weighted
+from chunkform.spec.language import find
+
+SPECS = Path(__file__).parent / "specs"
+
+
+def mask(to, of, late=False):
+    return make("mix_mask", (leaf("stream", "a", (ROW,)),), (((0, 0), (1, 0), (1, 1)), 2, to, of, late, 1), (ROW, COL))
+
+
+def nodes(sweep):
+    chunk = sweep.chunk
+    return walk(*chunk.definitions.values(), *chunk.outputs.values(), *chunk.states.values())
+
+
+@pytest.fixture(scope="module")
+def momentum():
+    return compile_spec(find(str(SPECS / "momentum.py"))[0])
+
+
+def test_a_state_is_reached_over_others_and_from_itself():
+    chain = ((1, 0), (2, 1))
+    assert reached(chain, 3) == {(0, 0), (1, 1), (2, 2), (1, 0), (2, 1), (2, 0)}
+
+
+def test_what_is_written_alike_is_multiplied_once(momentum):
+    (sweep,) = momentum.forward.sweeps
+    sums = [x for x in nodes(sweep) if x.op == "sum" and x.attrs == (COL,) and any(map(is_weight, walk(x)))]
+    assert len(sums) == 2  # for the reads of M and of S, of which each has one sum over writes to both
+    assert {x.attrs[2:4] for x in nodes(sweep) if x.op.startswith("mix_")} == {(0, 0), (1, 0), (1, 1)}
+
+
+def test_terms_that_differ_in_more_than_a_weight_stay_apart():
+    k, v, w = leaf("stream", "k", (COL,)), leaf("stream", "v", (COL,)), leaf("stream", "w", (COL,))
+    same = factored(total(mul(mask(1, 0), k), COL) + 2 * total(mul(mask(1, 1), k), COL))
+    assert same == total(mul(mask(1, 0) + 2 * mask(1, 1), k), COL)
+    other = total(mul(mask(1, 0), v), COL) + total(mul(mask(1, 1), w), COL)
+    assert factored(other) == other
+    late = total(mul(mask(1, 0), k), COL) + total(mul(mask(1, 1, True), k), COL)  # which are stored at another time
+    assert factored(late) == late
+
+
+def test_kernels_load_all_weights(momentum):
+    for plan in (momentum.forward, momentum.backward):
+        replaced, weights = weighted(plan)
+        made = {x.attrs[:2] for w in weights for x in w.made}
+        assert len(made) == sum(len(w.made) for w in weights)
+        for sweep in replaced.sweeps:
+            assert not any(is_weight(x) for x in nodes(sweep))
+            assert {x.attrs[:2] for x in nodes(sweep) if x.op == "leaf" and "weight" in x.attrs[1]} <= made
+
+
+def test_weights_over_blocks_have_names_of_their_own(momentum):
+    (stage,) = (x for x in momentum.backward.stages if type(x).__name__ == "Unroll")
+    replaced, weights = unroll_weighted(stage)
+    assert not any(is_weight(x) for x in walk(*replaced.outputs.values()))
+    names = {x.attrs[1] for w in weights for x in w.made}
+    assert names.isdisjoint(x.attrs[1] for w in weighted(momentum.backward)[1] for x in w.made)
