@@ -60,6 +60,7 @@ def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
         kept = tuple(n for n in sweep.finals if n not in spans)
         known = all(n in own or n in walk_over for n in sweep.states)
         alone = sweep.solve or not known or apart & set(sweep.states) or (kept and sweep.states[0] in own)
+        alone = alone or any(s.mix for s in sweep.group)  # weights are those of chunks
         if alone:
             walks[k] = replace(sweep, finals=kept, borders=tuple(b for b in sweep.borders if b not in here))
             for n in sweep.states:

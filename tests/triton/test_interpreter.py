@@ -203,6 +203,7 @@ def test_states_that_are_added_to_each_other_take_weights_between_them():
 
 def test_weights_between_states_for_strides_needs_and_head_groups():
     assert_small(interpret(("momentum",), [], variants=True, groups=True), 1e-5)
+    assert_small(interpret(("momentum_beside_channels",), [SMALL]), 1e-5)
 
 
 def test_parts_of_two_tiles_whose_writes_are_functions_or_the_same_for_all_columns():

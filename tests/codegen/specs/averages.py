@@ -1,6 +1,6 @@
 """Running means of running means: nothing is read before it is written, and vectors are added as matrices are."""
 
-from chunkform.spec.language import Recurrence
+from chunkform.spec.language import Recurrence, diag
 
 r = Recurrence("averages_of_averages")
 d, e = r.dims("d e")
@@ -16,3 +16,18 @@ r.update(m, a * m.prev + k)
 r.update(n, n.prev + (1 - a) * m.next)
 r.output("o", (F.prev + 2 * G.next).T * q)
 r.output("z", q.T * n.next)
+averages = r
+
+r = Recurrence("momentum_beside_channels", doc="A state with a decay for each channel, beside two that momentum ties.")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+eta = r.inputs("eta")
+a, c = r.decay("a"), r.decay("c", d)
+P = r.state("P", d, e)
+M, S = r.state("M", d, e), r.state("S", d, e)
+r.update(P, diag(c) * P.prev + k * v.T)
+r.update(M, a * M.prev - eta * k * (S.prev.T * k - v).T)
+r.update(S, S.prev + M.next)
+r.output("o", (P.next + S.next).T * q)
+momentum_beside_channels = r
