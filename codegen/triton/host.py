@@ -689,8 +689,8 @@ class Host:
     def _inputs(self, kernel: Kernel, block: str = "", makes: frozenset[str] = frozenset()) -> None:
         """What is made ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
         step over blocks."""
-        self._streams([a.source for a in kernel.arguments if a.source is not None])
         loaded = [a.source for a in kernel.arguments if a.source is not None]
+        self._streams(loaded)
         wanted = [w for w in self.weights if any(uses(x, y) for x in w.made for y in loaded)]
         self.weights = [w for w in self.weights if w not in wanted]
         self._weigh(wanted)
