@@ -69,6 +69,7 @@ from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.signature import OVERWRITE
 from chunkform.runtime.together import (
     aligned,
+    apart,
     block_pairing,
     column_parts,
     column_sums,
@@ -79,9 +80,11 @@ from chunkform.runtime.together import (
     row_sums,
     rows_of,
     stages_of,
+    step_pairing,
     store_parts,
     store_sums,
     together,
+    total_of,
     warps_of,
 )
 from chunkform.runtime.torch_form import (
@@ -661,7 +664,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "bca64987fd42208c")
+    config = choose(some.dtype, (D, E), "0a8de33f3c36830a")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -961,6 +964,7 @@ def backward_whole(
     dk_t,
     dk_h,
     dk_g,
+    S_late__out,
     dS_first,
     dS_last,
     T,
@@ -1005,6 +1009,7 @@ def backward_whole(
     dq_p += b * dq_b + h // dq_g * dq_h
     dv_p += b * dv_b + h // dv_g * dv_h
     dk_p += b * dk_b + h // dk_g * dk_h
+    APART: tl.constexpr = WARPS > 4
     do_rows = rows_of(do_p, E, do_t, stop, C, block_e)
     q_rows = rows_of(q_p, D, q_t, stop, C, block_d)
     v_rows = rows_of(v_p, E, v_t, stop, C, block_e)
@@ -1027,9 +1032,9 @@ def backward_whole(
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         kept = power(gamma_a_end, gamma_r_end < 0)
-        tl.store(
-            S_spans_out + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), kept * paired_states(S, dS, WARPS)
-        )  # the decays of the block times <S, dS>
+        S_spans = kept * paired_states(S, dS, WARPS if APART else 1)  # the decays of the block times <S, dS>
+        if APART:
+            tl.store(S_spans_out + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), S_spans)
         do = do_rows.load([first_row, 0])
         q = q_rows.load([first_row, 0])
         gamma_a = tl.load(gamma_sums + at + row)
@@ -1052,14 +1057,21 @@ def backward_whole(
         pairs = t.to(tl.float32) * p2  # (q k^T) . matrix1
         sums = row_sums(pairs, WARPS)
         sums2 = column_sums(pairs, WARPS)
-        store_parts(S_own_late__out, sums, sums2, bh, t0, T, i_ok)  # S.own.late
+        if APART:
+            store_parts(S_own_late__out, sums, sums2, bh, t0, T, i_ok)  # S.own.late
+        else:
+            S_late_ = sums - sums2
         t2 = (p2 * m).to(DT)  # (q k^T) . m
         p3 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         gamma_a2 = tl.load(gamma_sums + at + row)
         gamma_r2 = tl.load(gamma_resets + at + row) if EXACT else -1
         since = power(gamma_a2, gamma_r2 < 0)
         sums3 = over_rows((since[None, :] * p3), tl.trans(q), T, DT)
-        store_sums(S_in_late__out + at + i, sums3, i_ok)  # S: in.late
+        if APART:
+            store_sums(S_in_late__out + at + i, sums3, i_ok)  # S: in.late
+        else:
+            S_late_ += sums3
+            S_spans += total_of(sums3, i_ok)
         p4 = tl.dot(
             tl.trans(k.to(DT)), tl.trans(t.to(DT)), (since[None, :] * p3), input_precision="tf32x3"
         )  # ... + matrix1 k
@@ -1083,16 +1095,19 @@ def backward_whole(
         gamma_r_end3 = tl.load(gamma_resets + at + last) if EXACT else -1
         since3 = power(gamma_a_end3 - gamma_a4, gamma_r_end3 < i + 1)
         sums4 = over_rows((-since3[None, :] * p7), tl.trans(k), T, DT)
-        store_sums(S_out_late__out + at + i, sums4, i_ok)  # S: out.late
+        if APART:
+            store_sums(S_out_late__out + at + i, sums4, i_ok)  # S: out.late
+        else:
+            S_late_ += sums4
         p8 = tl.dot(tl.trans(q.to(DT)), t.to(DT), (since3[None, :] * p7), input_precision="tf32x3")  # ... + matrix1 q
         p8_rounded = p8.to(dk_rows.dtype)
         dk_rows.store([first_row, 0], tl.trans(p8_rounded))  # dk
         # the gradient before the block
-        gamma_a_end4 = tl.load(gamma_sums + at + last)
-        gamma_r_end4 = tl.load(gamma_resets + at + last) if EXACT else -1
-        kept2 = power(gamma_a_end4, gamma_r_end4 < 0)
-        p9 = tl.dot(tl.trans(do.to(DT)), w.to(DT), (kept2 * dS), input_precision="tf32x3")  # ... + q^T diag(until) do
+        p9 = tl.dot(tl.trans(do.to(DT)), w.to(DT), (kept * dS), input_precision="tf32x3")  # ... + q^T diag(until) do
         dS = p9  # kept dS + q^T diag(until) do
+        if not APART:
+            store_sums(S_late__out + at + i, S_late_, i_ok)
+            tl.store(S_spans_out + bh * chunks + c + tl.arange(0, 1), S_spans)
     if YIELD:
         if dS_last is not None:
             if part == 0:
@@ -1149,7 +1164,7 @@ def triton_backward_whole(
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "bca64987fd42208c")
+    config = choose(some.dtype, (D, E), "0a8de33f3c36830a")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1230,19 +1245,14 @@ def triton_backward_whole(
     dq = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dk = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
-    S_spans = some.new_empty((B, H, blocks.chunks, warps_of((config.padded(D), config.padded(E)))), dtype=torch.float32)
-    S_own_late_ = some.new_empty(
-        (
-            B,
-            H,
-            row_parts(warps_of((config.padded(D), config.padded(E))))
-            + column_parts(warps_of((config.padded(D), config.padded(E)))),
-            T,
-        ),
-        dtype=torch.float32,
+    warps = warps_of((config.padded(D), config.padded(E)))
+    S_spans = some.new_empty((B, H, blocks.chunks, warps if apart(warps) else 1), dtype=torch.float32)
+    S_own_late_ = (
+        some.new_empty((B, H, row_parts(warps) + column_parts(warps), T), dtype=torch.float32) if apart(warps) else None
     )
-    S_in_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32)
-    S_out_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32)
+    S_in_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32) if apart(warps) else None
+    S_out_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32) if apart(warps) else None
+    S_late_ = None if apart(warps) else block_gamma_sums
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch(
         backward_whole,
@@ -1268,6 +1278,7 @@ def triton_backward_whole(
         S_out_late_,
         dk,
         *strides(dk, H),
+        S_late_,
         dS_starts,
         dS_last,
         *blocks.walked,
@@ -1294,13 +1305,16 @@ def triton_backward_whole(
     )
     block_gamma_resets = block_gamma_sums = None
     gradients, initial = {}, {}
-    S_pairing = block_pairing(
-        S_spans,
-        blocks,
-        in_late=S_in_late_,
-        own_late=S_own_late_,
-        out_late=S_out_late_,
-    )
+    if apart(warps):
+        S_pairing = block_pairing(
+            S_spans,
+            blocks,
+            in_late=S_in_late_,
+            own_late=S_own_late_,
+            out_late=S_out_late_,
+        )
+    else:
+        S_pairing = step_pairing(S_spans, blocks, S_late_, None)
     S_in_late_ = S_out_late_ = S_own_late_ = S_spans = None
     if needs & {"gamma"}:
         dlog_gamma_summed = (
@@ -1924,7 +1938,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "bca64987fd42208c")
+    config = choose(some.dtype, (D, E), "0a8de33f3c36830a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -56,15 +56,22 @@ def over_rows(x, y, T, DT: tl.constexpr):
 
 @triton.jit
 def store_sums(p, x, ok):
-    """Store sums of `over_rows` at p [C]."""
-    row = tl.arange(0, 16)[:, None]
+    """Store sums of `over_rows`, of which the first row has them all, at p [C]."""
+    row = tl.arange(0, x.shape[0])[:, None]
     tl.store(p[None, :] + 0 * row, x, mask=(row == 0) & ok[None, :])
 
 
 @triton.jit
-def paired_states(S, dS, WARPS: tl.constexpr):
-    """<S, dS> in parts, [WARPS], so that no warp waits for another."""
-    product = tl.reshape(S.to(tl.float32) * dS, [WARPS, S.shape[0] // WARPS, S.shape[1]])
+def total_of(x, ok):
+    """The sum of such sums, of those that are `ok`."""
+    row = tl.arange(0, x.shape[0])[:, None]
+    return tl.sum(tl.sum(tl.where((row == 0) & ok[None, :], x, 0.0), axis=1), axis=0)
+
+
+@triton.jit
+def paired_states(S, dS, PARTS: tl.constexpr):
+    """<S, dS> in parts, [PARTS]: with one for each warp, no warp waits for another."""
+    product = tl.reshape(S.to(tl.float32) * dS, [PARTS, S.shape[0] // PARTS, S.shape[1]])
     return tl.sum(tl.sum(product, axis=2), axis=1)
 
 
@@ -149,6 +156,40 @@ def block_pairing(
     return out
 
 
+@triton.jit(do_not_specialize=["T", "chunks"])
+def step_pairing_kernel(
+    spans, late, early, T, H, chunks, begins, stops, HEADS: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """The pairing at each step of a block, in the place of `late`; see `step_pairing`."""
+    b, c, h, there = some_heads(H, chunks, HEADS)
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i, bh = tl.arange(0, C), b * H + h
+    ok = there[:, None] & (i <= last)[None, :]
+    at = bh[:, None] * T + (t0 + i)[None, :]
+    border = tl.load(spans + bh * chunks + c)
+    both = tl.load(late + at, mask=ok, other=0.0)
+    after = both
+    if early is not None:
+        both += tl.load(early + at, mask=ok, other=0.0)
+    tl.store(late + at, border[:, None] + after - tl.cumsum(both, axis=1), mask=ok)
+
+
+def step_pairing(spans: torch.Tensor, p: Places, late: torch.Tensor, early: torch.Tensor | None = None) -> torch.Tensor:
+    """A decay's pairing [B, T, H], float32, in the place of `late`, from what a walk over blocks has added up for each step: all
+    sums that `block_pairing` takes, by `late` and `early`, each [B, H, T]. Pairs inside a block count twice, once less, so
+    that only what crosses its borders is in its sum: `spans` [B, H, blocks] are that of `in` and the decays of each block times
+    <S before it, dS after it>.
+    """
+    late = late.view(p.batch, p.heads, p.steps)
+    programs, heads = grouped(p, 4)
+    launch(
+        step_pairing_kernel, (programs,), spans, late, early, *p.at_once, HEADS=heads, C=p.chunk, num_warps=1,
+    )  # fmt: skip
+    return late.transpose(1, 2)
+
+
 def together(config: Config, sizes: tuple[int, ...], *tensors: torch.Tensor) -> bool:
     """May one walk over blocks make all of a backward pass: can the copy engine move these tensors [B, T, H, X], and does a
     program hold states of these sizes?"""
@@ -168,13 +209,19 @@ def warps_of(sizes: tuple[int, ...]) -> int:
     return 8 if max(map(padded, sizes)) > 64 else 4
 
 
+def apart(warps: int) -> bool:
+    """Does it leave what a block adds to a decay's gradient in parts? On an H200 a walk of 8 warps takes 1.1 times as long
+    otherwise, and one of 4 as long, with a number for each step in the place of four."""
+    return warps > 4
+
+
 def row_parts(warps: int) -> int:
     """How many sums it leaves of each row of pairs inside a block: products over steps have so many warps side by side."""
     return warps // 4
 
 
 def column_parts(warps: int) -> int:
-    """And of each column: one where that is all of a warp's work, and memory counts."""
+    """And of each column."""
     return 4 if warps > 4 else 1
 
 

@@ -56,8 +56,9 @@ def total_of_steps_kernel(
 
 
 def total(shape: tuple[int, ...], dtype: torch.dtype, *terms: torch.Tensor) -> torch.Tensor:
-    """The sum of contiguous tensors of a shape; of [B, T, H], also of sums of tiles, [B, H, tiles, T]. Sums are float32."""
+    """The sum of tensors of a shape; of [B, T, H], also of sums of tiles, [B, H, tiles, T]. Sums are float32."""
     out = terms[0].new_empty(shape, dtype=dtype)
+    terms = tuple(map(_by_rows, terms))
     every = [*terms, *[None] * (TERMS - len(terms))]
     if all(x.ndim == len(shape) for x in terms):
         launch(total_kernel, (cdiv(out.numel(), 1024),), *every, out, out.numel(), BLOCK=1024, num_warps=4)
@@ -70,6 +71,14 @@ def total(shape: tuple[int, ...], dtype: torch.dtype, *terms: torch.Tensor) -> t
         N_X=counts[0], N_Y=counts[1], N_Z=counts[2], C=STEPS, HEADS=heads, num_warps=1,
     )  # fmt: skip
     return out
+
+
+def _by_rows(x: torch.Tensor) -> torch.Tensor:
+    """x contiguous; [B, T, H] whose steps lie side by side as the sums of one tile, [B, H, 1, T]."""
+    if x.is_contiguous() or x.ndim != 3:
+        return x.contiguous()
+    steps = x.transpose(1, 2)
+    return steps[:, :, None] if steps.is_contiguous() else x.contiguous()
 
 
 @triton.jit

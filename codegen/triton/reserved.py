@@ -21,8 +21,8 @@ IMPORTS = {
     "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
     "chunkform.runtime.substeps": "of_substep packed_in",
     "chunkform.runtime.together": (
-        "aligned block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "
-        "stages_of store_parts store_sums together warps_of"
+        "aligned apart block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "
+        "stages_of step_pairing store_parts store_sums together total_of warps_of"
     ),
     "chunkform.runtime.signature": "OVERWRITE",
     "chunkform.runtime.total": "pair total",
@@ -31,7 +31,7 @@ IMPORTS = {
 RESERVED = frozenset(
     "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS blocks first_block first_row jointly "
     "places_of_borders needs_backward tiles column column_ok program i_ok exchange EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
-    "PRODUCTS READ identity ends linear read keeps walk reached edge live piece PIECE "
+    "APART PRODUCTS READ warps identity ends linear read keeps walk reached edge live piece PIECE "
     "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
     "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
     "begins stops starts start late early gradients initial outputs finals found wanted incoming".split()

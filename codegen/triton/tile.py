@@ -497,7 +497,7 @@ class Tiles:
     def kept(self, decay: Node) -> Value:
         """All decays of the chunk, of a state's decay as a step-level node."""
         (d,) = (d for d, x in self.decays.items() if x == decay)
-        return self._edge(make("decay_all", (d,), (1,), decay.axes))
+        return self.value(make("decay_all", (d,), (), set(d.axes) - {ROW}))
 
     def paired(self, x: Node) -> Value:
         """A read of a state times what the other side writes, each rounded as it is there, if it is; so that sums of such terms

@@ -9,8 +9,8 @@ left operand of the next ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..ir import COL, ROW, Node, const, dim_of, factors_of, leaf, make, mul, rename, split_constant, terms_of, walk
@@ -184,10 +184,44 @@ def rows_name(base: str) -> str:
     return f"{base}_rows"
 
 
+@dataclass
+class Steps:
+    """What a block adds to the gradient of a state's decay at each step. A walk of more than four warps leaves it APART, in parts
+    that no warp waits for; another adds it up, in one number for each step, so that it takes no memory but what the sums of
+    decays lay in."""
+
+    state: str
+    at_once: bool  # early terms count as late ones
+    name_of: NameOf
+    begun: dict[str, str] = field(default_factory=dict)  # names of what there is of it so far, by `late` and `early`
+
+    def argument(self, what: str, tiles: Tiles) -> str:
+        x = leaf("sums", f"{self.state}.{what}")
+        return tiles.argument(f"{self.name_of(x)}_out", "sums", x)
+
+    def add(self, slot: str, text: str, tiles: Tiles) -> str:
+        """The line that adds sums [1 or 16, C]."""
+        slot = "late" if self.at_once else slot
+        if slot in self.begun:
+            return f"{self.begun[slot]} += {text}"
+        self.begun[slot] = self.name_of(leaf("sums", f"{self.state}.{slot}"))
+        return f"{self.begun[slot]} = {text}"
+
+    def store(self, tiles: Tiles) -> None:
+        if not self.begun:
+            return
+        spans = self.name_of(spans_of(self.state))
+        tiles.lines.append("if not APART:")
+        for slot, text in self.begun.items():
+            tiles.lines.append(f"    store_sums({self.argument(slot, tiles)} + at + i, {text}, i_ok)")
+        tiles.lines.append(f"    tl.store({spans}_out + bh * chunks + c + tl.arange(0, 1), {spans})")
+
+
 def together_kernel(
-    name: str, t: Together, stores: dict[int, list[Store]], inside: set[Node], name_of: NameOf
-) -> Kernel:
-    """The walk. Of the leaves that are stored, those `inside` stay in registers: nothing else loads them."""
+    name: str, t: Together, stores: dict[int, list[Store]], inside: set[Node], at_once: bool, name_of: NameOf
+) -> tuple[Kernel, bool]:
+    """The walk; and may what it adds up for each step lie where the sums of decays lay? Of the leaves that are stored, those
+    `inside` stay in registers: nothing else loads them. `at_once`: early terms of the decay's gradient count as late ones."""
     state, gradient = (name_of(leaf("state", s.name)) for s in (t.state, t.gradient))
     rows, columns = t.rows, t.columns
     first = t.opened[t.first]
@@ -202,31 +236,38 @@ def together_kernel(
     tiles.lines.append(f"{state} = {state}_rows.load([c * {block_name(rows)}, 0])")
     if t.state.decay is not None and any(o.sums for o in t.opened.values()):
         _store_spans(t, first, tiles, state, gradient, name_of)
+        # a number, which isn't loaded anew where what the block adds lies in the place of these sums already
+        known |= {x: v for x, v in tiles.memo.items() if x.op == "decay_all"}
     own: Inside = {}
-    tiles = _made_first(t, tiles, known, own, name_of)
+    steps = Steps(t.state.name, at_once, name_of)
+    tiles = _made_first(t, tiles, known, own, steps)
     outputs: set[str] = set()  # arguments that the copy engine stores to
     walks: Tiles | None = None  # that of the sweep which makes the state
     for k, o in t.opened.items():
         tiles = _next(tiles, o, known, name_of)
-        _sweep(t, o, stores[k], tiles, own, inside, outputs, name_of)
+        _sweep(t, o, stores[k], tiles, own, inside, outputs, steps)
         if k == t.first:
             walks = tiles
             for term in map(tiles._subtracted, terms_of(first.states[t.gradient.name])):
                 if term.op == "sum":
                     tiles.ahead(term)
-    _store_own(own, tiles, name_of)
+    _store_own(own, tiles, steps)
     assert walks is not None
     walks.names, walks.loads = tiles.names, _kept_loads(tiles)
-    walks.memo = {x: v for x, v in walks.memo.items() if not _is_decay(x)}
+    walks.memo = {x: v for x, v in walks.memo.items() if x in known or not _is_decay(x)}
     walks.lines.append("# the gradient before the block")
+    begin = len(walks.lines)
     after = walks.value(first.states[t.gradient.name])
+    in_place = not any(f"{name_of(d)}_sums" in line for line in walks.lines[begin:] for d in first.decays)
     walks.lines.append(f"{gradient} = {after.over((rows, columns))}  # {walks.note(first.states[t.gradient.name])}")
+    steps.store(walks)
     s = t.gradient
     start = load_state(s, gradient, (rows, columns), tiles)
     tiles.argument(f"{gradient}_last", "state", leaf("last", s.name, s.axes), s.axes)
     end = store_state(s, gradient, (rows, columns), -1, False)
     arguments = tuple(tiles.arguments.values())
     setup = [*header((columns, rows), None, walks=True, sliced=False), *start, *bases(tiles)]
+    setup += ["APART: tl.constexpr = WARPS > 4"] if steps.begun else []
     for a in arguments:
         if a.layout == "step" and a.axes:
             base, axis = a.name.removesuffix("_p"), a.axes[0]
@@ -238,7 +279,7 @@ def together_kernel(
         f"{block}, {block_name(columns)})"
     )
     loop = [*chunk_header(-1), "first_row = t0.to(tl.int32)", *tiles.lines]
-    return Kernel(
+    kernel = Kernel(
         name,
         {"setup": setup, "loop": loop, "after": end},
         f"All of the backward pass on one walk backwards over blocks, carrying {t.gradient.name}.",
@@ -250,6 +291,7 @@ def together_kernel(
         whole=True,
         loads=tuple((a.name, a.axes[0]) for a in arguments if a.layout == "step" and a.axes and a.name not in outputs),
     )
+    return kernel, in_place
 
 
 def _tiles(o: Opened, name_of: NameOf) -> WholeTiles:
@@ -312,22 +354,22 @@ def _is_free(nodes: Iterable[Node], t: Together, o: Opened) -> bool:
     return True
 
 
-def _made_first(t: Together, tiles: WholeTiles, known: dict[Node, Value], own: Inside, name_of: NameOf) -> WholeTiles:
+def _made_first(t: Together, tiles: WholeTiles, known: dict[Node, Value], own: Inside, steps: Steps) -> WholeTiles:
     """What needs no state, before there are products with states in registers: what is written to the state, the sums of pairs
     inside the block, which go into `own` or are stored at once, and matrices over the block's steps."""
     first = t.opened[t.first]
-    tiles = _next(tiles, first, known, name_of, decays=True)
+    tiles = _next(tiles, first, known, steps.name_of, decays=True)
     for term in map(tiles._subtracted, terms_of(first.states[t.gradient.name])):
         if term.op == "sum" and term.attrs == (ROW,) and _is_free([term], t, first):
             tiles.ahead(term)
     for o in t.opened.values():
-        tiles = _next(tiles, o, known, name_of, decays=True)
+        tiles = _next(tiles, o, known, steps.name_of, decays=True)
         for sums in o.sums:
             _add_own(sums, [x for x in sums.own if _is_free([x[0]], t, o)], own, o, tiles)
     later = _later(t)
-    _store_own({key: own.pop(key) for key in [*own] if key[0] not in later}, tiles, name_of)
+    _store_own({key: own.pop(key) for key in [*own] if key[0] not in later}, tiles, steps)
     for o in t.opened.values():
-        tiles = _next(tiles, o, known, name_of, decays=True)
+        tiles = _next(tiles, o, known, steps.name_of, decays=True)
         for x, node in o.matrices.items():
             if x.attrs[1] in tiles.matrices and _is_free([node], t, o):
                 tiles.value(x)
@@ -342,7 +384,7 @@ def _sweep(
     own: Inside,
     inside: set[Node],
     outputs: set[str],
-    name_of: NameOf,
+    steps: Steps,
 ) -> None:
     """What one sweep makes: its reads one after the other, each with the sums that are over the same products, and with what can
     be stored then; first those that finish what earlier sweeps have begun."""
@@ -360,7 +402,7 @@ def _sweep(
     for x, node in sorted(o.outputs.items(), key=lambda item: not finishes(item[0])):
         for read in [r for r in reads if products_of(r[2]) <= products_of(node)]:
             reads.remove(read)
-            _store_read(*read, tiles, name_of)
+            _store_read(*read, tiles, steps)
         v = tiles.value(node)
         if not v.text.isidentifier():
             v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
@@ -368,11 +410,11 @@ def _sweep(
         made.discard(x.attrs[:2])
         for store in [s for s in waiting if not _uses(s.node, made)]:
             waiting.remove(store)
-            _store(store, o, tiles, inside, outputs, name_of)
+            _store(store, o, tiles, inside, outputs, steps)
     for read in reads:
-        _store_read(*read, tiles, name_of)
+        _store_read(*read, tiles, steps)
     for store in waiting:
-        _store(store, o, tiles, inside, outputs, name_of)
+        _store(store, o, tiles, inside, outputs, steps)
 
 
 def _later(t: Together) -> set[Node]:
@@ -390,19 +432,26 @@ def _store_spans(t: Together, o: Opened, tiles: Tiles, state: str, gradient: str
     kept = tiles.kept(rename(t.state.decay, o.rename))
     target = tiles.argument(f"{name_of(spans_of(t.state.name))}_out", "sums", spans_of(t.state.name))
     note = f"the decays of the block times <{t.state.name}, {t.gradient.name}>"
-    place = f"{target} + (bh * chunks + c) * WARPS + tl.arange(0, WARPS)"
-    tiles.lines.append(f"tl.store({place}, {kept.text} * paired_states({state}, {gradient}, WARPS))  # {note}")
+    spans = name_of(spans_of(t.state.name))
+    paired = f"paired_states({state}, {gradient}, WARPS if APART else 1)"
+    tiles.lines.append(f"{spans} = {kept.text} * {paired}  # {note}")
+    tiles.lines.append("if APART:")
+    tiles.lines.append(f"    tl.store({target} + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), {spans})")
 
 
 def spans_of(state: str) -> Node:
     return leaf("sums", f"{state}.spans")
 
 
-def _store_read(sums: Sums, slot: str, node: Node, tiles: WholeTiles, name_of: NameOf) -> None:
+def _store_read(sums: Sums, slot: str, node: Node, tiles: WholeTiles, steps: Steps) -> None:
     """What a block's reads add to the gradient of a decay at each step."""
     v, factor = tiles.paired_with(node)
-    target = tiles.argument(*_sums_argument(leaf("sums", f"{sums.state}.{sums.kind}.{slot}"), name_of))
-    tiles.lines.append(_stored_sum(target, v, tiles, f"{sums.state}: {sums.kind}.{slot}", factor))
+    target = steps.argument(f"{sums.kind}.{slot}", tiles)
+    text, stored = _sum_over(target, v, tiles, factor)
+    tiles.lines += ["if APART:", f"    {stored}  # {sums.state}: {sums.kind}.{slot}"]
+    tiles.lines += ["else:", f"    {steps.add(slot, text, tiles)}"]
+    if sums.kind == "in":
+        tiles.lines.append(f"    {steps.name_of(spans_of(sums.state))} += total_of({text}, i_ok)")
 
 
 def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: Inside, o: Opened, tiles: Tiles) -> None:
@@ -430,34 +479,37 @@ def _by_matrix(x: Node, cancels: bool, o: Opened, tiles: Tiles) -> Node:
     return mul(*factors)
 
 
-def _store_own(own: Inside, tiles: Tiles, name_of: NameOf) -> None:
+def _store_own(own: Inside, tiles: Tiles, steps: Steps) -> None:
     for x in dict.fromkeys(x for x, _ in own):
-        target = tiles.argument(*_sums_argument(x, name_of))
-        sums = ", ".join(own.get((x, side), "None") for side in SIDES)
-        tiles.lines.append(f"store_parts({target}, {sums}, bh, t0, T, i_ok)  # {x.attrs[1]}")
+        what = x.attrs[1].removeprefix(f"{steps.state}.")
+        target = steps.argument(what, tiles)
+        rows, columns = (own.get((x, side)) for side in SIDES)
+        tiles.lines += [
+            "if APART:",
+            f"    store_parts({target}, {rows}, {columns}, bh, t0, T, i_ok)  # {x.attrs[1]}",
+            "else:",
+        ]
+        text = f"{rows} - {columns}" if rows and columns else rows or f"-{columns}"
+        tiles.lines.append(f"    {steps.add(what.removeprefix('own.'), text, tiles)}")
 
 
-def _sums_argument(x: Node, name_of: Callable[[Node], str]) -> tuple[str, str, Node]:
-    return f"{name_of(x)}_out", "sums", x
-
-
-def _stored_sum(target: str, v: Value, tiles: Tiles, note: str, factor: str = "None") -> str:
-    """Store a value over steps, times a tile, summed over what else it is over."""
+def _sum_over(target: str, v: Value, tiles: Tiles, factor: str = "None") -> tuple[str, str]:
+    """A value over steps, times a tile, summed over what else it is over [1 or 16, C]; and the line that stores it."""
     if len(v.axes) < 2:
-        return f"tl.store({target} + at + i, {v.over((ROW,))}, mask=i_ok)  # {note}"
+        text = v.over((ROW,))
+        return f"{text}[None, :]", f"tl.store({target} + at + i, {text}, mask=i_ok)"
     (axis,) = (a for a in v.axes if a != ROW)
     total = tiles.assign("sums", f"over_rows({v.over((axis, ROW))}, {factor}, T, DT)", (axis, ROW)).text
-    return f"store_sums({target} + at + i, {total}, i_ok)  # {note}"
+    return total, f"store_sums({target} + at + i, {total}, i_ok)"
 
 
-def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: set[str], name_of: NameOf) -> None:
+def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: set[str], steps: Steps) -> None:
     x = store.leaf
     own = tuple(next(t for t in o.tile if same_size(a, t)) for a in x.axes)
     v = tiles.value(at_row(rename(store.node, o.rename)))
-    name, note = name_of(x), store.root or name_of(x)
+    name, note = steps.name_of(x), store.root or steps.name_of(x)
     if store.kind == "sums":
-        target = tiles.argument(f"{name}_out", "sums", x)
-        tiles.lines.append(_stored_sum(target, v, tiles, note))
+        tiles.lines.append(f"{_sum_over(tiles.argument(f'{name}_out', 'sums', x), v, tiles)[1]}  # {note}")
         return
     if not v.text.isidentifier():
         v = tiles.assign("terms", v.over(v.axes), v.axes, note=note)

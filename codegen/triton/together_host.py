@@ -33,7 +33,8 @@ class WholeHost(Host):
         self._open()
         state = self.names(leaf("state", t.state.name))
         self.lines.append(f'{state}_borders = saved["{t.state.name} borders"]')
-        kernel = together_kernel("backward_whole", t, self.fused.stores, self._inside(), self.names)
+        at_once = t.state.name in self.fused.at_once
+        kernel, in_place = together_kernel("backward_whole", t, self.fused.stores, self._inside(), at_once, self.names)
         self._inputs(kernel, "block_")
         loaded = [n for n, _ in kernel.loads]
         for a in kernel.arguments:
@@ -46,7 +47,7 @@ class WholeHost(Host):
             ahead = {x: n for x, n in ahead.items() if f"{self.names(x)}_blocks" not in self.prepared}
             self.prepared |= {f"{self.names(x)}_blocks": self._everything() for x in ahead}
             self._prepare_blocks(o, ahead, self._everything(), f"backward_whole_prepare_{j + 1}")
-        self._allocate(kernel)
+        self._allocate(kernel, in_place)
         self.lines += self._launch(kernel, block="block_")
         self.kernels.append(kernel)
         self._gradients()
@@ -79,34 +80,47 @@ class WholeHost(Host):
         self.lines += [*begin, *finish]
         self.ready, self.opened = ready, before
 
-    def _allocate(self, kernel: Kernel) -> None:
+    def _allocate(self, kernel: Kernel, in_place: bool) -> None:
         inside = self._inside()
-        stores = [s for k in self.t.sweeps for s in self.fused.stores[k] if s.leaf not in inside]
         state, columns = self.names(leaf("state", self.t.state.name)), size_name(dim_of(self.t.columns))
         self.lines.append(f"places_of_borders = in_place({state}_borders, blocks) if OVERWRITE in saved else []")
-        for s in stores:
+        for s in (s for k in self.t.sweeps for s in self.fused.stores[k] if s.leaf not in inside):
             line = self._allocated(0, s)
             if s.kind != "sums" and [size_name(dim_of(a)) for a in s.leaf.axes] == [columns] and "some.dtype" in line:
                 name, made = line.split(" = ", 1)
                 line = f"{name} = places_of_borders.pop() if places_of_borders else {made}"
             self.lines.append(line)
-        sides: dict[Node, set[str]] = {}  # of what pairs inside blocks are summed to
-        for sums in (x for o in self.t.opened.values() for x in o.sums):
-            for slot, side in ((n, side) for _, *slots in sums.own for n, side in zip(slots, SIDES, strict=True)):
-                sides.setdefault(leaf("sums", f"{sums.state}.own.{slot}"), set()).add(side)
-        for a in kernel.arguments:
-            x = a.source
-            if a.layout != "sums" or x is None or any(x == s.leaf for s in stores):
-                continue
-            warps = f"warps_of(({', '.join(f'config.padded({size_name(dim_of(y))})' for y in kernel.axes)}))"
-            parts = [f"{side}_parts({warps})" for side in SIDES if side in sides.get(x, ())]
-            shape = f"B, H, {' + '.join(parts) or 1}, T"
-            if x == spans_of(self.t.state.name):
-                shape = f"B, H, blocks.chunks, {warps}"
-            self.lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
+        self._allocate_sums(kernel, in_place)
         name = self.names(leaf("state", self.t.gradient.name))
         wanted = self._wants_last(self.t.gradient, False)
         self.lines.append(f"{name}_last = {self._new_state(self.t.gradient, 'lay.sequences')} if {wanted} else None")
+
+    def _allocate_sums(self, kernel: Kernel, in_place: bool) -> None:
+        """Room for what blocks add to a decay's gradient: in parts, or in one number for each step, which lies where the decays'
+        sums lay, if it may be `in_place`."""
+        stored = {s.leaf for k in self.t.sweeps for s in self.fused.stores[k]}
+        made_of = [a.source for a in kernel.arguments if a.layout == "sums" and a.source is not None]
+        named = {x.attrs[1].removeprefix(f"{self.t.state.name}."): x for x in made_of if x not in stored}
+        self.steps = {x for x in ("late", "early") if x in named}
+        if not named:
+            return
+        sides: dict[str, set[str]] = {}  # of what pairs inside blocks are summed to
+        for sums in (x for o in self.t.opened.values() for x in o.sums):
+            for slot, side in ((n, side) for _, *slots in sums.own for n, side in zip(slots, SIDES, strict=True)):
+                sides.setdefault(f"own.{slot}", set()).add(side)
+        sizes = ", ".join(f"config.padded({size_name(dim_of(y))})" for y in kernel.axes)
+        self.lines.append(f"warps = warps_of(({sizes}))")
+        decays = [a.name for a in kernel.arguments if a.name.endswith("_sums")] if in_place else []
+        for what, x in named.items():
+            parts = [f"{side}_parts(warps)" for side in SIDES if side in sides.get(what, ())]
+            made = f"some.new_empty((B, H, {' + '.join(parts) or 1}, T), dtype=torch.float32)"
+            if what == "spans":
+                made = "some.new_empty((B, H, blocks.chunks, warps if apart(warps) else 1), dtype=torch.float32)"
+            elif "." in what:
+                made += " if apart(warps) else None"
+            else:
+                made = f"None if apart(warps) else {f'block_{decays.pop()}' if decays else made}"
+            self.lines.append(f"{self.names(x)} = {made}")
 
     def _sums_of(self, k: int) -> str:
         return "1"
@@ -122,8 +136,11 @@ class WholeHost(Host):
             for sums in o.sums:
                 found |= {f"{sums.kind}_{slot}": leaf("sums", f"{state}.{sums.kind}.{slot}") for slot in sums.reads}
                 found |= {f"own_{slot}": leaf("sums", f"{state}.own.{slot}") for slot in sums.slots}
-        self.lines.append(f"{name}_pairing = block_pairing(")
-        self.lines.append(f"    {self.names(spans_of(state))}, blocks,")
-        self.lines += [f"    {slot}={self.names(x)}," for slot, x in found.items()]
-        self.lines += ["    at_once=True,"] if state in self.fused.at_once else []
-        self.lines.append(")")
+        spans = self.names(spans_of(state))
+        self.lines += ["if apart(warps):", f"    {name}_pairing = block_pairing(", f"        {spans}, blocks,"]
+        self.lines += [f"        {slot}={self.names(x)}," for slot, x in found.items()]
+        self.lines += ["        at_once=True,"] if state in self.fused.at_once else []
+        late, early = (
+            "None" if x not in self.steps else self.names(leaf("sums", f"{state}.{x}")) for x in ("late", "early")
+        )
+        self.lines += ["    )", "else:", f"    {name}_pairing = step_pairing({spans}, blocks, {late}, {early})"]

@@ -33,6 +33,7 @@ from chunkform.runtime.packed import BLOCK, Packed
 from chunkform.runtime.pieces import LatePieces, join_pieces
 from chunkform.runtime.places import places
 from chunkform.runtime.signature import OVERWRITE
+from chunkform.runtime.together import block_pairing, step_pairing
 
 
 def main(job: dict) -> list[dict]:
@@ -58,6 +59,8 @@ def main(job: dict) -> list[dict]:
         rows += lasting_chunks()
     if job.get("joined"):
         rows += joined_pieces()
+    if job.get("pairings"):
+        rows += pairings()
     if job.get("unseen"):
         rows += [row for name in job["names"] for row in unseen(name)]
     if job.get("parts"):
@@ -189,6 +192,31 @@ def joined_pieces() -> list[dict]:
         join_pieces(LatePieces(late_ends, late_linear, live), ends, linear, along)
         what = {"recurrence": "-", "quantity": f"{row} {along} {tiles}", "dtype": "float32", "rounding": 0}
         rows += [what | {"error": _far(x, y)} for x, y in zip((ends, linear), expected, strict=True)]
+    return rows
+
+
+def pairings() -> list[dict]:
+    """A decay's pairing of one number for each step, or two, beside that of parts; and whether it lies where the first lay."""
+    torch.manual_seed(0)
+    rows = []
+    for steps, at_once in product((2 * BLOCK, 2 * BLOCK + 3), (False, True)):
+        lay = places(None, (2, steps, 3), BLOCK)
+        in_late, in_early, out_late, out_early = sums = torch.randn(4, 2, 3, steps)
+        row, column = torch.arange(steps)[:, None], torch.arange(steps)
+        pairs = torch.randn(2, 3, steps, steps) * ((row // BLOCK == column // BLOCK) & (row > column))
+        late, early = pairs.sum(-1), -pairs.sum(-2)
+        spans = torch.randn(2, 3, lay.chunks, 1)
+        parted = [x[:, :, None].contiguous() for x in (*sums, late, early)]
+        expected = block_pairing(spans, lay, *parted, at_once=at_once)
+        into = torch.zeros(2, 3, lay.chunks * BLOCK)
+        into[..., :steps] = in_late + in_early
+        spans += into.unflatten(-1, (-1, BLOCK)).sum(-1, keepdim=True)
+        late, early = late + in_late + out_late, early + in_early + out_early
+        late, early = (late + early, None) if at_once else (late, early)
+        found = step_pairing(spans, lay, late, early)
+        assert found.data_ptr() == late.data_ptr()
+        what = {"recurrence": "-", "quantity": f"{steps} {at_once}", "dtype": "float32", "rounding": 0}
+        rows.append(what | {"error": _far(found, expected)})
     return rows
 
 

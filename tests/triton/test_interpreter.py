@@ -148,6 +148,10 @@ def test_the_early_piece_is_not_walked_over_where_nothing_of_it_is_left():
     assert_small(interpret(("gated_delta_rule", "kimi_delta_attention"), [], late=64, unseen=True), 0.0)
 
 
+def test_one_number_for_each_step_gives_the_pairing_that_parts_give():
+    assert_small(interpret([], [], pairings=True), 1e-5)
+
+
 def test_sums_over_blocks_of_those_inside_chunks():
     rows = interpret([], [], blocks=True)
     assert len(rows) == 34 and {r["error"] for r in rows} == {0.0}, rows

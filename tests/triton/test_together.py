@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -85,3 +86,25 @@ def test_where_blocks_are_not_whole_nothing_is_in_place():
     assert not in_place(torch.zeros(1, 128, 1, 4), places(None, (1, 100, 1), BLOCK))
     packed = Packed(torch.tensor([0, 64, 128]), 2, 64)
     assert not in_place(torch.zeros(1, 256, 1, 4), places(packed, (1, 128, 1), BLOCK))
+
+
+@pytest.mark.parametrize(("width", "numbers"), [(64, 0), (128, 8)])
+def test_a_walk_of_four_warps_takes_no_memory_for_a_decays_gradient(width, numbers):
+    """But two for each block: numbers of each step that parts take, beside the decays' sums."""
+    m = module("lightning_attention")
+    steps, heads = 4 * BLOCK, 2
+    given = {n: torch.empty(1, steps, heads, width, dtype=torch.bfloat16, device="meta") for n in "qkv"}
+    given["lam"] = torch.empty(1, steps, heads, device="meta")
+    made: list[int] = []
+    empty = torch.Tensor.new_empty
+
+    def counted(x, size, **options):
+        made.append(math.prod(size) if options.get("dtype") == torch.float32 else 0)
+        return empty(x, size, **options)
+
+    with replaced_launches(m, lambda *_: None, parts=1), pytest.MonkeyPatch.context() as patch:
+        saved = m.triton_forward(given, {}, {})[2]
+        patch.setattr(torch.Tensor, "new_empty", counted)
+        m.triton_backward(given, {}, {}, saved, {"o": given["v"]}, {}, frozenset(given))
+    blocks = steps // BLOCK * heads * (1 if width == 64 else 8)
+    assert sum(made) - blocks == steps * heads * (1 + numbers)
