@@ -14,13 +14,32 @@ The arguments are the entries of A; `positions` says where each stands, and (to,
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from .evaluate import CHUNK_OPERATIONS
-from .ir import COL, ONE, ROW, ZERO, Node, add, leaf, make, mul, rebuild, replace, split_constant, walk
+from .ir import (
+    COL,
+    ONE,
+    ROW,
+    ZERO,
+    Node,
+    add,
+    const,
+    factors_of,
+    leaf,
+    make,
+    mul,
+    rebuild,
+    replace,
+    split_constant,
+    terms_of,
+    total,
+    walk,
+)
 from .read_write import StateForm
 
 
@@ -113,6 +132,32 @@ def factored(x: Node) -> Node:
         x = add(*(y[0] if isinstance(k, Node) else replace(k[0], {k[1]: add(*y)}) for k, y in groups.items()))
         place += 1
     return x
+
+
+def gathered(x: Node) -> Node:
+    """x, a sum, with terms that differ in what the same weights are times as one: products with these of a sum."""
+    groups: dict[Any, list[tuple[Node, Callable[[Node], Node]]]] = {}
+    for term in terms_of(x):
+        key, core, around = _opened(term)
+        groups.setdefault(key, []).append((core, around))
+    return add(*(found[0][1](add(*(core for core, _ in found))) for found in groups.values()))
+
+
+def _opened(x: Node) -> tuple[Any, Node, Callable[[Node], Node]]:
+    """(what a term is around its core, the core, the term of another core) of sums with weights, in one another."""
+    number, x = split_constant(x)
+    factors = factors_of(x)
+    sums = [f for f in factors if f.op == "sum"]
+    weights = [f for f in factors if is_weight(f)]
+    if len(sums) == 1 and len(sums) + len(weights) == len(factors):
+        inner, core, around = _opened(sums[0].args[0])
+        key: Any = ("sum", sums[0].attrs, frozenset(weights), inner)
+        if inner != ():
+            return key, mul(const(number), core), lambda y: mul(*weights, total(around(y), *sums[0].attrs))
+    if weights:
+        rest = mul(const(number), *(f for f in factors if f not in weights))
+        return ("weights", frozenset(weights)), rest, lambda y: mul(*weights, y)
+    return (), mul(const(number), x), lambda y: y
 
 
 def _weights_of(x: Node) -> list[Node]:

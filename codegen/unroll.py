@@ -7,8 +7,8 @@ it, and the writes of the chunk so far, each with its weight. Nothing is subtrac
 from __future__ import annotations
 
 from .chunk import Builder
-from .ir import COL, INNER, ROW, Node, add, mul, rename, total
-from .mixing import factored, state_in
+from .ir import COL, INNER, ROW, Node, add, factors_of, mul, rename, total
+from .mixing import factored, gathered, state_in
 from .read_write import Cross, StateForm, Write
 
 
@@ -36,7 +36,7 @@ def unrolled(
                         parts.append(total(mul(late, total(mul(early, overlap), COL)), INNER))
                 for v, early in wrote:
                     parts.append(mul(end, total(mul(early, _read(state_in(b), v, ahead, COL, a)), COL)))
-        out[x.leaf] = factored(add(*parts))
+        out[x.leaf] = gathered(factored(add(*parts)))
     return ahead.streams | behind.streams, out
 
 
@@ -50,14 +50,23 @@ def scaled(product: Node, decay: Node, streams: dict[Node, Node]) -> Node:
 
 def _read(state: Node, w: Write, builder: Builder, axis: str, s: StateForm) -> Node:
     """left^T state right, for each step."""
-    left, right = (rename(builder.stream(x), {ROW: axis}) for x in (w.left, w.value))
-    return total(mul(left, state, right), *s.axes)
+    (number, left), (other, right) = (_stream(x, builder, axis) for x in (w.left, w.value))
+    return mul(number, other, total(mul(left, state, right), *s.axes))
 
 
 def _overlap(v: Write, w: Write, ahead: Builder, behind: Builder, s: StateForm) -> Node:
     """<left_j right_j^T, left_k right_k^T> over (COL, INNER)."""
     parts = []
     for x, y, axis in ((v.left, w.left, s.row), (v.value, w.value, s.col)):
-        product = mul(rename(ahead.stream(x), {ROW: COL}), rename(behind.stream(y), {ROW: INNER}))
-        parts.append(total(product, axis) if axis is not None else product)
+        (number, left), (other, right) = _stream(x, ahead, COL), _stream(y, behind, INNER)
+        product = mul(left, right)
+        parts += [number, other, total(product, axis) if axis is not None else product]
     return mul(*parts)
+
+
+def _stream(x: Node, builder: Builder, axis: str) -> tuple[Node, Node]:
+    """What is written along an axis of the state at each step, over `axis`: a number, and what that is times."""
+    numbers = [f for f in factors_of(x) if not f.axes]
+    parts = mul(*numbers), mul(*(f for f in factors_of(x) if f.axes))
+    number, rest = (rename(builder.stream(y), {ROW: axis}) for y in parts)
+    return number, rest

@@ -274,42 +274,45 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
     )
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
+def _backward_unroll_4(
+    s1, s2, s3, s4, s5, s6, s7, s8, s9, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e
+):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
     x3 = to_chunks(s3, lead, size, 1)
     x4 = to_chunks(s4, lead, size, 1)
     x5 = to_chunks(s5, lead, size, 1)
     x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 0)
-    a0 = decay_mask(x1, False, True, False, 1)
-    a1 = x3 @ x2.mT
-    a2 = x4 @ x5.mT
-    a3 = a0 @ (a1 * a2).mT
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = (a3 * a4).sum(-1)
+    x7 = to_chunks(s7, lead, size, 0)
+    x8 = to_chunks(s8, lead, size, 1)
+    x9 = to_chunks(s9, lead, size, 0)
+    a0 = decay_mask(x1, False, False, True, -1)
+    a1 = decay_mask(x1, False, True, False, 1)
+    a2 = x3 @ x4.mT
+    a3 = x6 @ x5.mT
+    a4 = (x2[..., None, :] * a1) @ (a2 * a3).mT
+    a5 = (a0 * a4).sum(-1)
     a6 = decay_mask(x1, False, True, False, -1)
-    a7 = x6 @ x5.mT
-    a8 = x7 @ x2.mT
-    a9 = a0 @ (a7 * a8).mT
-    a10 = (a6 * a9).sum(-1)
+    a7 = x5 @ x5.mT
+    a8 = x8 @ x4.mT
+    a9 = (x2[..., None, :] * a1) @ (a7 * a8).mT
+    a10 = torch.einsum("...b,...ab->...a", x7, a6 * a9)
     a11 = decay_in(x1, False, 1)
     a12 = decay_in(x1, False, -1)
     a13 = (S_edges * dS_edges).sum(-2)
     a14 = (a13).sum(-1)
-    a15 = x3 @ S_edges
-    a16 = (x4 * a15).sum(-1)
-    a17 = torch.einsum("...b,...ab->...a", a16, a4)
-    a18 = x7 @ S_edges
-    a19 = (x6 * a18).sum(-1)
-    a20 = torch.einsum("...ab,...b->...a", a6, a19)
-    a21 = x2 @ dS_edges
-    a22 = (x5 * a21).sum(-1)
-    a23 = torch.einsum("...ab,...b->...a", a0, a22)
-    a24 = a5 + a10 + a11 * a12 * a14[..., None] + a17 * a11 + a11 * a20 + a23 * a12
-    return (from_chunks(a24 * x8, lead, 0),)
+    a15 = x6 @ S_edges
+    a16 = (x3 * a15).sum(-1)
+    a17 = torch.einsum("...b,...ab->...a", a16, a0)
+    a18 = x5 @ S_edges
+    a19 = (a18 * x8).sum(-1)
+    a20 = torch.einsum("...ab,...b->...a", x7[..., None, :] * a6, a19)
+    a21 = x5 @ dS_edges
+    a22 = (a21 * x4).sum(-1)
+    a23 = torch.einsum("...ab,...b->...a", a22[..., None, :] * a1, x2)
+    a24 = a5 + a10 + a11 * a12 * a14[..., None] + a17 * a11 + a20 * a11 + a12 * a23
+    return (from_chunks(a24 * x9, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -379,11 +382,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         size_d,
         size_e,
     )
-    t24 = k * beta[..., None]
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
         _backward_unroll_4,
-        (log_alpha, t24, q, do, w_2, w, t17, alpha),
+        (log_alpha, beta, do, w_2, k, q, -alpha * beta, w, alpha),
         (S_edges, dS_edges),
         lead,
         CHUNK,
@@ -394,13 +396,13 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
-    t29 = beta[..., None] * y - alpha[..., None] * beta[..., None] * y_3
-    gradients["k"] = from_steps(t29, lead, 1, given["k"].dtype)
+    t28 = beta[..., None] * y - alpha[..., None] * beta[..., None] * y_3
+    gradients["k"] = from_steps(t28, lead, 1, given["k"].dtype)
     gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
-    t32 = (w * w_2).sum(-1)
-    gradients["beta"] = from_steps(t32, lead, 0, given["beta"].dtype)
-    t34 = (k * y_3).sum(-1)
-    gradients["alpha"] = from_steps((-alpha * beta * t34 + pairing_S), lead, 0, given["alpha"].dtype)
+    t31 = (w * w_2).sum(-1)
+    gradients["beta"] = from_steps(t31, lead, 0, given["beta"].dtype)
+    t33 = (k * y_3).sum(-1)
+    gradients["alpha"] = from_steps((-alpha * beta * t33 + pairing_S), lead, 0, given["alpha"].dtype)
     return gradients, {"S": dS_first}
 
 

@@ -461,26 +461,7 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size
 
 
 def _backward_unroll_4(
-    s1,
-    s2,
-    s3,
-    s4,
-    s5,
-    s6,
-    s7,
-    s8,
-    s9,
-    s10,
-    V_edges,
-    W_edges,
-    dV_edges,
-    dW_edges,
-    lead,
-    size,
-    dtype,
-    device,
-    size_n,
-    size_m,
+    s1, s2, s3, s4, s5, s6, s7, s8, s9, V_edges, W_edges, dV_edges, dW_edges, lead, size, dtype, device, size_n, size_m
 ):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1_kept = to_chunks(s1, lead, size, 0, 1.0)
@@ -491,8 +472,8 @@ def _backward_unroll_4(
     x6 = to_chunks(s6, lead, size, 1)
     x7 = to_chunks(s7, lead, size, 1)
     x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
-    x10 = to_chunks(s10, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 0)
+    x9 = to_chunks(s9, lead, size, 0)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     mix_1 = Mix(
         (
@@ -517,100 +498,88 @@ def _backward_unroll_4(
     )
     a3 = mix_2.mask(0, 0, False)
     a4 = x5 @ x4.mT
-    a5 = x7 @ x6.mT
+    a5 = x6 @ x6.mT
     a6 = a3 @ (a4 * a5).mT
     a7 = (a1 * a6).sum(-1)
     a8 = mix_2.incoming(0, 0, False)
-    a9 = x8 @ V_edges
-    a10 = (x4 * a9).sum(-1)
-    a11 = torch.einsum("...ab,...b->...a", a1, a10)
-    a12 = x7 @ V_edges
-    a13 = (a12 * x5).sum(-1)
-    a14 = torch.einsum("...ab,...b->...a", a1, a13)
-    a15 = x8 @ x6.mT
-    a16 = x4 @ x4.mT
-    a17 = a3 @ (a15 * a16).mT
-    a18 = (a1 * a17).sum(-1)
-    a19 = mix_1.incoming(1, 1, False)
-    a20 = (V_edges * dW_edges).sum(-2)
-    a21 = (a20).sum(-1)
-    a22 = x6 @ dW_edges
-    a23 = (a22 * x4).sum(-1)
-    a24 = torch.einsum("...ab,...b->...a", a3, a23)
-    a25 = a7 + a8 * a11 + a8 * a14 + a18 + a8 * a19 * a21[..., None] + a19 * a24
-    a26 = mix_1.mask(0, 0, False)
-    a27 = (a12 * x9).sum(-1)
-    a28 = torch.einsum("...ab,...b->...a", a26, a27)
-    a29 = mix_1.mask(0, 1, False)
-    a30 = (a29 * a17).sum(-1)
-    a31 = torch.einsum("...ab,...b->...a", a29, a13)
+    a9 = x7 @ V_edges
+    a10 = (a9 * x8).sum(-1)
+    a11 = a10 * x3
+    a12 = x5 @ V_edges
+    a13 = (x6 * a12).sum(-1)
+    a14 = a11 + a13
+    a15 = torch.einsum("...ab,...b->...a", a1, a14)
+    a16 = x8 @ x6.mT
+    a17 = x7 @ x4.mT
+    a18 = a3 @ (a16 * a17).mT
+    a19 = torch.einsum("...ab,...b->...a", a1 * a18, x3)
+    a20 = mix_1.incoming(1, 1, False)
+    a21 = (V_edges * dW_edges).sum(-2)
+    a22 = (a21).sum(-1)
+    a23 = x4 @ dW_edges
+    a24 = (a23 * x6).sum(-1)
+    a25 = torch.einsum("...ab,...b->...a", a3, a24)
+    a26 = a7 + a8 * a15 + a19 + a8 * a20 * a22[..., None] + a20 * a25
+    a27 = mix_1.mask(0, 1, False)
+    a28 = torch.einsum("...ab,...b->...a", a27, a14)
+    a29 = mix_1.mask(0, 0, False)
+    a30 = torch.einsum("...ab,...b->...a", x2[..., None, :] * a29, a10)
+    a31 = (a27 * a6).sum(-1)
     a32 = mix_1.incoming(0, 1, False)
-    a33 = (a29 * a6).sum(-1)
-    a34 = torch.einsum("...ab,...b->...a", a29, a10)
-    a35 = mix_1.incoming(0, 0, False)
-    a36 = x6 @ dV_edges
-    a37 = (x4 * a36).sum(-1)
-    a38 = torch.einsum("...ab,...b->...a", a3, a37)
-    a39 = x9 @ x4.mT
-    a40 = a3 @ (a5 * a39).mT
-    a41 = (a40 * a26).sum(-1)
-    a42 = (V_edges * dV_edges).sum(-2)
-    a43 = (a42).sum(-1)
-    a44 = (
+    a33 = (x2[..., None, :] * a29 * a18).sum(-1)
+    a34 = mix_1.incoming(0, 0, False)
+    a35 = x4 @ dV_edges
+    a36 = (x6 * a35).sum(-1)
+    a37 = torch.einsum("...ab,...b->...a", a3, a36)
+    a38 = torch.einsum("...ab,...b->...a", a27 * a18, x3)
+    a39 = (V_edges * dV_edges).sum(-2)
+    a40 = (a39).sum(-1)
+    a41 = (
         a8 * a28
-        + a30
-        + a8 * a31
-        + a32 * a24
+        + a30 * a8
+        + a31
+        + a32 * a25
         + a33
-        + a8 * a34
-        + a35 * a38
-        + a41
-        + a8 * a43[..., None] * a35
-        + a8 * a32 * a21[..., None]
+        + a34 * a37
+        + a38
+        + a8 * a40[..., None] * a34
+        + a8 * a32 * a22[..., None]
     )
-    a45 = mix_2.incoming(1, 0, False)
-    a46 = (dW_edges * W_edges).sum(-2)
-    a47 = (a46).sum(-1)
-    a48 = mix_2.incoming(1, 1, False)
-    a49 = mix_2.mask(1, 1, False)
-    a50 = x5 @ x10.mT
-    a51 = a49 @ (a50 * a5).mT
-    a52 = (a51 * a1).sum(-1)
-    a53 = x8 @ W_edges
-    a54 = (x4 * a53).sum(-1)
-    a55 = torch.einsum("...ab,...b->...a", a1, a54)
-    a56 = mix_2.mask(1, 0, False)
-    a57 = a56 @ (a15 * a16).mT
-    a58 = (a57 * a1).sum(-1)
-    a59 = x4 @ x10.mT
-    a60 = a49 @ (a15 * a59).mT
-    a61 = (a60 * a1).sum(-1)
-    a62 = (a22 * x10).sum(-1)
-    a63 = torch.einsum("...b,...ab->...a", a62, a49)
-    a64 = torch.einsum("...b,...ab->...a", a23, a56)
-    a65 = x7 @ W_edges
-    a66 = (a65 * x5).sum(-1)
-    a67 = torch.einsum("...b,...ab->...a", a66, a1)
-    a68 = a56 @ (a4 * a5).mT
-    a69 = (a1 * a68).sum(-1)
-    a70 = (
-        a14 * a45
-        + a19 * a21[..., None] * a45
-        + a47[..., None] * a48 * a19
-        + a52
-        + a11 * a45
-        + a55 * a48
-        + a58
+    a42 = mix_2.mask(1, 1, False)
+    a43 = torch.einsum("...ab,...b->...a", a24[..., None, :] * a42, x9)
+    a44 = mix_2.incoming(1, 0, False)
+    a45 = (dW_edges * W_edges).sum(-2)
+    a46 = (a45).sum(-1)
+    a47 = mix_2.incoming(1, 1, False)
+    a48 = (x9[..., None, :] * a42) @ (a4 * a5).mT
+    a49 = (a1 * a48).sum(-1)
+    a50 = x7 @ W_edges
+    a51 = (x8 * a50).sum(-1)
+    a52 = x5 @ W_edges
+    a53 = (x6 * a52).sum(-1)
+    a54 = torch.einsum("...ab,...b->...a", a1, (a51 * x3 + a53))
+    a55 = mix_2.mask(1, 0, False)
+    a56 = a55 @ (a4 * a5).mT
+    a57 = (a56 * a1).sum(-1)
+    a58 = torch.einsum("...b,...ab->...a", a24, a55)
+    a59 = a55 @ (a16 * a17).mT
+    a60 = (x9[..., None, :] * a42) @ (a16 * a17).mT
+    a61 = (a1 * (a59 * x3[..., None, :] + a60 * x3[..., None, :])).sum(-1)
+    a62 = (
+        a20 * a43
+        + a20 * a22[..., None] * a44
+        + a46[..., None] * a47 * a20
+        + a49
+        + a54 * a47
+        + a57
+        + a15 * a44
+        + a58 * a20
         + a61
-        + a63 * a19
-        + a64 * a19
-        + a48 * a67
-        + a69
     )
     return (
-        from_chunks(a25, lead, 0),
-        from_chunks(a44, lead, 0),
-        from_chunks(a70, lead, 0),
+        from_chunks(a26, lead, 0),
+        from_chunks(a41, lead, 0),
+        from_chunks(a62, lead, 0),
     )
 
 
@@ -796,7 +765,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         pairing_W_dW,
     ) = in_parts(
         _backward_unroll_4,
-        (mu, t21, keep, x, t31, w, do, w_2, t30, t24),
+        (mu, t21, keep, w, w_2, x, do, z, -eta),
         (V_edges, W_edges, dV_edges, dW_edges),
         lead,
         CHUNK,
@@ -1794,7 +1763,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "ef83c49f34260454")
+    config = choose(some.dtype, (N, M), "235124b566b52a24")
     lay = places(packed, (B, T, H), config.chunk)
     parts = 1
     V_first = whole(states.get("V"))
@@ -4007,6 +3976,359 @@ def backward_sweep_6(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_unroll_1(
+    V_borders,
+    W_borders,
+    dV_borders,
+    dW_borders,
+    weight19,
+    weight20,
+    matrix26,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    z_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    keep_by_head,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    matrix27,
+    V_dW_out,
+    weight21,
+    weight22,
+    eta_by_head,
+    mu_by_head,
+    matrix28,
+    matrix29,
+    V_dV_out,
+    matrix30,
+    weight23,
+    weight24,
+    matrix31,
+    W_dW_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    block_m_: tl.constexpr,
+    block_n_: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """Products of the states and their gradients at each step, for all blocks at once."""
+    tile = tl.program_id(0) % tl.cdiv(N, block_n_)
+    i = tl.arange(0, C)
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
+    n_ = tile * block_n_ + tl.arange(0, block_n_)
+    n__ok = n_ < N
+    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(N, block_n_)), H, chunks)
+    bh = b * H + h
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+    step = (b * T + t0) * H + h
+    z_p += b * z_b + h // z_g * z_h
+    do_p += b * do_b + h // do_g * do_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    x_p += b * x_b + h // x_g * x_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    weight19_each = tl.load(weight19 + at + i, mask=i_ok, other=0.0)
+    weight20_each = tl.load(weight20 + at + i, mask=i_ok, other=0.0)
+    weight21_each = tl.load(weight21 + at + i, mask=i_ok, other=0.0)
+    weight22_each = tl.load(weight22 + at + i, mask=i_ok, other=0.0)
+    weight23_each = tl.load(weight23 + at + i, mask=i_ok, other=0.0)
+    weight24_each = tl.load(weight24 + at + i, mask=i_ok, other=0.0)
+    s = tl.load(
+        V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
+    )  # V
+    s2 = tl.load(
+        dW_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
+    )  # dW
+    s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (V . dW)^T 1
+    s4 = tl.sum(tl.where(n__ok, s3, 0.0), axis=0)  # <V, dW>
+    t = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+    p = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) V
+    s5 = tl.sum((z.to(tl.float32) * p), axis=1)  # (((do) V) . (z)) 1
+    keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p2 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (5827685672) V
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    s6 = tl.sum((p2 * x.to(tl.float32)), axis=1)  # (((5827685672) V) . (x)) 1
+    s7 = tl.sum(
+        tl.where(i_ok[None, :], (((s5 * keep) + s6)[None, :] * t.to(tl.float32)), 0.0), axis=1
+    )  # matrix26 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p3 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # (f73806d84e) dW
+    s8 = tl.sum((p3 * x.to(tl.float32)), axis=1)  # (((f73806d84e) dW) . (x)) 1
+    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s9 = tl.sum(
+        tl.where(i_ok[None, :], (s8[None, :] * t2.to(tl.float32)), 0.0), axis=1
+    )  # matrix27 (((f73806d84e) dW) . (x)) 1
+    tl.store(
+        V_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
+        ((s4 * (weight19_each * weight20_each)) + (s7 * weight19_each) + (s9 * weight20_each)),
+        mask=i_ok,
+    )  # V.dW
+    s10 = tl.load(
+        dV_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
+    )  # dV
+    s11 = tl.sum((s.to(tl.float32) * s10.to(tl.float32)), axis=0)  # (V . dV)^T 1
+    s12 = tl.sum(tl.where(n__ok, s11, 0.0), axis=0)  # <V, dV>
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+    mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
+    x2 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
+    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s13 = tl.sum(((x2 * s5)[None, :] * t3.to(tl.float32)), axis=1)  # matrix28 ((-mu eta) . ((((do) V) . (z)) 1))
+    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s14 = tl.sum(
+        tl.where(i_ok[None, :], (((s5 * keep) + s6)[None, :] * t4.to(tl.float32)), 0.0), axis=1
+    )  # matrix29 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
+    p4 = tl.dot(write1.to(DT), s10.to(DT), input_precision="tf32x3")  # (f73806d84e) dV
+    s15 = tl.sum((p4 * x.to(tl.float32)), axis=1)  # (((f73806d84e) dV) . (x)) 1
+    s16 = tl.sum(
+        tl.where(i_ok[None, :], (s15[None, :] * t2.to(tl.float32)), 0.0), axis=1
+    )  # matrix27 (((f73806d84e) dV) . (x)) 1
+    tl.store(
+        V_dV_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
+        (
+            (s12 * (weight21_each * weight19_each))
+            + (s4 * (weight22_each * weight19_each))
+            + (s13 * weight19_each)
+            + (s9 * weight22_each)
+            + (weight19_each * s14)
+            + (weight21_each * s16)
+        ),
+        mask=i_ok,
+    )  # V.dV
+    t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s17 = tl.sum(
+        tl.where(i_ok[None, :], (s8[None, :] * t5.to(tl.float32)), 0.0), axis=1
+    )  # matrix30 (((f73806d84e) dW) . (x)) 1
+    s18 = tl.load(
+        W_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
+    )  # W
+    s19 = tl.sum((s2.to(tl.float32) * s18.to(tl.float32)), axis=0)  # (W . dW)^T 1
+    s20 = tl.sum(tl.where(n__ok, s19, 0.0), axis=0)  # <W, dW>
+    t6 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    x3 = tl.where(i_ok, (-eta), 0.0)  # -eta
+    s21 = tl.sum(((s8 * x3)[None, :] * t6.to(tl.float32)), axis=1)  # matrix31 ((-eta) . ((((f73806d84e) dW) . (x)) 1))
+    p5 = tl.dot(do.to(DT), s18.to(DT), input_precision="tf32x3")  # (do) W
+    s22 = tl.sum((p5 * z.to(tl.float32)), axis=1)  # (((do) W) . (z)) 1
+    p6 = tl.dot(write2.to(DT), s18.to(DT), input_precision="tf32x3")  # (5827685672) W
+    s23 = tl.sum((p6 * x.to(tl.float32)), axis=1)  # (((5827685672) W) . (x)) 1
+    s24 = tl.sum(
+        tl.where(i_ok[None, :], (((keep * s22) + s23)[None, :] * t.to(tl.float32)), 0.0), axis=1
+    )  # matrix26 ((((5827685672) W) . (x)) 1 + (keep) . ((((do) W) . (z)) 1))
+    tl.store(
+        W_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
+        (
+            (s17 * weight20_each)
+            + (s4 * (weight23_each * weight20_each))
+            + (s20 * (weight24_each * weight20_each))
+            + (s7 * weight23_each)
+            + (s21 * weight20_each)
+            + (weight24_each * s24)
+        ),
+        mask=i_ok,
+    )  # W.dW
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_unroll_2(
+    V_borders,
+    W_borders,
+    dV_borders,
+    dW_borders,
+    matrix26,
+    matrix27,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    z_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    keep_by_head,
+    V_dW_own_out,
+    eta_by_head,
+    mu_by_head,
+    matrix28,
+    matrix29,
+    V_dV_own_out,
+    matrix30,
+    matrix31,
+    W_dW_own_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    block_m_: tl.constexpr,
+    block_n_: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """Products of the states and their gradients at each step, for all blocks at once."""
+    i = tl.arange(0, C)
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+    step = (b * T + t0) * H + h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    x_p += b * x_b + h // x_g * x_h
+    z_p += b * z_b + h // z_g * z_h
+    do_p += b * do_b + h // do_g * do_h
+    t = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (5827685672) (f73806d84e)^T
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (x) (x)^T
+    p3 = tl.dot(
+        t2.to(DT), tl.trans((p * p2).to(DT)), input_precision="tf32x3"
+    )  # matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
+    s = tl.sum(
+        tl.where(i_ok[None, :], (t.to(tl.float32) * p3), 0.0), axis=1
+    )  # ((matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
+    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p4 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (z) (x)^T
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+    p5 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (f73806d84e)^T
+    p6 = tl.dot(
+        t2.to(DT), tl.trans((p4 * p5).to(DT)), input_precision="tf32x3"
+    )  # matrix27 (((z) (x)^T) . ((do) (f73806d84e)^T))^T
+    keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
+    s2 = tl.sum(
+        (keep[None, :] * (p6 * t.to(tl.float32))), axis=1
+    )  # ((matrix27 (((z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix26) (keep)
+    tl.store(V_dW_own_out + at + i, (s + s2), mask=i_ok)  # V.dW.own
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+    mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
+    x2 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
+    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s3 = tl.sum(
+        (x2[None, :] * (p6 * t3.to(tl.float32))), axis=1
+    )  # ((matrix27 (((z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix28) (-mu eta)
+    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s4 = tl.sum(
+        tl.where(i_ok[None, :], (t4.to(tl.float32) * p3), 0.0), axis=1
+    )  # ((matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix29) 1
+    s5 = tl.sum(
+        (keep[None, :] * (p6 * t4.to(tl.float32))), axis=1
+    )  # ((matrix27 (((z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix29) (keep)
+    tl.store(V_dV_own_out + at + i, (s3 + s4 + s5), mask=i_ok)  # V.dV.own
+    t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    p7 = tl.dot(
+        t5.to(DT), tl.trans((p * p2).to(DT)), input_precision="tf32x3"
+    )  # matrix30 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
+    s6 = tl.sum(
+        tl.where(i_ok[None, :], (t.to(tl.float32) * p7), 0.0), axis=1
+    )  # ((matrix30 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
+    t6 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    x3 = tl.where(i_ok, (-eta), 0.0)  # -eta
+    p8 = tl.dot(
+        t6.to(DT), tl.trans((x3[None, :] * (p * p2)).to(DT)), input_precision="tf32x3"
+    )  # matrix31 diag((-eta)) (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
+    s7 = tl.sum(
+        tl.where(i_ok[None, :], (p8 * t.to(tl.float32)), 0.0), axis=1
+    )  # ((matrix31 diag((-eta)) (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
+    p9 = tl.dot(
+        t5.to(DT), tl.trans((p4 * p5).to(DT)), input_precision="tf32x3"
+    )  # matrix30 (((z) (x)^T) . ((do) (f73806d84e)^T))^T
+    p10 = tl.dot(
+        t6.to(DT), tl.trans((x3[None, :] * (p4 * p5)).to(DT)), input_precision="tf32x3"
+    )  # matrix31 diag((-eta)) (((z) (x)^T) . ((do) (f73806d84e)^T))^T
+    s8 = tl.sum(
+        tl.where(i_ok[None, :], (t.to(tl.float32) * ((keep[None, :] * p9) + (keep[None, :] * p10))), 0.0), axis=1
+    )  # ((matrix31 diag((-eta)) (((z) (x)^T) . ((do) (f73806d84e)^T))^T diag((keep)) + matrix30 (((z) (x)^T) . ((do) (f73806d84e)^T))^T diag((keep))) . matrix26) 1
+    tl.store(W_dW_own_out + at + i, (s6 + s7 + s8), mask=i_ok)  # W.dW.own
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_3(
     a_0_0_p,
     a_0_0_b,
@@ -4063,8 +4385,8 @@ def backward_weights_3(
         a_1_1 = tl.load(a_1_1_p + i * a_1_1_t, mask=there, other=0.0).to(tl.float32)
         tl.store(matrix26_out + matrix + i * C + j, tl.where(there, p_1_1, 0.0))
         tl.store(weight20_out + at + i, g_1_1, mask=there)
-        tl.store(matrix29_out + matrix + i * C + j, tl.where(there, p_0_0, 0.0))
-        tl.store(matrix28_out + matrix + i * C + j, tl.where(there, p_0_1, 0.0))
+        tl.store(matrix29_out + matrix + i * C + j, tl.where(there, p_0_1, 0.0))
+        tl.store(matrix28_out + matrix + i * C + j, tl.where(there, p_0_0, 0.0))
         tl.store(weight22_out + at + i, g_0_1, mask=there)
         tl.store(weight21_out + at + i, g_0_0, mask=there)
         p_0_0_next = a_0_0 * p_0_0
@@ -4180,9 +4502,9 @@ def backward_weights_4(
     a_1_0_g,
     matrix27_out,
     weight19_out,
-    weight24_out,
-    weight23_out,
     matrix31_out,
+    weight23_out,
+    weight24_out,
     matrix30_out,
     T,
     H,
@@ -4218,9 +4540,9 @@ def backward_weights_4(
         a_1_0 = tl.load(a_1_0_p + i * a_1_0_t, mask=there, other=0.0).to(tl.float32)
         tl.store(matrix27_out + matrix + i * C + j, tl.where(there, p_0_0, 0.0))
         tl.store(weight19_out + at + i, g_0_0, mask=there)
-        tl.store(weight24_out + at + i, g_1_0, mask=there)
-        tl.store(weight23_out + at + i, g_1_1, mask=there)
         tl.store(matrix31_out + matrix + i * C + j, tl.where(there, p_1_1, 0.0))
+        tl.store(weight23_out + at + i, g_1_0, mask=there)
+        tl.store(weight24_out + at + i, g_1_1, mask=there)
         tl.store(matrix30_out + matrix + i * C + j, tl.where(there, p_1_0, 0.0))
         p_0_0_next = a_0_0 * p_0_0
         g_0_0_next = a_0_0 * g_0_0
@@ -4314,296 +4636,6 @@ def backward_rows_13(
     eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
     mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
     tl.store(rows_12_out + at, -mu * eta, mask=i_ok)
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_unroll_1(
-    V_borders,
-    W_borders,
-    dV_borders,
-    dW_borders,
-    matrix26,
-    keep_by_head,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    weight19,
-    matrix27,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    weight20,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    V_dW_out,
-    matrix28,
-    weight21,
-    weight22,
-    matrix29,
-    eta_by_head,
-    mu_by_head,
-    V_dV_out,
-    weight23,
-    matrix30,
-    weight24,
-    matrix31,
-    W_dW_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """Products of the states and their gradients at each step, for all blocks at once."""
-    tile = tl.program_id(0) % tl.cdiv(N, block_n_)
-    i = tl.arange(0, C)
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
-    n_ = tile * block_n_ + tl.arange(0, block_n_)
-    n__ok = n_ < N
-    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(N, block_n_)), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    z_p += b * z_b + h // z_g * z_h
-    do_p += b * do_b + h // do_g * do_h
-    x_p += b * x_b + h // x_g * x_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    write2_p += b * write2_b + h // write2_g * write2_h
-    weight19_each = tl.load(weight19 + at + i, mask=i_ok, other=0.0)
-    weight20_each = tl.load(weight20 + at + i, mask=i_ok, other=0.0)
-    weight21_each = tl.load(weight21 + at + i, mask=i_ok, other=0.0)
-    weight22_each = tl.load(weight22 + at + i, mask=i_ok, other=0.0)
-    weight23_each = tl.load(weight23 + at + i, mask=i_ok, other=0.0)
-    weight24_each = tl.load(weight24 + at + i, mask=i_ok, other=0.0)
-    t = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
-    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    x = tl.where(i_ok[:, None] & n__ok[None, :], (keep[:, None] * z.to(tl.float32)), 0.0)  # keep z
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    s = tl.load(
-        V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :],
-        other=0.0,
-    )  # V
-    p = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) V
-    s2 = tl.sum((x * p), axis=1)  # (((do) V) . (keep z)) 1
-    s3 = tl.sum(
-        tl.where(i_ok[None, :], (s2[None, :] * t.to(tl.float32)), 0.0), axis=1
-    )  # matrix26 (((do) V) . (keep z)) 1
-    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    x2 = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p2 = tl.dot(x.to(DT), tl.trans(x2.to(DT)), input_precision="tf32x3")  # (keep z) (x)^T
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (f73806d84e)^T
-    p4 = tl.dot(
-        t2.to(DT), tl.trans((p2 * p3).to(DT)), input_precision="tf32x3"
-    )  # matrix27 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T
-    s4 = tl.sum(
-        tl.where(i_ok[None, :], (t.to(tl.float32) * p4), 0.0), axis=1
-    )  # ((matrix27 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix26) 1
-    s5 = tl.load(
-        dW_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :],
-        other=0.0,
-    )  # dW
-    s6 = tl.sum((s.to(tl.float32) * s5.to(tl.float32)), axis=0)  # (V . dW)^T 1
-    s7 = tl.sum(tl.where(n__ok, s6, 0.0), axis=0)  # <V, dW>
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    p5 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (5827685672) (f73806d84e)^T
-    p6 = tl.dot(x2.to(DT), tl.trans(x2.to(DT)), input_precision="tf32x3")  # (x) (x)^T
-    p7 = tl.dot(
-        t2.to(DT), tl.trans((p5 * p6).to(DT)), input_precision="tf32x3"
-    )  # matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
-    s8 = tl.sum(
-        tl.where(i_ok[None, :], (t.to(tl.float32) * p7), 0.0), axis=1
-    )  # ((matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
-    p8 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (5827685672) V
-    s9 = tl.sum((p8 * x2.to(tl.float32)), axis=1)  # (((5827685672) V) . (x)) 1
-    s10 = tl.sum(
-        tl.where(i_ok[None, :], (s9[None, :] * t.to(tl.float32)), 0.0), axis=1
-    )  # matrix26 (((5827685672) V) . (x)) 1
-    p9 = tl.dot(write1.to(DT), s5.to(DT), input_precision="tf32x3")  # (f73806d84e) dW
-    s11 = tl.sum((p9 * x2.to(tl.float32)), axis=1)  # (((f73806d84e) dW) . (x)) 1
-    s12 = tl.sum(
-        tl.where(i_ok[None, :], (s11[None, :] * t2.to(tl.float32)), 0.0), axis=1
-    )  # matrix27 (((f73806d84e) dW) . (x)) 1
-    tl.store(
-        V_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
-        (
-            (s3 * weight19_each)
-            + s4
-            + (s7 * (weight19_each * weight20_each))
-            + s8
-            + (s10 * weight19_each)
-            + (s12 * weight20_each)
-        ),
-        mask=i_ok,
-    )  # V.dW
-    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s13 = tl.sum(
-        tl.where(i_ok[None, :], (s2[None, :] * t3.to(tl.float32)), 0.0), axis=1
-    )  # matrix28 (((do) V) . (keep z)) 1
-    s14 = tl.sum(
-        tl.where(i_ok[None, :], (t3.to(tl.float32) * p7), 0.0), axis=1
-    )  # ((matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix28) 1
-    s15 = tl.load(
-        dV_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :],
-        other=0.0,
-    )  # dV
-    s16 = tl.sum((s.to(tl.float32) * s15.to(tl.float32)), axis=0)  # (V . dV)^T 1
-    s17 = tl.sum(tl.where(n__ok, s16, 0.0), axis=0)  # <V, dV>
-    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-    mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
-    x3 = tl.where(i_ok[:, None] & n__ok[None, :], (-(eta * mu)[:, None] * z.to(tl.float32)), 0.0)  # -mu eta z
-    p10 = tl.dot(x3.to(DT), tl.trans(x2.to(DT)), input_precision="tf32x3")  # (-mu eta z) (x)^T
-    p11 = tl.dot(
-        t2.to(DT), tl.trans((p3 * p10).to(DT)), input_precision="tf32x3"
-    )  # matrix27 (((do) (f73806d84e)^T) . ((-mu eta z) (x)^T))^T
-    s18 = tl.sum(
-        tl.where(i_ok[None, :], (t4.to(tl.float32) * p11), 0.0), axis=1
-    )  # ((matrix27 (((do) (f73806d84e)^T) . ((-mu eta z) (x)^T))^T) . matrix29) 1
-    s19 = tl.sum((x3 * p), axis=1)  # (((do) V) . (-mu eta z)) 1
-    s20 = tl.sum(
-        tl.where(i_ok[None, :], (s19[None, :] * t4.to(tl.float32)), 0.0), axis=1
-    )  # matrix29 (((do) V) . (-mu eta z)) 1
-    s21 = tl.sum(
-        tl.where(i_ok[None, :], (p4 * t3.to(tl.float32)), 0.0), axis=1
-    )  # ((matrix27 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix28) 1
-    s22 = tl.sum(
-        tl.where(i_ok[None, :], (s9[None, :] * t3.to(tl.float32)), 0.0), axis=1
-    )  # matrix28 (((5827685672) V) . (x)) 1
-    p12 = tl.dot(write1.to(DT), s15.to(DT), input_precision="tf32x3")  # (f73806d84e) dV
-    s23 = tl.sum((p12 * x2.to(tl.float32)), axis=1)  # (((f73806d84e) dV) . (x)) 1
-    s24 = tl.sum(
-        tl.where(i_ok[None, :], (s23[None, :] * t2.to(tl.float32)), 0.0), axis=1
-    )  # matrix27 (((f73806d84e) dV) . (x)) 1
-    tl.store(
-        V_dV_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
-        (
-            (s13 * weight19_each)
-            + s14
-            + (s17 * (weight21_each * weight19_each))
-            + (s7 * (weight22_each * weight19_each))
-            + s18
-            + (s20 * weight19_each)
-            + s21
-            + (s22 * weight19_each)
-            + (s12 * weight22_each)
-            + (weight21_each * s24)
-        ),
-        mask=i_ok,
-    )  # V.dV
-    s25 = tl.load(
-        W_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :],
-        other=0.0,
-    )  # W
-    p13 = tl.dot(write2.to(DT), s25.to(DT), input_precision="tf32x3")  # (5827685672) W
-    s26 = tl.sum((p13 * x2.to(tl.float32)), axis=1)  # (((5827685672) W) . (x)) 1
-    s27 = tl.sum(
-        tl.where(i_ok[None, :], (s26[None, :] * t.to(tl.float32)), 0.0), axis=1
-    )  # matrix26 (((5827685672) W) . (x)) 1
-    t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s28 = tl.sum(
-        tl.where(i_ok[None, :], (s11[None, :] * t5.to(tl.float32)), 0.0), axis=1
-    )  # matrix30 (((f73806d84e) dW) . (x)) 1
-    t6 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    x4 = tl.where(i_ok[:, None] & n__ok[None, :], (-eta[:, None] * x2.to(tl.float32)), 0.0)  # -eta x
-    p14 = tl.dot(x.to(DT), tl.trans(x4.to(DT)), input_precision="tf32x3")  # (keep z) (-eta x)^T
-    p15 = tl.dot(
-        t6.to(DT), tl.trans((p14 * p3).to(DT)), input_precision="tf32x3"
-    )  # matrix31 (((keep z) (-eta x)^T) . ((do) (f73806d84e)^T))^T
-    s29 = tl.sum(
-        tl.where(i_ok[None, :], (p15 * t.to(tl.float32)), 0.0), axis=1
-    )  # ((matrix31 (((keep z) (-eta x)^T) . ((do) (f73806d84e)^T))^T) . matrix26) 1
-    s30 = tl.sum((s5.to(tl.float32) * s25.to(tl.float32)), axis=0)  # (W . dW)^T 1
-    s31 = tl.sum(tl.where(n__ok, s30, 0.0), axis=0)  # <W, dW>
-    p16 = tl.dot(
-        t5.to(DT), tl.trans((p5 * p6).to(DT)), input_precision="tf32x3"
-    )  # matrix30 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
-    s32 = tl.sum(
-        tl.where(i_ok[None, :], (t.to(tl.float32) * p16), 0.0), axis=1
-    )  # ((matrix30 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
-    p17 = tl.dot(do.to(DT), s25.to(DT), input_precision="tf32x3")  # (do) W
-    s33 = tl.sum((x * p17), axis=1)  # (((do) W) . (keep z)) 1
-    s34 = tl.sum(
-        tl.where(i_ok[None, :], (s33[None, :] * t.to(tl.float32)), 0.0), axis=1
-    )  # matrix26 (((do) W) . (keep z)) 1
-    p18 = tl.dot(x2.to(DT), tl.trans(x4.to(DT)), input_precision="tf32x3")  # (x) (-eta x)^T
-    p19 = tl.dot(
-        t6.to(DT), tl.trans((p5 * p18).to(DT)), input_precision="tf32x3"
-    )  # matrix31 (((5827685672) (f73806d84e)^T) . ((x) (-eta x)^T))^T
-    s35 = tl.sum(
-        tl.where(i_ok[None, :], (t.to(tl.float32) * p19), 0.0), axis=1
-    )  # ((matrix31 (((5827685672) (f73806d84e)^T) . ((x) (-eta x)^T))^T) . matrix26) 1
-    s36 = tl.sum((p9 * x4), axis=1)  # (((f73806d84e) dW) . (-eta x)) 1
-    s37 = tl.sum(
-        tl.where(i_ok[None, :], (s36[None, :] * t6.to(tl.float32)), 0.0), axis=1
-    )  # matrix31 (((f73806d84e) dW) . (-eta x)) 1
-    p20 = tl.dot(
-        t5.to(DT), tl.trans((p2 * p3).to(DT)), input_precision="tf32x3"
-    )  # matrix30 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T
-    s38 = tl.sum(
-        tl.where(i_ok[None, :], (p20 * t.to(tl.float32)), 0.0), axis=1
-    )  # ((matrix30 (((keep z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix26) 1
-    tl.store(
-        W_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
-        (
-            (weight23_each * s27)
-            + (s28 * weight20_each)
-            + (s7 * (weight24_each * weight20_each))
-            + s29
-            + (s31 * (weight23_each * weight20_each))
-            + s32
-            + (s3 * weight24_each)
-            + (s34 * weight23_each)
-            + s35
-            + (weight24_each * s10)
-            + (s37 * weight20_each)
-            + s38
-        ),
-        mask=i_ok,
-    )  # W.dW
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -4840,7 +4872,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "ef83c49f34260454")
+    config = choose(some.dtype, (N, M), "235124b566b52a24")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), config.span)
     parts = 1
@@ -5777,9 +5809,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         matrix27_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         block_weight19 = some.new_empty((B, H, T), dtype=torch.float32)
-        block_weight24 = some.new_empty((B, H, T), dtype=torch.float32)
-        block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
         matrix31_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
+        block_weight24 = some.new_empty((B, H, T), dtype=torch.float32)
         matrix30_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         launch(
             backward_weights_4,
@@ -5792,9 +5824,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(rows_12, H),
             matrix27_blocks,
             block_weight19,
-            block_weight24,
-            block_weight23,
             matrix31_blocks,
+            block_weight23,
+            block_weight24,
             matrix30_blocks,
             *blocks.at_once,
             blocks.programs,
@@ -5811,31 +5843,31 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             W_borders,
             dV_borders,
             dW_borders,
+            block_weight19,
+            block_weight20,
             matrix26_blocks,
-            keep_by_head,
             z,
             *strides(z, H),
             do,
             *strides(do, H),
-            block_weight19,
-            matrix27_blocks,
+            keep_by_head,
+            write2,
+            *strides(write2, H),
             x,
             *strides(x, H),
             write1,
             *strides(write1, H),
-            block_weight20,
-            write2,
-            *strides(write2, H),
+            matrix27_blocks,
             V_dW,
-            matrix28_blocks,
             block_weight21,
             block_weight22,
-            matrix29_blocks,
             eta_by_head,
             mu_by_head,
+            matrix28_blocks,
+            matrix29_blocks,
             V_dV,
-            block_weight23,
             matrix30_blocks,
+            block_weight23,
             block_weight24,
             matrix31_blocks,
             W_dW,
@@ -5855,14 +5887,64 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=config.most,
         )
-        V_dW__pairing = total((B, T, H), torch.float32, V_dW)
-        V_dV__pairing = total((B, T, H), torch.float32, V_dV)
-        W_dW__pairing = total((B, T, H), torch.float32, W_dW)
-    V_borders = V_dV = V_dW = W_borders = W_dW = block_weight19 = block_weight20 = block_weight21 = block_weight22 = (
-        block_weight23
-    ) = block_weight24 = dV_borders = dW_borders = matrix26_blocks = matrix27_blocks = matrix28_blocks = (
-        matrix29_blocks
-    ) = matrix30_blocks = matrix31_blocks = rows_10 = rows_11 = rows_12 = rows_7 = rows_8 = rows_9 = write2 = None
+        V_dW_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        V_dV_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        W_dW_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        launch(
+            backward_unroll_2,
+            (blocks.programs,),
+            V_borders,
+            W_borders,
+            dV_borders,
+            dW_borders,
+            matrix26_blocks,
+            matrix27_blocks,
+            write2,
+            *strides(write2, H),
+            write1,
+            *strides(write1, H),
+            x,
+            *strides(x, H),
+            z,
+            *strides(z, H),
+            do,
+            *strides(do, H),
+            keep_by_head,
+            V_dW_own,
+            eta_by_head,
+            mu_by_head,
+            matrix28_blocks,
+            matrix29_blocks,
+            V_dV_own,
+            matrix30_blocks,
+            matrix31_blocks,
+            W_dW_own,
+            *blocks.at_once,
+            blocks.programs,
+            M=M,
+            N=N,
+            block_m_=config.padded(M),
+            block_n_=config.padded(N),
+            CHUNK=config.chunk,
+            C=config.span,
+            LEVELS=LEVELS,
+            EVEN=blocks.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(M), config.padded(N), many=True),
+            num_stages=1,
+            maxnreg=config.most,
+        )
+        V_dW__pairing = total((B, T, H), torch.float32, V_dW, V_dW_own)
+        V_dV__pairing = total((B, T, H), torch.float32, V_dV, V_dV_own)
+        W_dW__pairing = total((B, T, H), torch.float32, W_dW, W_dW_own)
+    V_borders = V_dV = V_dV_own = V_dW = V_dW_own = W_borders = W_dW = W_dW_own = block_weight19 = block_weight20 = (
+        block_weight21
+    ) = block_weight22 = block_weight23 = block_weight24 = dV_borders = dW_borders = matrix26_blocks = (
+        matrix27_blocks
+    ) = matrix28_blocks = matrix29_blocks = matrix30_blocks = matrix31_blocks = rows_10 = rows_11 = rows_12 = rows_7 = (
+        rows_8
+    ) = rows_9 = write2 = None
     if needs & {"eta", "keep", "mu", "x", "y"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype) if "x" in needs else None
         dy = some.new_empty((B, T, H, M), dtype=some.dtype) if "y" in needs else None

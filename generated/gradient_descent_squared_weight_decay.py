@@ -301,41 +301,42 @@ def _backward_sweep_4(s1, s2, s3, s4, s5, W_0, lead, size, dtype, device, size_n
     )
 
 
-def _backward_unroll_5(s1, s2, s3, s4, s5, s6, s7, W_edges, dW_edges, lead, size, dtype, device, size_n, size_m):
+def _backward_unroll_5(s1, s2, s3, s4, s5, s6, s7, s8, W_edges, dW_edges, lead, size, dtype, device, size_n, size_m):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
     x3 = to_chunks(s3, lead, size, 1)
     x4 = to_chunks(s4, lead, size, 1)
     x5 = to_chunks(s5, lead, size, 1)
     x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 0)
-    a0 = decay_mask(x1, False, False, True, -1)
-    a1 = decay_mask(x1, False, True, False, 1)
-    a2 = x3 @ x2.mT
-    a3 = x5 @ x4.mT
-    a4 = a1 @ (a2 * a3).mT
-    a5 = (a0 * a4).sum(-1)
-    a6 = decay_mask(x1, False, True, False, -1)
-    a7 = x6 @ x4.mT
-    a8 = x2 @ x2.mT
-    a9 = a1 @ (a7 * a8).mT
-    a10 = (a6 * a9).sum(-1)
-    a11 = decay_in(x1, False, -1)
-    a12 = x4 @ dW_edges
-    a13 = (a12 * x2).sum(-1)
-    a14 = torch.einsum("...ab,...b->...a", a1, a13)
-    a15 = x5 @ W_edges
-    a16 = (x3 * a15).sum(-1)
-    a17 = torch.einsum("...ab,...b->...a", a0, a16)
-    a18 = decay_in(x1, False, 1)
-    a19 = (dW_edges * W_edges).sum(-2)
-    a20 = (a19).sum(-1)
-    a21 = x6 @ W_edges
-    a22 = (x2 * a21).sum(-1)
-    a23 = torch.einsum("...b,...ab->...a", a22, a6)
-    a24 = a5 + a10 + a11 * a14 + a17 * a18 + a11 * a18 * a20[..., None] + a18 * a23
-    return (from_chunks(a24 * x7, lead, 0),)
+    x7 = to_chunks(s7, lead, size, 1)
+    x8 = to_chunks(s8, lead, size, 0)
+    a0 = decay_mask(x2, False, True, False, 1)
+    a1 = x4 @ x3.mT
+    a2 = x5 @ x5.mT
+    a3 = (x1[..., None, :] * a0) @ (a1 * a2).mT
+    a4 = decay_mask(x2, False, True, False, -1)
+    a5 = torch.einsum("...ab,...b->...a", a3 * a4, x1)
+    a6 = x4 @ W_edges
+    a7 = (x5 * a6).sum(-1)
+    a8 = torch.einsum("...ab,...b->...a", x1[..., None, :] * a4, a7)
+    a9 = decay_in(x2, False, 1)
+    a10 = decay_mask(x2, False, False, True, -1)
+    a11 = x7 @ W_edges
+    a12 = (x6 * a11).sum(-1)
+    a13 = torch.einsum("...ab,...b->...a", a10, a12)
+    a14 = decay_in(x2, False, -1)
+    a15 = x3 @ dW_edges
+    a16 = (a15 * x5).sum(-1)
+    a17 = torch.einsum("...ab,...b->...a", a16[..., None, :] * a0, x1)
+    a18 = x6 @ x5.mT
+    a19 = x7 @ x3.mT
+    a20 = (x1[..., None, :] * a0) @ (a18 * a19).mT
+    a21 = (a10 * a20).sum(-1)
+    a22 = (dW_edges * W_edges).sum(-2)
+    a23 = (a22).sum(-1)
+    a24 = a5 + a8 * a9 + a13 * a9 + a14 * a17 + a21 + a14 * a9 * a23[..., None]
+    return (from_chunks(a24 * x8, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -403,7 +404,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # pairing_W: <W_(t-1), dW_t> at each step, with the scalars that multiply the state
     (pairing_W,) = in_parts(
         _backward_unroll_5,
-        (log_keep, t17, z, w, do, w_2, keep),
+        (-eta, log_keep, w, w_2, x, z, do, keep),
         (W_edges, dW_edges),
         lead,
         CHUNK,

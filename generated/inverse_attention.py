@@ -235,31 +235,33 @@ def _backward_sweep_3(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, si
     return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), s_in, s_now
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s_edges, ds_edges, lead, size, dtype, device, size_d, size_e):
+def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, s_edges, ds_edges, lead, size, dtype, device, size_d, size_e):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
     x3 = to_chunks(s3, lead, size, 1)
     x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 0)
-    a0 = decay_mask(x1, False, True, False, -1)
+    x5 = to_chunks(s5, lead, size, 0)
+    x6 = to_chunks(s6, lead, size, 1)
+    x7 = to_chunks(s7, lead, size, 1)
+    x8 = to_chunks(s8, lead, size, 0)
+    a0 = decay_in(x1, False, -1)
     a1 = decay_mask(x1, False, True, False, 1)
-    a2 = x2 @ x3.mT
-    a3 = x5 @ x4.mT
-    a4 = a1 @ (a2 * a3).mT
-    a5 = (a0 * a4).sum(-1)
-    a6 = decay_in(x1, False, -1)
-    a7 = (ds_edges * s_edges).sum(-2)
-    a8 = (a7).sum(-1)
-    a9 = decay_in(x1, False, 1)
-    a10 = x5 @ s_edges
-    a11 = (x2 * a10).sum(-1)
-    a12 = torch.einsum("...b,...ab->...a", a11, a0)
-    a13 = x4 @ ds_edges
-    a14 = (x3 * a13).sum(-1)
-    a15 = torch.einsum("...ab,...b->...a", a1, a14)
-    return (from_chunks((a5 + a6 * a8[..., None] * a9 + a12 * a9 + a6 * a15) * x6, lead, 0),)
+    a2 = x4 @ ds_edges
+    a3 = (x3 * a2).sum(-1)
+    a4 = torch.einsum("...ab,...b->...a", x2[..., None, :] * a1, a3)
+    a5 = decay_in(x1, False, 1)
+    a6 = decay_mask(x1, False, True, False, -1)
+    a7 = x7 @ s_edges
+    a8 = (x6 * a7).sum(-1)
+    a9 = torch.einsum("...ab,...b->...a", x5[..., None, :] * a6, a8)
+    a10 = x6 @ x3.mT
+    a11 = x7 @ x4.mT
+    a12 = (x2[..., None, :] * a1) @ (a10 * a11).mT
+    a13 = (x5[..., None, :] * a6 * a12).sum(-1)
+    a14 = (ds_edges * s_edges).sum(-2)
+    a15 = (a14).sum(-1)
+    return (from_chunks((a0 * a4 + a5 * a9 + a13 + a0 * a15[..., None] * a5) * x8, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -324,7 +326,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # pairing_s: <s_(t-1), ds_t> at each step, with the scalars that multiply the state
     (pairing_s,) = in_parts(
         _backward_unroll_4,
-        (log_lam, w, w_2, t22, t16, lam),
+        (log_lam, t21, w_2, k, t20, w, q, lam),
         (s_edges, ds_edges),
         lead,
         CHUNK,

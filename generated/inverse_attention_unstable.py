@@ -228,31 +228,33 @@ def _backward_sweep_3(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, si
     return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), s_in, s_now
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s_edges, ds_edges, lead, size, dtype, device, size_d, size_e):
+def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, s_edges, ds_edges, lead, size, dtype, device, size_d, size_e):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
     x3 = to_chunks(s3, lead, size, 1)
     x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 0)
     x6 = to_chunks(s6, lead, size, 0)
-    a0 = decay_mask(x1, False, True, False, 1)
-    a1 = x3 @ x2.mT
-    a2 = x5 @ x4.mT
-    a3 = a0 @ (a1 * a2).mT
-    a4 = decay_mask(x1, False, True, False, -1)
-    a5 = (a3 * a4).sum(-1)
-    a6 = decay_in(x1, False, -1)
-    a7 = (ds_edges * s_edges).sum(-2)
-    a8 = (a7).sum(-1)
-    a9 = decay_in(x1, False, 1)
-    a10 = x5 @ s_edges
-    a11 = (x3 * a10).sum(-1)
-    a12 = torch.einsum("...b,...ab->...a", a11, a4)
-    a13 = x4 @ ds_edges
-    a14 = (a13 * x2).sum(-1)
-    a15 = torch.einsum("...b,...ab->...a", a14, a0)
-    return (from_chunks((a5 + a6 * a8[..., None] * a9 + a12 * a9 + a6 * a15) * x6, lead, 0),)
+    x7 = to_chunks(s7, lead, size, 1)
+    x8 = to_chunks(s8, lead, size, 1)
+    a0 = decay_in(x2, False, -1)
+    a1 = x4 @ ds_edges
+    a2 = (x3 * a1).sum(-1)
+    a3 = decay_mask(x2, False, True, False, 1)
+    a4 = torch.einsum("...ab,...b->...a", a2[..., None, :] * a3, x5)
+    a5 = x7 @ x3.mT
+    a6 = x8 @ x4.mT
+    a7 = (x5[..., None, :] * a3) @ (a5 * a6).mT
+    a8 = decay_mask(x2, False, True, False, -1)
+    a9 = torch.einsum("...b,...ab->...a", x6, a7 * a8)
+    a10 = (ds_edges * s_edges).sum(-2)
+    a11 = (a10).sum(-1)
+    a12 = decay_in(x2, False, 1)
+    a13 = x8 @ s_edges
+    a14 = (x7 * a13).sum(-1)
+    a15 = torch.einsum("...ab,...b->...a", x6[..., None, :] * a8, a14)
+    return (from_chunks(x1 * (a0 * a4 + a9 + a0 * a11[..., None] * a12 + a15 * a12), lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -317,7 +319,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # pairing_s: <s_(t-1), ds_t> at each step, with the scalars that multiply the state
     (pairing_s,) = in_parts(
         _backward_unroll_4,
-        (log_lam, w_2, w, t22, t18, lam),
+        (lam, log_lam, w_2, k, t15, -lam, w, q),
         (s_edges, ds_edges),
         lead,
         CHUNK,

@@ -250,7 +250,7 @@ def _x_system_backward_sweep_3(s1, s2, s3, s4, dH_0, lead, size, dtype, device, 
     return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), dH_now
 
 
-def _x_system_backward_unroll_4(s1, s2, s3, s4, s5, s6, H_edges, dH_edges, lead, size, dtype, device, size_d):
+def _x_system_backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, H_edges, dH_edges, lead, size, dtype, device, size_d):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1 = to_chunks(s1, lead, size, 0)
     x2 = to_chunks(s2, lead, size, 1)
@@ -258,23 +258,24 @@ def _x_system_backward_unroll_4(s1, s2, s3, s4, s5, s6, H_edges, dH_edges, lead,
     x4 = to_chunks(s4, lead, size, 1)
     x5 = to_chunks(s5, lead, size, 1)
     x6 = to_chunks(s6, lead, size, 0)
-    a0 = decay_mask(x1, False, True, False, 1)
-    a1 = x2 @ x3.mT
-    a2 = x4 @ x5.mT
-    a3 = a0 @ (a1 * a2).mT
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = (a3 * a4).sum(-1)
-    a6 = decay_in(x1, False, 1)
-    a7 = x2 @ (H_edges.mT).mT
-    a8 = (a7 * x4).sum(-1)
-    a9 = torch.einsum("...b,...ab->...a", a8, a4)
-    a10 = decay_in(x1, False, -1)
-    a11 = x3 @ (dH_edges.mT).mT
-    a12 = (a11 * x5).sum(-1)
-    a13 = torch.einsum("...ab,...b->...a", a0, a12)
+    x7 = to_chunks(s7, lead, size, 0)
+    a0 = decay_in(x1, False, 1)
+    a1 = x2 @ (H_edges.mT).mT
+    a2 = (a1 * x3).sum(-1)
+    a3 = decay_mask(x1, False, False, True, -1)
+    a4 = torch.einsum("...b,...ab->...a", a2, a3)
+    a5 = decay_in(x1, False, -1)
+    a6 = x4 @ (dH_edges.mT).mT
+    a7 = (a6 * x5).sum(-1)
+    a8 = decay_mask(x1, False, True, False, 1)
+    a9 = torch.einsum("...ab,...b->...a", a7[..., None, :] * a8, x6)
+    a10 = x3 @ x5.mT
+    a11 = x2 @ x4.mT
+    a12 = (x6[..., None, :] * a8) @ (a10 * a11).mT
+    a13 = (a12 * a3).sum(-1)
     a14 = (H_edges.mT * dH_edges.mT).sum(-1)
     a15 = (a14).sum(-1)
-    return (from_chunks((a5 + a6 * a9 + a10 * a13 + a10 * a15[..., None] * a6) * x6, lead, 0),)
+    return (from_chunks((a0 * a4 + a5 * a9 + a13 + a5 * a15[..., None] * a0) * x7, lead, 0),)
 
 
 def torch_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -338,12 +339,11 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     y_3, dH_first = in_segments(
         _x_system_backward_sweep_3, (log_lam, dy, p, k), (dH_last,), lead, -1, CHUNK, dtype, device, size_d
     )
-    t19 = k * beta[..., None]
     lam = log_lam.exp()
     # pairing_H: <H_(t-1), dH_t> at each step, with the scalars that multiply the state
     (pairing_H,) = in_parts(
         _x_system_backward_unroll_4,
-        (log_lam, dy, t19, p, k, lam),
+        (log_lam, dy, p, k, k, beta, lam),
         (H_edges, dH_edges),
         lead,
         CHUNK,
@@ -353,8 +353,8 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     )
     gradients = {}
     gradients["k"] = from_steps((beta[..., None] * y_2 + y_3 * beta[..., None]), lead, 1, given["k"].dtype)
-    t25 = (k * y_3).sum(-1)
-    gradients["beta"] = from_steps(t25, lead, 0, given["beta"].dtype)
+    t24 = (k * y_3).sum(-1)
+    gradients["beta"] = from_steps(t24, lead, 0, given["beta"].dtype)
     gradients["lam"] = from_steps(pairing_H, lead, 0, given["lam"].dtype)
     gradients["lamb"] = from_heads(p * dy, lead, 1, given["lamb"].dtype)
     lamb = per_head(given["lamb"], dtype)
@@ -548,7 +548,7 @@ def _o_backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d,
     return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), dS_now
 
 
-def _o_backward_unroll_4(s1, s2, s3, s4, s5, s6, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
+def _o_backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1 = to_chunks(s1, lead, size, 0)
     x2 = to_chunks(s2, lead, size, 0)
@@ -556,23 +556,24 @@ def _o_backward_unroll_4(s1, s2, s3, s4, s5, s6, S_edges, dS_edges, lead, size, 
     x4 = to_chunks(s4, lead, size, 1)
     x5 = to_chunks(s5, lead, size, 1)
     x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_in(x2, False, 1)
-    a1 = x4 @ S_edges
-    a2 = (x3 * a1).sum(-1)
-    a3 = decay_mask(x2, False, False, True, -1)
-    a4 = torch.einsum("...b,...ab->...a", a2, a3)
-    a5 = decay_mask(x2, False, True, False, 1)
-    a6 = x4 @ x5.mT
-    a7 = x3 @ x6.mT
-    a8 = a5 @ (a6 * a7).mT
-    a9 = (a8 * a3).sum(-1)
-    a10 = x5 @ dS_edges
-    a11 = (a10 * x6).sum(-1)
-    a12 = torch.einsum("...b,...ab->...a", a11, a5)
-    a13 = decay_in(x2, False, -1)
+    x7 = to_chunks(s7, lead, size, 0)
+    a0 = decay_mask(x2, False, True, False, 1)
+    a1 = x3 @ x4.mT
+    a2 = x5 @ x6.mT
+    a3 = (x1[..., None, :] * a0) @ (a1 * a2).mT
+    a4 = decay_mask(x2, False, False, True, -1)
+    a5 = (a3 * a4).sum(-1)
+    a6 = decay_in(x2, False, -1)
+    a7 = x6 @ dS_edges
+    a8 = (a7 * x4).sum(-1)
+    a9 = torch.einsum("...ab,...b->...a", a8[..., None, :] * a0, x1)
+    a10 = decay_in(x2, False, 1)
+    a11 = x5 @ S_edges
+    a12 = (x3 * a11).sum(-1)
+    a13 = torch.einsum("...b,...ab->...a", a12, a4)
     a14 = (S_edges * dS_edges).sum(-2)
     a15 = (a14).sum(-1)
-    return (from_chunks(x1 * (a0 * a4 + a9 + a12 * a13 + a13 * a0 * a15[..., None]), lead, 0),)
+    return (from_chunks((a5 + a6 * a9 + a10 * a13 + a6 * a10 * a15[..., None]) * x7, lead, 0),)
 
 
 def torch_o_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -631,11 +632,10 @@ def torch_o_backward(given, states, constants, saved, cotangents, final_cotangen
         _o_backward_sweep_3, (log_lam, dy, x, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
     )
     lam = log_lam.exp()
-    t22 = k * beta[..., None]
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
         _o_backward_unroll_4,
-        (lam, log_lam, dy, x, t22, v),
+        (beta, log_lam, dy, v, x, k, lam),
         (S_edges, dS_edges),
         lead,
         CHUNK,
@@ -647,8 +647,8 @@ def torch_o_backward(given, states, constants, saved, cotangents, final_cotangen
     gradients = {}
     gradients["k"] = from_steps(beta[..., None] * y_3, lead, 1, given["k"].dtype)
     gradients["v"] = from_steps(beta[..., None] * y_2, lead, 1, given["v"].dtype)
-    t28 = (k * y_3).sum(-1)
-    gradients["beta"] = from_steps(t28, lead, 0, given["beta"].dtype)
+    t27 = (k * y_3).sum(-1)
+    gradients["beta"] = from_steps(t27, lead, 0, given["beta"].dtype)
     gradients["lam"] = from_steps(pairing_S, lead, 0, given["lam"].dtype)
     gradients["x"] = from_steps(y, lead, 1, given["x"].dtype)
     return gradients, {"S": dS_first}

@@ -276,29 +276,29 @@ def _o2_backward_sweep_3(s1, s2, s3, s4, dH_0, lead, size, dtype, device, size_d
 
 def _o2_backward_unroll_4(s1, s2, s3, s4, s5, s6, H_edges, dH_edges, lead, size, dtype, device, size_d):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
+    x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 0)
     x4 = to_chunks(s4, lead, size, 1)
     x5 = to_chunks(s5, lead, size, 1)
     x6 = to_chunks(s6, lead, size, 0)
-    a0 = decay_in(x1, False, -1)
-    a1 = decay_mask(x1, False, True, False, 1)
-    a2 = x2 @ (dH_edges.mT).mT
-    a3 = (a2 * x3).sum(-1)
-    a4 = torch.einsum("...ab,...b->...a", a1, a3)
-    a5 = decay_in(x1, False, 1)
-    a6 = x4 @ (H_edges.mT).mT
-    a7 = (a6 * x5).sum(-1)
-    a8 = decay_mask(x1, False, False, True, -1)
-    a9 = torch.einsum("...b,...ab->...a", a7, a8)
-    a10 = x5 @ x3.mT
-    a11 = x4 @ x2.mT
-    a12 = a1 @ (a10 * a11).mT
-    a13 = (a8 * a12).sum(-1)
+    a0 = x1 @ (H_edges.mT).mT
+    a1 = (a0 * x2).sum(-1)
+    a2 = decay_mask(x3, False, False, True, -1)
+    a3 = torch.einsum("...b,...ab->...a", a1, a2)
+    a4 = decay_in(x3, False, 1)
+    a5 = decay_in(x3, False, -1)
+    a6 = decay_mask(x3, False, True, False, 1)
+    a7 = x4 @ (dH_edges.mT).mT
+    a8 = (a7 * x5).sum(-1)
+    a9 = torch.einsum("...ab,...b->...a", a6, a8)
+    a10 = x2 @ x5.mT
+    a11 = x1 @ x4.mT
+    a12 = a6 @ (a10 * a11).mT
+    a13 = (a12 * a2).sum(-1)
     a14 = (H_edges.mT * dH_edges.mT).sum(-1)
     a15 = (a14).sum(-1)
-    return (from_chunks((a0 * a4 + a5 * a9 + a13 + a0 * a15[..., None] * a5) * x6, lead, 0),)
+    return (from_chunks((-a3 * a4 + a5 * a9 - a13 + a5 * a15[..., None] * a4) * x6, lead, 0),)
 
 
 def torch_o2_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -350,7 +350,7 @@ def torch_o2_backward(given, states, constants, saved, cotangents, final_cotange
     lam = log_lam.exp()
     # pairing_H: <H_(t-1), dH_t> at each step, with the scalars that multiply the state
     (pairing_H,) = in_parts(
-        _o2_backward_unroll_4, (log_lam, u, u, t18, q, lam), (H_edges, dH_edges), lead, CHUNK, dtype, device, size_d
+        _o2_backward_unroll_4, (dy, q, log_lam, u, u, lam), (H_edges, dH_edges), lead, CHUNK, dtype, device, size_d
     )
     gradients = {}
     gradients["q"] = from_steps((-y + 2.0 * dy), lead, 1, given["q"].dtype)
@@ -441,29 +441,29 @@ def _o3_backward_sweep_3(s1, s2, s3, s4, dH_0, lead, size, dtype, device, size_d
 
 def _o3_backward_unroll_4(s1, s2, s3, s4, s5, s6, H_edges, dH_edges, lead, size, dtype, device, size_d):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
+    x1 = to_chunks(s1, lead, size, 0)
     x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 0)
+    x3 = to_chunks(s3, lead, size, 1)
     x4 = to_chunks(s4, lead, size, 1)
     x5 = to_chunks(s5, lead, size, 1)
     x6 = to_chunks(s6, lead, size, 0)
-    a0 = x2 @ (H_edges.mT).mT
-    a1 = (x1 * a0).sum(-1)
-    a2 = decay_mask(x3, False, False, True, -1)
-    a3 = torch.einsum("...b,...ab->...a", a1, a2)
-    a4 = decay_in(x3, False, 1)
-    a5 = decay_in(x3, False, -1)
-    a6 = decay_mask(x3, False, True, False, 1)
-    a7 = x4 @ (dH_edges.mT).mT
-    a8 = (a7 * x5).sum(-1)
-    a9 = torch.einsum("...ab,...b->...a", a6, a8)
-    a10 = (H_edges.mT * dH_edges.mT).sum(-1)
-    a11 = (a10).sum(-1)
-    a12 = x2 @ x4.mT
-    a13 = x1 @ x5.mT
-    a14 = a6 @ (a12 * a13).mT
-    a15 = (a14 * a2).sum(-1)
-    return (from_chunks((a3 * a4 + a5 * a9 + a5 * a11[..., None] * a4 + a15) * x6, lead, 0),)
+    a0 = decay_in(x1, False, -1)
+    a1 = decay_mask(x1, False, True, False, 1)
+    a2 = x2 @ (dH_edges.mT).mT
+    a3 = (a2 * x3).sum(-1)
+    a4 = torch.einsum("...ab,...b->...a", a1, a3)
+    a5 = x5 @ (H_edges.mT).mT
+    a6 = (x4 * a5).sum(-1)
+    a7 = decay_mask(x1, False, False, True, -1)
+    a8 = torch.einsum("...b,...ab->...a", a6, a7)
+    a9 = decay_in(x1, False, 1)
+    a10 = x4 @ x3.mT
+    a11 = x5 @ x2.mT
+    a12 = a1 @ (a10 * a11).mT
+    a13 = (a12 * a7).sum(-1)
+    a14 = (H_edges.mT * dH_edges.mT).sum(-1)
+    a15 = (a14).sum(-1)
+    return (from_chunks((a0 * a4 - a8 * a9 - a13 + a0 * a15[..., None] * a9) * x6, lead, 0),)
 
 
 def torch_o3_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -515,7 +515,7 @@ def torch_o3_backward(given, states, constants, saved, cotangents, final_cotange
     lam = log_lam.exp()
     # pairing_H: <H_(t-1), dH_t> at each step, with the scalars that multiply the state
     (pairing_H,) = in_parts(
-        _o3_backward_unroll_4, (x, t18, log_lam, u, u, lam), (H_edges, dH_edges), lead, CHUNK, dtype, device, size_d
+        _o3_backward_unroll_4, (log_lam, u, u, x, dy, lam), (H_edges, dH_edges), lead, CHUNK, dtype, device, size_d
     )
     gradients = {}
     gradients["q"] = from_steps(dy, lead, 1, given["q"].dtype)

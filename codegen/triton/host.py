@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..adjoint import gradient_name
-from ..ir import ROW, ZERO, Node, dim_of, leaf, rename, terms_of, walk
+from ..ir import ROW, ZERO, Node, add, dim_of, leaf, rename, terms_of, walk
 from ..ir import replace as replaced
 from ..log_decay import log_of
 from ..pipeline import Compiled
@@ -34,11 +34,12 @@ from .kernels import (
 from .names import Names
 from .opened import Opened, made_of_sums, opened, owned, uses
 from .rows import Result, RowKernel, launched, matrix_product, outer_vectors, printable, row_kernel
-from .tile import PER_STEP, Argument, CannotPrint, Fine, axis_name, block_name, size_name
+from .tile import PER_STEP, Argument, CannotPrint, Fine, axis_name, block_name, is_state, size_name
 from .together import Together
 from .weights import WeightKernel, Weights, unroll_weighted, weight_kernel, weighted
 
 TERMS = 3  # that `total` adds
+OWN = ".own"  # ends the names of sums of pairs of steps inside a block
 HASH = "hash of the kernels"  # stands for it in the text that it is of
 
 
@@ -1191,22 +1192,27 @@ class Host:
                 self.origins[leaf("ahead", node.key[:12], node.axes)] = node
                 node = leaf("ahead", node.key[:12], node.axes)
             streams[x] = node
-        number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1
-        kernel = unroll_kernel(f"{self.kind}_unroll_{number}", stage, streams, self.names)
-        self._inputs(kernel, "block_")
+        kernels = []
+        for part in _parts_of(stage):
+            number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1
+            kernel = unroll_kernel(f"{self.kind}_unroll_{number}", part, streams, self.names)
+            self._inputs(kernel, "block_")
+            self.kernels.append(kernel)
+            kernels.append((kernel, list(part.outputs)))
         before, self.lines = self.lines, []
         self._weigh(weights, "block_")
-        self.kernels.append(kernel)
-        axes = kernel.axes
-        tiles = "1" if len(axes) < 2 else f"cdiv({size_name(dim_of(axes[1]))}, {self._tile(axes[1], reads=True)})"
-        for x in stage.outputs:
-            made = self.names(leaf("sums", x.attrs[1]))
-            self.lines.append(f"{made} = some.new_empty((B, H, {tiles}, T), dtype=torch.float32)")
-        self.lines += self._launch(kernel, block="block_")
-        for x in stage.outputs:
-            made = self.names(leaf("sums", x.attrs[1]))
-            pairing = f"{self.names(leaf('state', x.attrs[1]))}_pairing"
-            self.lines.append(f"{pairing} = total((B, T, H), torch.float32, {made})")
+        made: dict[str, list[str]] = {x.attrs[1]: [] for x in stage.outputs}
+        for kernel, outputs in kernels:
+            axis = kernel.tiled
+            tiles = "1" if axis is None else f"cdiv({size_name(dim_of(axis))}, {self._tile(axis, reads=True)})"
+            for x in outputs:
+                made[x.attrs[1].removesuffix(OWN)].append(self.names(x))
+                self.lines.append(f"{self.names(x)} = some.new_empty((B, H, {tiles}, T), dtype=torch.float32)")
+            self.lines += self._launch(kernel, block="block_")
+        for pairing, names in made.items():
+            name = self.names(leaf("state", pairing))
+            text = f"total((B, T, H), torch.float32, {', '.join(names)})" if names else "spread(0.0, (B, T, H), some)"
+            self.lines.append(f"{name}_pairing = {text}")
         lines, self.lines = self.lines, before
         self._under(set().union(*(self._paired(x.attrs[1]) for x in stage.outputs)), lines)
 
@@ -1390,6 +1396,18 @@ class Host:
             if any(uses(n, x) for n in pair):
                 wanted |= self._paired(state)
         return wanted
+
+
+def _parts_of(stage: Unroll) -> list[Unroll]:
+    """What is of states, and what is of pairs of steps inside a block alone: no program has the registers for both."""
+    parts: dict[str, dict[Node, Node]] = {}
+    for x, node in stage.outputs.items():
+        for term in () if node == ZERO else terms_of(node):
+            kind = "" if any(map(is_state, walk(term))) else OWN
+            made = parts.setdefault(kind, {})
+            y = leaf("sums", f"{x.attrs[1]}{kind}")
+            made[y] = add(made[y], term) if y in made else term
+    return [replace(stage, outputs=made) for made in parts.values()]
 
 
 def inputs(p: StepProgram, names: Names, first: Var | None = None) -> list[str]:

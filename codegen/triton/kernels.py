@@ -26,6 +26,7 @@ from .tile import (
     at_row,
     axis_name,
     block_name,
+    is_state,
     size_name,
 )
 
@@ -429,13 +430,15 @@ def read_kernel(
 
 def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: NameOf) -> Kernel:
     """The products of states and gradients at each step that a stage is for, from the states at the borders of blocks, for all
-    blocks at once: of each the sum over a tile. `streams` are those of the stage, of which some may be made ahead."""
+    blocks at once: of each the sum over a tile, or whole where it is of pairs inside a block alone. `streams` are those of the
+    stage, of which some may be made ahead."""
     states = (*stage.forward, *stage.backward)
     axes = states[0].axes
     if any(s.axes != axes for s in states) or len({dim_of(a) for a in axes}) < len(axes):
         raise CannotPrint("states that are added to each other have two axes of one dim")
-    tiled = axes[1] if len(axes) > 1 else None
-    tiles = Tiles(axes[:1], axes[1:], 1, {}, streams, {}, name_of)
+    in_tiles = len(axes) > 1 and any(map(is_state, walk(*stage.outputs.values())))
+    tiled = axes[1] if in_tiles else None
+    tiles = Tiles(axes[:1] if in_tiles else axes, axes[1:] if in_tiles else (), 1, {}, streams, {}, name_of)
     tiles.names.add("tile")
     for s in states:
         source = leaf("border", s.name, axes)
@@ -444,8 +447,7 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
         tiles.borders[s.name] = f"tl.load({target} + {where}{mask}{', other=0.0' if mask else ''})"
     for x, node in stage.outputs.items():
         v = tiles.value(node)
-        made = leaf("sums", x.attrs[1])
-        target = tiles.argument(f"{name_of(made)}_out", "sums", made)
+        target = tiles.argument(f"{name_of(x)}_out", "sums", x)
         tiles.lines.append(f"tl.store({target} + {_tile_place(tiled)}, {v.over((ROW,))}, mask=i_ok)  # {x.attrs[1]}")
     lines, _ = _at_once(axes, tiled, tiles, tiles.lines)
     doc = "Products of the states and their gradients at each step, for all blocks at once."
