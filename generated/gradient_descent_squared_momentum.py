@@ -5931,7 +5931,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=blocks.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(M), config.padded(N), many=True),
+            num_warps=config.read_warps(config.padded(M), config.padded(N)),
             num_stages=1,
             maxnreg=config.most,
         )
