@@ -2,9 +2,10 @@
 
     python -m benchmarks.host [--ops A,B] [--shapes 1x256x16x128,S4] [--out FILE]
 
-`bare` is what torch itself takes for a function of as many tensors that does nothing: its two passes without any work. torch runs
-a backward pass in a thread of its own, once for all that it differentiates, and handing over to it and back is half of `bare`.
-`in one thread` is without that (`torch.autograd.set_multithreading_enabled(False)`).
+`bare` is what torch itself takes for a function of as many tensors that does nothing: its two passes without any work. `least` is
+the same with memory for what it returns, and launches nothing. torch runs a backward pass in a thread of its own, once for all
+that it differentiates, and handing over to it and back is half of `bare`. `in one thread` is without that
+(`torch.autograd.set_multithreading_enabled(False)`).
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ def main(
                     for _ in range(3):
                         run()
                     row[f"{kind} {part}"] = timing.host_microseconds(run, device, calls)
-            both = {"replayed": runs["forward_backward"], "bare": bare(given, cotangents)}
-            row["bare forward_backward"] = timing.host_microseconds(both["bare"], device, calls)
+            nothing = {"bare": bare(given, Nothing), "least": bare(given, Taking)}
+            for kind, run in nothing.items():
+                row[f"{kind} forward_backward"] = timing.host_microseconds(run, device, calls)
+            both = {"replayed": runs["forward_backward"], **nothing}
             with torch.autograd.set_multithreading_enabled(False):
                 for kind, run in both.items():
                     row[f"{kind} forward_backward in one thread"] = timing.host_microseconds(run, device, calls)
@@ -77,11 +80,24 @@ class Nothing(torch.autograd.Function):
         return ctx.saved_tensors
 
 
-def bare(given: dict[str, torch.Tensor], cotangents: list[torch.Tensor]) -> timing.Call:
-    """Both passes of `Nothing`."""
+class Taking(torch.autograd.Function):
+    """Takes memory for an output like the first argument, and for the gradient of each."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*tensors)
+        return torch.empty_like(tensors[0])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        return tuple(map(torch.empty_like, ctx.saved_tensors))
+
+
+def bare(given: dict[str, torch.Tensor], function: type[torch.autograd.Function] = Nothing) -> timing.Call:
+    """Both passes of a function that does nothing."""
     leaves = [x.detach().requires_grad_() for x in given.values()]
     incoming = torch.empty_like(leaves[0])
-    return lambda: torch.autograd.grad(Nothing.apply(*leaves), leaves, incoming)
+    return lambda: torch.autograd.grad(function.apply(*leaves), leaves, incoming)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,7 @@ class Run(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> Any:
         results, kept = _forward(call, tensors)
         ctx.call, ctx.kept, ctx.spent = call, kept, False
+        ctx.alike = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         count = _results(call)
         ctx.save_for_backward(*tensors, *results[count:])
         ctx.set_materialize_grads(False)
@@ -86,10 +87,13 @@ class Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         call, wanted, known = ctx.call, ctx.needs_input_grad[1:], ctx.saved_tensors
+        if not ctx.alike:  # whatever hooks have made of it: passes take what they have saved as they have left it
+            count = len(wanted)
+            known = (*known[:count], *(None if x is None else x.contiguous() for x in known[count:]))
         if ctx.spent:  # by an earlier backward pass over the same graph
             task, known = Task(call, None, wanted), known[: len(wanted)]
         else:
-            task = Task(call, ctx.kept, wanted, overwrites=True)
+            task = Task(call, ctx.kept, wanted, True, len(known) if ctx.alike else 0)
             ctx.spent = ctx.kept is not None and "overwrites" in call.backend.features
         tensors = (*known, *cotangents)
         if not call.finals:
@@ -138,19 +142,20 @@ class Functional(torch.autograd.Function):
 @dataclass(slots=True, eq=False)
 class Task:
     """A backward pass. kept: the names of what was saved, or None where the forward pass is computed again. overwrites: is what
-    was saved lost with it?"""
+    was saved lost with it? alike: how many of its tensors are laid out alike in all calls of this kind."""
 
     call: Call
     kept: tuple[str, ...] | None
     wanted: tuple[bool, ...]
     overwrites: bool = False
+    alike: int = 0
 
     def gradients(self, flat: Sequence[Tensor | None]) -> list[Tensor | None]:
         """From arguments and states, what was kept, and cotangents."""
         tensors = _with_starts(self.call, flat)
         if self.call.replays is None:
             return self._run(tensors)[0]
-        key = (self.kept, self.wanted, layouts(tensors))
+        key = (self.kept, self.wanted, layouts(tensors[self.alike :]))
         owner = (id(self.call.backend), self.kept, self.wanted, self.call.packed is None)
         return replayed(self.call.replays, key, tensors, self._run, owner)[0]
 

@@ -194,10 +194,12 @@ def is_traced(tensors: Sequence[Any]) -> bool:
     """Does something look at the call from outside: a compiler, a dispatch mode, a tensor subclass?"""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return True
-    return any(type(x) not in _PLAIN and isinstance(x, Tensor) for x in tensors)
+    return not _PLAIN.issuperset(map(type, tensors)) and any(
+        type(x) not in _PLAIN and isinstance(x, Tensor) for x in tensors
+    )
 
 
-_PLAIN = (Tensor, torch.nn.Parameter, type(None))
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
 def _check_options(name: str, recompute: str, precision: str, state_dtype: torch.dtype | None) -> None:

@@ -120,11 +120,17 @@ class Recorded:
         """Raises `Unknown` where a kernel can't be launched in this way."""
         self.rest, self.device = rest, watch.device
         self.lock = threading.Lock()
-        self.results = [None if x is None else x.slot if x == watch.wholes[x.slot] else x for x in results]
         self.models = _models(watch)
         sizes = {slot: _bytes(x) for slot, x in watch.wholes.items()}
         returned = {x.slot for x in results if x is not None}
-        named = returned.union(*(x.slots for x in watch.steps if isinstance(x, Operation)))
+        operated = set().union(*(x.slots for x in watch.steps if isinstance(x, Operation)))
+        named = returned | operated
+        wholes = watch.wholes | {  # memory that kernels alone fill is taken in the layout in which it is returned
+            x.slot: x
+            for x in results
+            if x is not None and x.slot in watch.rooms - operated and (x.offset, _bytes(x)) == (0, sizes[x.slot])
+        }
+        self.results = [None if x is None else x.slot if x == wholes[x.slot] else x for x in results]
         spans: dict[int, tuple[int, int]] = {}
         for k, step in enumerate(watch.steps):
             spans |= {n: (spans.get(n, (k, k))[0], k) for n in step.slots if n >= watch.given}
@@ -157,13 +163,13 @@ class Recorded:
                     self.steps.append(_LetGo(done))
                 period = periods[k]
                 self.rooms += [shared[period + 1]] if period + 1 in shared else []
-            self.rooms += [watch.wholes[n] for n in step.slots & watch.rooms - self.places.keys() if spans[n][0] == k]
+            self.rooms += [wholes[n] for n in step.slots & watch.rooms - self.places.keys() if spans[n][0] == k]
             if isinstance(step, Launch):
                 self.group.append(step)
             else:
                 self._end_group()
                 self.steps.append(step)
-        self.rooms += [watch.wholes[slot] for slot in returned & watch.rooms - spans.keys()]
+        self.rooms += [wholes[slot] for slot in returned & watch.rooms - spans.keys()]
         self._end_group()
 
     def _end_group(self) -> None:
