@@ -144,20 +144,18 @@ def gathered(x: Node) -> Node:
 
 
 def _opened(x: Node) -> tuple[Any, Node, Callable[[Node], Node]]:
-    """(what a term is around its core, the core, the term of another core) of sums with weights, in one another."""
+    """(what a term is around its core, the core, the term of another core) of sums with weights, in one another. What else a
+    sum is times is in the core."""
     number, x = split_constant(x)
     factors = factors_of(x)
-    sums = [f for f in factors if f.op == "sum"]
+    sums = [f for f in factors if f.op == "sum" and any(map(is_weight, walk(f)))]
     weights = [f for f in factors if is_weight(f)]
-    if len(sums) == 1 and len(sums) + len(weights) == len(factors):
+    rest = mul(const(number), *(f for f in factors if f not in weights and f not in sums))
+    if len(sums) == 1:
         inner, core, around = _opened(sums[0].args[0])
-        key: Any = ("sum", sums[0].attrs, frozenset(weights), inner)
-        if inner != ():
-            return key, mul(const(number), core), lambda y: mul(*weights, total(around(y), *sums[0].attrs))
-    if weights:
-        rest = mul(const(number), *(f for f in factors if f not in weights))
-        return ("weights", frozenset(weights)), rest, lambda y: mul(*weights, y)
-    return (), mul(const(number), x), lambda y: y
+        key = ("sum", sums[0].attrs, frozenset(weights), inner)
+        return key, mul(rest, core), lambda y: mul(*weights, total(around(y), *sums[0].attrs))
+    return ("weights", frozenset(weights)), mul(rest, *sums), lambda y: mul(*weights, y)
 
 
 def _weights_of(x: Node) -> list[Node]:

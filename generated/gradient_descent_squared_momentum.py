@@ -465,121 +465,110 @@ def _backward_unroll_4(
 ):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
+    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
+    x3 = to_chunks(s3, lead, size, 0)
     x4 = to_chunks(s4, lead, size, 1)
     x5 = to_chunks(s5, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
     x6 = to_chunks(s6, lead, size, 1)
     x7 = to_chunks(s7, lead, size, 1)
     x8 = to_chunks(s8, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 0)
     x9 = to_chunks(s9, lead, size, 0)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     mix_1 = Mix(
         (
             ((0, 0), x1_kept),
-            ((0, 1), x2),
-            ((1, 1), x3_kept),
-        ),
-        2,
-        -1,
-        valid,
-    )
-    a1 = mix_1.mask(1, 1, False)
-    mix_2 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((1, 1), x3_kept),
-            ((1, 0), x2),
+            ((1, 1), x2_kept),
+            ((1, 0), x3),
         ),
         2,
         1,
         valid,
     )
-    a3 = mix_2.mask(0, 0, False)
-    a4 = x5 @ x4.mT
-    a5 = x6 @ x6.mT
-    a6 = a3 @ (a4 * a5).mT
-    a7 = (a1 * a6).sum(-1)
-    a8 = mix_2.incoming(0, 0, False)
-    a9 = x7 @ V_edges
-    a10 = (a9 * x8).sum(-1)
-    a11 = a10 * x3
-    a12 = x5 @ V_edges
-    a13 = (x6 * a12).sum(-1)
-    a14 = a11 + a13
-    a15 = torch.einsum("...ab,...b->...a", a1, a14)
-    a16 = x8 @ x6.mT
-    a17 = x7 @ x4.mT
-    a18 = a3 @ (a16 * a17).mT
-    a19 = torch.einsum("...ab,...b->...a", a1 * a18, x3)
-    a20 = mix_1.incoming(1, 1, False)
-    a21 = (V_edges * dW_edges).sum(-2)
-    a22 = (a21).sum(-1)
-    a23 = x4 @ dW_edges
-    a24 = (a23 * x6).sum(-1)
-    a25 = torch.einsum("...ab,...b->...a", a3, a24)
-    a26 = a7 + a8 * a15 + a19 + a8 * a20 * a22[..., None] + a20 * a25
-    a27 = mix_1.mask(0, 1, False)
-    a28 = torch.einsum("...ab,...b->...a", a27, a14)
-    a29 = mix_1.mask(0, 0, False)
-    a30 = torch.einsum("...ab,...b->...a", x2[..., None, :] * a29, a10)
-    a31 = (a27 * a6).sum(-1)
-    a32 = mix_1.incoming(0, 1, False)
-    a33 = (x2[..., None, :] * a29 * a18).sum(-1)
-    a34 = mix_1.incoming(0, 0, False)
-    a35 = x4 @ dV_edges
-    a36 = (x6 * a35).sum(-1)
-    a37 = torch.einsum("...ab,...b->...a", a3, a36)
-    a38 = torch.einsum("...ab,...b->...a", a27 * a18, x3)
+    a1 = mix_1.incoming(0, 0, False)
+    mix_2 = Mix(
+        (
+            ((0, 0), x1_kept),
+            ((0, 1), x3),
+            ((1, 1), x2_kept),
+        ),
+        2,
+        -1,
+        valid,
+    )
+    a3 = mix_2.mask(1, 1, False)
+    a4 = x4 @ V_edges
+    a5 = (a4 * x5).sum(-1)
+    a6 = a5 * x2
+    a7 = x7 @ V_edges
+    a8 = (x6 * a7).sum(-1)
+    a9 = a6 + a8
+    a10 = torch.einsum("...ab,...b->...a", a3, a9)
+    a11 = x7 @ x8.mT
+    a12 = x6 @ x6.mT
+    a13 = a11 * a12
+    a14 = x5 @ x6.mT
+    a15 = x4 @ x8.mT
+    a16 = a14 * a15 * x2[..., :, None]
+    a17 = a13 + a16
+    a18 = mix_1.mask(0, 0, False)
+    a19 = a18 @ a17.mT
+    a20 = (a19 * a3).sum(-1)
+    a21 = mix_2.incoming(1, 1, False)
+    a22 = (V_edges * dW_edges).sum(-2)
+    a23 = (a22).sum(-1)
+    a24 = x8 @ dW_edges
+    a25 = (a24 * x6).sum(-1)
+    a26 = torch.einsum("...ab,...b->...a", a18, a25)
+    a27 = mix_2.mask(0, 1, False)
+    a28 = torch.einsum("...ab,...b->...a", a27, a9)
+    a29 = mix_2.mask(0, 0, False)
+    a30 = torch.einsum("...ab,...b->...a", x3[..., None, :] * a29, a5)
+    a31 = mix_2.incoming(0, 1, False)
+    a32 = (a19 * a27).sum(-1)
+    a33 = a18 @ (a14 * a15).mT
+    a34 = (x3[..., None, :] * a29 * a33).sum(-1)
+    a35 = mix_2.incoming(0, 0, False)
+    a36 = x8 @ dV_edges
+    a37 = (x6 * a36).sum(-1)
+    a38 = torch.einsum("...ab,...b->...a", a18, a37)
     a39 = (V_edges * dV_edges).sum(-2)
     a40 = (a39).sum(-1)
     a41 = (
-        a8 * a28
-        + a30 * a8
-        + a31
-        + a32 * a25
-        + a33
-        + a34 * a37
-        + a38
-        + a8 * a40[..., None] * a34
-        + a8 * a32 * a22[..., None]
+        a1 * a28 + a30 * a1 + a31 * a26 + a32 + a34 + a35 * a38 + a1 * a40[..., None] * a35 + a1 * a31 * a23[..., None]
     )
-    a42 = mix_2.mask(1, 1, False)
-    a43 = torch.einsum("...ab,...b->...a", a24[..., None, :] * a42, x9)
-    a44 = mix_2.incoming(1, 0, False)
+    a42 = mix_1.mask(1, 1, False)
+    a43 = torch.einsum("...ab,...b->...a", a25[..., None, :] * a42, x9)
+    a44 = mix_1.incoming(1, 0, False)
     a45 = (dW_edges * W_edges).sum(-2)
     a46 = (a45).sum(-1)
-    a47 = mix_2.incoming(1, 1, False)
-    a48 = (x9[..., None, :] * a42) @ (a4 * a5).mT
-    a49 = (a1 * a48).sum(-1)
-    a50 = x7 @ W_edges
-    a51 = (x8 * a50).sum(-1)
-    a52 = x5 @ W_edges
-    a53 = (x6 * a52).sum(-1)
-    a54 = torch.einsum("...ab,...b->...a", a1, (a51 * x3 + a53))
-    a55 = mix_2.mask(1, 0, False)
-    a56 = a55 @ (a4 * a5).mT
-    a57 = (a56 * a1).sum(-1)
-    a58 = torch.einsum("...b,...ab->...a", a24, a55)
-    a59 = a55 @ (a16 * a17).mT
-    a60 = (x9[..., None, :] * a42) @ (a16 * a17).mT
-    a61 = (a1 * (a59 * x3[..., None, :] + a60 * x3[..., None, :])).sum(-1)
-    a62 = (
-        a20 * a43
-        + a20 * a22[..., None] * a44
-        + a46[..., None] * a47 * a20
-        + a49
-        + a54 * a47
-        + a57
-        + a15 * a44
-        + a58 * a20
-        + a61
+    a47 = mix_1.incoming(1, 1, False)
+    a48 = mix_1.mask(1, 0, False)
+    a49 = a48 @ a17.mT
+    a50 = (a3 * a49).sum(-1)
+    a51 = x4 @ W_edges
+    a52 = (x5 * a51).sum(-1)
+    a53 = x7 @ W_edges
+    a54 = (x6 * a53).sum(-1)
+    a55 = torch.einsum("...ab,...b->...a", a3, (a52 * x2 + a54))
+    a56 = a14 * a15 * x9[..., None, :] * x2[..., :, None] + a11 * a12 * x9[..., None, :]
+    a57 = a42 @ a56.mT
+    a58 = (a57 * a3).sum(-1)
+    a59 = torch.einsum("...b,...ab->...a", a25, a48)
+    a60 = (
+        a21 * a43
+        + a21 * a23[..., None] * a44
+        + a46[..., None] * a47 * a21
+        + a50
+        + a55 * a47
+        + a58
+        + a10 * a44
+        + a59 * a21
     )
     return (
-        from_chunks(a26, lead, 0),
+        from_chunks((a1 * a10 + a20 + a1 * a21 * a23[..., None] + a21 * a26), lead, 0),
         from_chunks(a41, lead, 0),
-        from_chunks(a62, lead, 0),
+        from_chunks(a60, lead, 0),
     )
 
 
@@ -765,7 +754,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         pairing_W_dW,
     ) = in_parts(
         _backward_unroll_4,
-        (mu, t21, keep, w, w_2, x, do, z, -eta),
+        (mu, keep, t21, do, z, x, w_2, w, -eta),
         (V_edges, W_edges, dV_edges, dW_edges),
         lead,
         CHUNK,
@@ -1763,7 +1752,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "235124b566b52a24")
+    config = choose(some.dtype, (N, M), "21ab25bd46e3a882")
     lay = places(packed, (B, T, H), config.chunk)
     parts = 1
     V_first = whole(states.get("V"))
@@ -3982,8 +3971,19 @@ def backward_unroll_1(
     dV_borders,
     dW_borders,
     weight19,
-    weight20,
     matrix26,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    weight20,
+    matrix27,
     z_p,
     z_b,
     z_t,
@@ -4000,28 +4000,17 @@ def backward_unroll_1(
     write2_t,
     write2_h,
     write2_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix27,
     V_dW_out,
+    matrix28,
     weight21,
-    weight22,
+    matrix29,
     eta_by_head,
     mu_by_head,
-    matrix28,
-    matrix29,
+    weight22,
     V_dV_out,
-    matrix30,
     weight23,
     weight24,
+    matrix30,
     matrix31,
     W_dW_out,
     T,
@@ -4057,121 +4046,121 @@ def backward_unroll_1(
     row = i if EVEN else tl.minimum(i, last)
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    x_p += b * x_b + h // x_g * x_h
-    write1_p += b * write1_b + h // write1_g * write1_h
     weight19_each = tl.load(weight19 + at + i, mask=i_ok, other=0.0)
     weight20_each = tl.load(weight20 + at + i, mask=i_ok, other=0.0)
     weight21_each = tl.load(weight21 + at + i, mask=i_ok, other=0.0)
     weight22_each = tl.load(weight22 + at + i, mask=i_ok, other=0.0)
     weight23_each = tl.load(weight23 + at + i, mask=i_ok, other=0.0)
     weight24_each = tl.load(weight24 + at + i, mask=i_ok, other=0.0)
+    t = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
     s = tl.load(
-        V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :],
-        other=0.0,
-    )  # V
-    s2 = tl.load(
         dW_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :],
         other=0.0,
     )  # dW
-    s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (V . dW)^T 1
-    s4 = tl.sum(tl.where(n__ok, s3, 0.0), axis=0)  # <V, dW>
-    t = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    p = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (f73806d84e) dW
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    s2 = tl.sum((p * x.to(tl.float32)), axis=1)  # (((f73806d84e) dW) . (x)) 1
+    s3 = tl.sum(
+        tl.where(i_ok[None, :], (s2[None, :] * t.to(tl.float32)), 0.0), axis=1
+    )  # matrix26 (((f73806d84e) dW) . (x)) 1
+    s4 = tl.load(
+        V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
+    )  # V
+    s5 = tl.sum((s4.to(tl.float32) * s.to(tl.float32)), axis=0)  # (V . dW)^T 1
+    s6 = tl.sum(tl.where(n__ok, s5, 0.0), axis=0)  # <V, dW>
+    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    p = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) V
-    s5 = tl.sum((z.to(tl.float32) * p), axis=1)  # (((do) V) . (z)) 1
+    p2 = tl.dot(do.to(DT), s4.to(DT), input_precision="tf32x3")  # (do) V
+    s7 = tl.sum((z.to(tl.float32) * p2), axis=1)  # (((do) V) . (z)) 1
     keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p2 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (5827685672) V
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    s6 = tl.sum((p2 * x.to(tl.float32)), axis=1)  # (((5827685672) V) . (x)) 1
-    s7 = tl.sum(
-        tl.where(i_ok[None, :], (((s5 * keep) + s6)[None, :] * t.to(tl.float32)), 0.0), axis=1
-    )  # matrix26 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    p3 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # (f73806d84e) dW
-    s8 = tl.sum((p3 * x.to(tl.float32)), axis=1)  # (((f73806d84e) dW) . (x)) 1
-    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    p3 = tl.dot(write2.to(DT), s4.to(DT), input_precision="tf32x3")  # (5827685672) V
+    s8 = tl.sum((p3 * x.to(tl.float32)), axis=1)  # (((5827685672) V) . (x)) 1
     s9 = tl.sum(
-        tl.where(i_ok[None, :], (s8[None, :] * t2.to(tl.float32)), 0.0), axis=1
-    )  # matrix27 (((f73806d84e) dW) . (x)) 1
+        tl.where(i_ok[None, :], (((s7 * keep) + s8)[None, :] * t2.to(tl.float32)), 0.0), axis=1
+    )  # matrix27 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
     tl.store(
         V_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
-        ((s4 * (weight19_each * weight20_each)) + (s7 * weight19_each) + (s9 * weight20_each)),
+        ((weight19_each * s3) + (s6 * (weight20_each * weight19_each)) + (weight20_each * s9)),
         mask=i_ok,
     )  # V.dW
-    s10 = tl.load(
+    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s10 = tl.sum(
+        tl.where(i_ok[None, :], (((s7 * keep) + s8)[None, :] * t3.to(tl.float32)), 0.0), axis=1
+    )  # matrix28 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
+    s11 = tl.load(
         dV_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :],
         other=0.0,
     )  # dV
-    s11 = tl.sum((s.to(tl.float32) * s10.to(tl.float32)), axis=0)  # (V . dV)^T 1
-    s12 = tl.sum(tl.where(n__ok, s11, 0.0), axis=0)  # <V, dV>
+    p4 = tl.dot(write1.to(DT), s11.to(DT), input_precision="tf32x3")  # (f73806d84e) dV
+    s12 = tl.sum((p4 * x.to(tl.float32)), axis=1)  # (((f73806d84e) dV) . (x)) 1
+    s13 = tl.sum(
+        tl.where(i_ok[None, :], (s12[None, :] * t.to(tl.float32)), 0.0), axis=1
+    )  # matrix26 (((f73806d84e) dV) . (x)) 1
+    s14 = tl.sum((s4.to(tl.float32) * s11.to(tl.float32)), axis=0)  # (V . dV)^T 1
+    s15 = tl.sum(tl.where(n__ok, s14, 0.0), axis=0)  # <V, dV>
+    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
     x2 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
-    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s13 = tl.sum(((x2 * s5)[None, :] * t3.to(tl.float32)), axis=1)  # matrix28 ((-mu eta) . ((((do) V) . (z)) 1))
-    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s14 = tl.sum(
-        tl.where(i_ok[None, :], (((s5 * keep) + s6)[None, :] * t4.to(tl.float32)), 0.0), axis=1
-    )  # matrix29 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
-    p4 = tl.dot(write1.to(DT), s10.to(DT), input_precision="tf32x3")  # (f73806d84e) dV
-    s15 = tl.sum((p4 * x.to(tl.float32)), axis=1)  # (((f73806d84e) dV) . (x)) 1
-    s16 = tl.sum(
-        tl.where(i_ok[None, :], (s15[None, :] * t2.to(tl.float32)), 0.0), axis=1
-    )  # matrix27 (((f73806d84e) dV) . (x)) 1
+    s16 = tl.sum(((x2 * s7)[None, :] * t4.to(tl.float32)), axis=1)  # matrix29 ((-mu eta) . ((((do) V) . (z)) 1))
     tl.store(
         V_dV_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
         (
-            (s12 * (weight21_each * weight19_each))
-            + (s4 * (weight22_each * weight19_each))
-            + (s13 * weight19_each)
-            + (s9 * weight22_each)
-            + (weight19_each * s14)
-            + (weight21_each * s16)
+            (weight20_each * s10)
+            + (s13 * weight21_each)
+            + (s15 * (weight20_each * weight21_each))
+            + (weight20_each * s16)
+            + (s6 * (weight20_each * weight22_each))
+            + (weight22_each * s3)
         ),
         mask=i_ok,
     )  # V.dV
-    t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s17 = tl.sum(
-        tl.where(i_ok[None, :], (s8[None, :] * t5.to(tl.float32)), 0.0), axis=1
-    )  # matrix30 (((f73806d84e) dW) . (x)) 1
-    s18 = tl.load(
+    s17 = tl.load(
         W_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :],
         other=0.0,
     )  # W
-    s19 = tl.sum((s2.to(tl.float32) * s18.to(tl.float32)), axis=0)  # (W . dW)^T 1
-    s20 = tl.sum(tl.where(n__ok, s19, 0.0), axis=0)  # <W, dW>
+    s18 = tl.sum((s.to(tl.float32) * s17.to(tl.float32)), axis=0)  # (W . dW)^T 1
+    s19 = tl.sum(tl.where(n__ok, s18, 0.0), axis=0)  # <W, dW>
+    p5 = tl.dot(do.to(DT), s17.to(DT), input_precision="tf32x3")  # (do) W
+    s20 = tl.sum((p5 * z.to(tl.float32)), axis=1)  # (((do) W) . (z)) 1
+    p6 = tl.dot(write2.to(DT), s17.to(DT), input_precision="tf32x3")  # (5827685672) W
+    s21 = tl.sum((p6 * x.to(tl.float32)), axis=1)  # (((5827685672) W) . (x)) 1
+    s22 = tl.sum(
+        tl.where(i_ok[None, :], (((keep * s20) + s21)[None, :] * t2.to(tl.float32)), 0.0), axis=1
+    )  # matrix27 ((((5827685672) W) . (x)) 1 + (keep) . ((((do) W) . (z)) 1))
+    t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s23 = tl.sum(
+        tl.where(i_ok[None, :], (s2[None, :] * t5.to(tl.float32)), 0.0), axis=1
+    )  # matrix30 (((f73806d84e) dW) . (x)) 1
     t6 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     x3 = tl.where(i_ok, (-eta), 0.0)  # -eta
-    s21 = tl.sum(((s8 * x3)[None, :] * t6.to(tl.float32)), axis=1)  # matrix31 ((-eta) . ((((f73806d84e) dW) . (x)) 1))
-    p5 = tl.dot(do.to(DT), s18.to(DT), input_precision="tf32x3")  # (do) W
-    s22 = tl.sum((p5 * z.to(tl.float32)), axis=1)  # (((do) W) . (z)) 1
-    p6 = tl.dot(write2.to(DT), s18.to(DT), input_precision="tf32x3")  # (5827685672) W
-    s23 = tl.sum((p6 * x.to(tl.float32)), axis=1)  # (((5827685672) W) . (x)) 1
-    s24 = tl.sum(
-        tl.where(i_ok[None, :], (((keep * s22) + s23)[None, :] * t.to(tl.float32)), 0.0), axis=1
-    )  # matrix26 ((((5827685672) W) . (x)) 1 + (keep) . ((((do) W) . (z)) 1))
+    s24 = tl.sum(((s2 * x3)[None, :] * t6.to(tl.float32)), axis=1)  # matrix31 ((-eta) . ((((f73806d84e) dW) . (x)) 1))
     tl.store(
         W_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
         (
-            (s17 * weight20_each)
-            + (s4 * (weight23_each * weight20_each))
-            + (s20 * (weight24_each * weight20_each))
-            + (s7 * weight23_each)
-            + (s21 * weight20_each)
-            + (weight24_each * s24)
+            (s19 * (weight19_each * weight23_each))
+            + (s6 * (weight24_each * weight19_each))
+            + (weight24_each * s9)
+            + (s22 * weight23_each)
+            + (weight19_each * s23)
+            + (s24 * weight19_each)
         ),
         mask=i_ok,
     )  # W.dW
@@ -4179,12 +4168,7 @@ def backward_unroll_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2(
-    V_borders,
-    W_borders,
-    dV_borders,
-    dW_borders,
     matrix26,
-    matrix27,
     write2_p,
     write2_b,
     write2_t,
@@ -4211,14 +4195,15 @@ def backward_unroll_2(
     do_h,
     do_g,
     keep_by_head,
+    matrix27,
     V_dW_own_out,
-    eta_by_head,
-    mu_by_head,
     matrix28,
     matrix29,
+    eta_by_head,
+    mu_by_head,
     V_dV_own_out,
-    matrix30,
     matrix31,
+    matrix30,
     W_dW_own_out,
     T,
     H,
@@ -4258,7 +4243,6 @@ def backward_unroll_2(
     z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
     t = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
@@ -4268,68 +4252,211 @@ def backward_unroll_2(
     p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (5827685672) (f73806d84e)^T
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (x) (x)^T
-    p3 = tl.dot(
-        t2.to(DT), tl.trans((p * p2).to(DT)), input_precision="tf32x3"
-    )  # matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
-    s = tl.sum(
-        tl.where(i_ok[None, :], (t.to(tl.float32) * p3), 0.0), axis=1
-    )  # ((matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p4 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (z) (x)^T
+    p3 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (z) (x)^T
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    p5 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (f73806d84e)^T
-    p6 = tl.dot(
-        t2.to(DT), tl.trans((p4 * p5).to(DT)), input_precision="tf32x3"
-    )  # matrix27 (((z) (x)^T) . ((do) (f73806d84e)^T))^T
+    p4 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (f73806d84e)^T
     keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
+    p5 = tl.dot(
+        t.to(DT), tl.trans(((p * p2) + (keep[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
+    )  # matrix26 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))
+    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    s = tl.sum(
+        tl.where(i_ok[None, :], (p5 * t2.to(tl.float32)), 0.0), axis=1
+    )  # ((matrix26 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix27) 1
+    tl.store(V_dW_own_out + at + i, s, mask=i_ok)  # V.dW.own
+    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     s2 = tl.sum(
-        (keep[None, :] * (p6 * t.to(tl.float32))), axis=1
-    )  # ((matrix27 (((z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix26) (keep)
-    tl.store(V_dW_own_out + at + i, (s + s2), mask=i_ok)  # V.dW.own
+        tl.where(i_ok[None, :], (p5 * t3.to(tl.float32)), 0.0), axis=1
+    )  # ((matrix26 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix28) 1
+    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
     x2 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
-    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    p6 = tl.dot(
+        t.to(DT), tl.trans((p3 * p4).to(DT)), input_precision="tf32x3"
+    )  # matrix26 (((z) (x)^T) . ((do) (f73806d84e)^T))^T
     s3 = tl.sum(
-        (x2[None, :] * (p6 * t3.to(tl.float32))), axis=1
-    )  # ((matrix27 (((z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix28) (-mu eta)
-    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s4 = tl.sum(
-        tl.where(i_ok[None, :], (t4.to(tl.float32) * p3), 0.0), axis=1
-    )  # ((matrix27 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix29) 1
-    s5 = tl.sum(
-        (keep[None, :] * (p6 * t4.to(tl.float32))), axis=1
-    )  # ((matrix27 (((z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix29) (keep)
-    tl.store(V_dV_own_out + at + i, (s3 + s4 + s5), mask=i_ok)  # V.dV.own
-    t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    p7 = tl.dot(
-        t5.to(DT), tl.trans((p * p2).to(DT)), input_precision="tf32x3"
-    )  # matrix30 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
-    s6 = tl.sum(
-        tl.where(i_ok[None, :], (t.to(tl.float32) * p7), 0.0), axis=1
-    )  # ((matrix30 (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
-    t6 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        (x2[None, :] * (t4.to(tl.float32) * p6)), axis=1
+    )  # ((matrix26 (((z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix29) (-mu eta)
+    tl.store(V_dV_own_out + at + i, (s2 + s3), mask=i_ok)  # V.dV.own
+    t5 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     x3 = tl.where(i_ok, (-eta), 0.0)  # -eta
+    p7 = tl.dot(
+        t5.to(DT),
+        tl.trans(((keep[:, None] * x3[None, :] * (p3 * p4)) + (x3[None, :] * (p * p2))).to(DT)),
+        input_precision="tf32x3",
+    )  # matrix31 (diag((-eta)) (((x) (x)^T) . ((f73806d84e) (5827685672)^T)) + diag((-eta)) (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))
+    s4 = tl.sum(
+        tl.where(i_ok[None, :], (t2.to(tl.float32) * p7), 0.0), axis=1
+    )  # ((matrix31 (diag((-eta)) (((x) (x)^T) . ((f73806d84e) (5827685672)^T)) + diag((-eta)) (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix27) 1
+    t6 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     p8 = tl.dot(
-        t6.to(DT), tl.trans((x3[None, :] * (p * p2)).to(DT)), input_precision="tf32x3"
-    )  # matrix31 diag((-eta)) (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T
-    s7 = tl.sum(
-        tl.where(i_ok[None, :], (p8 * t.to(tl.float32)), 0.0), axis=1
-    )  # ((matrix31 diag((-eta)) (((x) (x)^T) . ((5827685672) (f73806d84e)^T))^T) . matrix26) 1
-    p9 = tl.dot(
-        t5.to(DT), tl.trans((p4 * p5).to(DT)), input_precision="tf32x3"
-    )  # matrix30 (((z) (x)^T) . ((do) (f73806d84e)^T))^T
-    p10 = tl.dot(
-        t6.to(DT), tl.trans((x3[None, :] * (p4 * p5)).to(DT)), input_precision="tf32x3"
-    )  # matrix31 diag((-eta)) (((z) (x)^T) . ((do) (f73806d84e)^T))^T
-    s8 = tl.sum(
-        tl.where(i_ok[None, :], (t.to(tl.float32) * ((keep[None, :] * p9) + (keep[None, :] * p10))), 0.0), axis=1
-    )  # ((matrix31 diag((-eta)) (((z) (x)^T) . ((do) (f73806d84e)^T))^T diag((keep)) + matrix30 (((z) (x)^T) . ((do) (f73806d84e)^T))^T diag((keep))) . matrix26) 1
-    tl.store(W_dW_own_out + at + i, (s6 + s7 + s8), mask=i_ok)  # W.dW.own
+        t6.to(DT), tl.trans(((p * p2) + (keep[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
+    )  # matrix30 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))
+    s5 = tl.sum(
+        tl.where(i_ok[None, :], (t2.to(tl.float32) * p8), 0.0), axis=1
+    )  # ((matrix30 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix27) 1
+    tl.store(W_dW_own_out + at + i, (s4 + s5), mask=i_ok)  # W.dW.own
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_3(
+    a_0_0_p,
+    a_0_0_b,
+    a_0_0_t,
+    a_0_0_h,
+    a_0_0_g,
+    a_1_1_p,
+    a_1_1_b,
+    a_1_1_t,
+    a_1_1_h,
+    a_1_1_g,
+    a_1_0_p,
+    a_1_0_b,
+    a_1_0_t,
+    a_1_0_h,
+    a_1_0_g,
+    weight20_out,
+    matrix26_out,
+    matrix31_out,
+    weight24_out,
+    weight23_out,
+    matrix30_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    C: tl.constexpr,
+):
+    """Weights between states that are added to each other."""
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    j = tl.arange(0, C)
+    at = bh * T + t0
+    matrix = (bh * chunks + c) * C * C
+    a_0_0_p += b * a_0_0_b + t0 * a_0_0_t + h // a_0_0_g * a_0_0_h
+    a_1_1_p += b * a_1_1_b + t0 * a_1_1_t + h // a_1_1_g * a_1_1_h
+    a_1_0_p += b * a_1_0_b + t0 * a_1_0_t + h // a_1_0_g * a_1_0_h
+    p_0_0 = tl.zeros([C], tl.float32)  # from the step after each to here
+    g_0_0 = tl.full([], 1.0, tl.float32)  # from the chunk's start to here
+    p_1_0 = tl.zeros([C], tl.float32)  # from the step after each to here
+    g_1_0 = tl.full([], 0.0, tl.float32)  # from the chunk's start to here
+    p_1_1 = tl.zeros([C], tl.float32)  # from the step after each to here
+    g_1_1 = tl.full([], 1.0, tl.float32)  # from the chunk's start to here
+    for n in range(0, C):
+        i = n
+        there = i <= last
+        a_0_0 = tl.load(a_0_0_p + i * a_0_0_t, mask=there, other=0.0).to(tl.float32)
+        a_1_1 = tl.load(a_1_1_p + i * a_1_1_t, mask=there, other=0.0).to(tl.float32)
+        a_1_0 = tl.load(a_1_0_p + i * a_1_0_t, mask=there, other=0.0).to(tl.float32)
+        tl.store(weight20_out + at + i, g_0_0, mask=there)
+        tl.store(matrix26_out + matrix + i * C + j, tl.where(there, p_0_0, 0.0))
+        tl.store(matrix31_out + matrix + i * C + j, tl.where(there, p_1_1, 0.0))
+        tl.store(weight24_out + at + i, g_1_0, mask=there)
+        tl.store(weight23_out + at + i, g_1_1, mask=there)
+        tl.store(matrix30_out + matrix + i * C + j, tl.where(there, p_1_0, 0.0))
+        p_0_0_next = a_0_0 * p_0_0
+        g_0_0_next = a_0_0 * g_0_0
+        p_1_0_next = a_1_0 * p_0_0 + a_1_1 * p_1_0
+        g_1_0_next = a_1_0 * g_0_0 + a_1_1 * g_1_0
+        p_1_1_next = a_1_1 * p_1_1
+        g_1_1_next = a_1_1 * g_1_1
+        p_0_0 = tl.where(there, tl.where(j == i, 1.0, p_0_0_next), p_0_0)
+        g_0_0 = tl.where(there, g_0_0_next, g_0_0)
+        p_1_0 = tl.where(there, tl.where(j == i, 0.0, p_1_0_next), p_1_0)
+        g_1_0 = tl.where(there, g_1_0_next, g_1_0)
+        p_1_1 = tl.where(there, tl.where(j == i, 1.0, p_1_1_next), p_1_1)
+        g_1_1 = tl.where(there, g_1_1_next, g_1_1)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_8(
+    mu_p,
+    mu_b,
+    mu_t,
+    mu_h,
+    mu_g,
+    rows_7_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
+    tl.store(rows_7_out + at, mu, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_9(
+    keep_p,
+    keep_b,
+    keep_t,
+    keep_h,
+    keep_g,
+    rows_8_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    keep = tl.exp(
+        tl.load(keep_p + h // keep_g * keep_h + b * keep_b + step * keep_t, mask=i_ok, other=0.0).to(tl.float32)
+    )
+    tl.store(rows_8_out + at, keep, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_10(
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
+    mu_p,
+    mu_b,
+    mu_t,
+    mu_h,
+    mu_g,
+    rows_9_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
+    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
+    tl.store(rows_9_out + at, -mu * eta, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_weights_4(
     a_0_0_p,
     a_0_0_b,
     a_0_0_t,
@@ -4345,10 +4472,10 @@ def backward_weights_3(
     a_1_1_t,
     a_1_1_h,
     a_1_1_g,
-    matrix26_out,
-    weight20_out,
-    matrix29_out,
+    matrix27_out,
+    weight19_out,
     matrix28_out,
+    matrix29_out,
     weight22_out,
     weight21_out,
     T,
@@ -4383,10 +4510,10 @@ def backward_weights_3(
         a_0_0 = tl.load(a_0_0_p + i * a_0_0_t, mask=there, other=0.0).to(tl.float32)
         a_0_1 = tl.load(a_0_1_p + i * a_0_1_t, mask=there, other=0.0).to(tl.float32)
         a_1_1 = tl.load(a_1_1_p + i * a_1_1_t, mask=there, other=0.0).to(tl.float32)
-        tl.store(matrix26_out + matrix + i * C + j, tl.where(there, p_1_1, 0.0))
-        tl.store(weight20_out + at + i, g_1_1, mask=there)
-        tl.store(matrix29_out + matrix + i * C + j, tl.where(there, p_0_1, 0.0))
-        tl.store(matrix28_out + matrix + i * C + j, tl.where(there, p_0_0, 0.0))
+        tl.store(matrix27_out + matrix + i * C + j, tl.where(there, p_1_1, 0.0))
+        tl.store(weight19_out + at + i, g_1_1, mask=there)
+        tl.store(matrix28_out + matrix + i * C + j, tl.where(there, p_0_1, 0.0))
+        tl.store(matrix29_out + matrix + i * C + j, tl.where(there, p_0_0, 0.0))
         tl.store(weight22_out + at + i, g_0_1, mask=there)
         tl.store(weight21_out + at + i, g_0_0, mask=there)
         p_0_0_next = a_0_0 * p_0_0
@@ -4399,161 +4526,6 @@ def backward_weights_3(
         g_0_0 = tl.where(there, g_0_0_next, g_0_0)
         p_0_1 = tl.where(there, tl.where(j == i, 0.0, p_0_1_next), p_0_1)
         g_0_1 = tl.where(there, g_0_1_next, g_0_1)
-        p_1_1 = tl.where(there, tl.where(j == i, 1.0, p_1_1_next), p_1_1)
-        g_1_1 = tl.where(there, g_1_1_next, g_1_1)
-
-
-@triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_8(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_7_out,
-    T,
-    H,
-    count,
-    ROWS: tl.constexpr,
-):
-    """What is made of each step for itself."""
-    h = (tl.program_id(0) % H).to(tl.int64)
-    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
-    i_ok = n < count
-    b = (n // T).to(tl.int64)
-    step = (n % T).to(tl.int64)
-    at = n.to(tl.int64) * H + h
-    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
-    tl.store(rows_7_out + at, mu, mask=i_ok)
-
-
-@triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_9(
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_8_out,
-    T,
-    H,
-    count,
-    ROWS: tl.constexpr,
-):
-    """What is made of each step for itself."""
-    h = (tl.program_id(0) % H).to(tl.int64)
-    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
-    i_ok = n < count
-    b = (n // T).to(tl.int64)
-    step = (n % T).to(tl.int64)
-    at = n.to(tl.int64) * H + h
-    eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
-    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
-    tl.store(rows_8_out + at, -mu * eta, mask=i_ok)
-
-
-@triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_10(
-    keep_p,
-    keep_b,
-    keep_t,
-    keep_h,
-    keep_g,
-    rows_9_out,
-    T,
-    H,
-    count,
-    ROWS: tl.constexpr,
-):
-    """What is made of each step for itself."""
-    h = (tl.program_id(0) % H).to(tl.int64)
-    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
-    i_ok = n < count
-    b = (n // T).to(tl.int64)
-    step = (n % T).to(tl.int64)
-    at = n.to(tl.int64) * H + h
-    keep = tl.exp(
-        tl.load(keep_p + h // keep_g * keep_h + b * keep_b + step * keep_t, mask=i_ok, other=0.0).to(tl.float32)
-    )
-    tl.store(rows_9_out + at, keep, mask=i_ok)
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_weights_4(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    a_1_0_p,
-    a_1_0_b,
-    a_1_0_t,
-    a_1_0_h,
-    a_1_0_g,
-    matrix27_out,
-    weight19_out,
-    matrix31_out,
-    weight23_out,
-    weight24_out,
-    matrix30_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    C: tl.constexpr,
-):
-    """Weights between states that are added to each other."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    j = tl.arange(0, C)
-    at = bh * T + t0
-    matrix = (bh * chunks + c) * C * C
-    a_0_0_p += b * a_0_0_b + t0 * a_0_0_t + h // a_0_0_g * a_0_0_h
-    a_1_1_p += b * a_1_1_b + t0 * a_1_1_t + h // a_1_1_g * a_1_1_h
-    a_1_0_p += b * a_1_0_b + t0 * a_1_0_t + h // a_1_0_g * a_1_0_h
-    p_0_0 = tl.zeros([C], tl.float32)  # from the step after each to here
-    g_0_0 = tl.full([], 1.0, tl.float32)  # from the chunk's start to here
-    p_1_0 = tl.zeros([C], tl.float32)  # from the step after each to here
-    g_1_0 = tl.full([], 0.0, tl.float32)  # from the chunk's start to here
-    p_1_1 = tl.zeros([C], tl.float32)  # from the step after each to here
-    g_1_1 = tl.full([], 1.0, tl.float32)  # from the chunk's start to here
-    for n in range(0, C):
-        i = n
-        there = i <= last
-        a_0_0 = tl.load(a_0_0_p + i * a_0_0_t, mask=there, other=0.0).to(tl.float32)
-        a_1_1 = tl.load(a_1_1_p + i * a_1_1_t, mask=there, other=0.0).to(tl.float32)
-        a_1_0 = tl.load(a_1_0_p + i * a_1_0_t, mask=there, other=0.0).to(tl.float32)
-        tl.store(matrix27_out + matrix + i * C + j, tl.where(there, p_0_0, 0.0))
-        tl.store(weight19_out + at + i, g_0_0, mask=there)
-        tl.store(matrix31_out + matrix + i * C + j, tl.where(there, p_1_1, 0.0))
-        tl.store(weight23_out + at + i, g_1_0, mask=there)
-        tl.store(weight24_out + at + i, g_1_1, mask=there)
-        tl.store(matrix30_out + matrix + i * C + j, tl.where(there, p_1_0, 0.0))
-        p_0_0_next = a_0_0 * p_0_0
-        g_0_0_next = a_0_0 * g_0_0
-        p_1_0_next = a_1_0 * p_0_0 + a_1_1 * p_1_0
-        g_1_0_next = a_1_0 * g_0_0 + a_1_1 * g_1_0
-        p_1_1_next = a_1_1 * p_1_1
-        g_1_1_next = a_1_1 * g_1_1
-        p_0_0 = tl.where(there, tl.where(j == i, 1.0, p_0_0_next), p_0_0)
-        g_0_0 = tl.where(there, g_0_0_next, g_0_0)
-        p_1_0 = tl.where(there, tl.where(j == i, 0.0, p_1_0_next), p_1_0)
-        g_1_0 = tl.where(there, g_1_0_next, g_1_0)
         p_1_1 = tl.where(there, tl.where(j == i, 1.0, p_1_1_next), p_1_1)
         g_1_1 = tl.where(there, g_1_1_next, g_1_1)
 
@@ -4584,12 +4556,42 @@ def backward_rows_11(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_12(
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
+    mu_p,
+    mu_b,
+    mu_t,
+    mu_h,
+    mu_g,
+    rows_11_out,
+    T,
+    H,
+    count,
+    ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
+    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
+    tl.store(rows_11_out + at, -mu * eta, mask=i_ok)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_rows_13(
     keep_p,
     keep_b,
     keep_t,
     keep_h,
     keep_g,
-    rows_11_out,
+    rows_12_out,
     T,
     H,
     count,
@@ -4605,37 +4607,7 @@ def backward_rows_12(
     keep = tl.exp(
         tl.load(keep_p + h // keep_g * keep_h + b * keep_b + step * keep_t, mask=i_ok, other=0.0).to(tl.float32)
     )
-    tl.store(rows_11_out + at, keep, mask=i_ok)
-
-
-@triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_13(
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_12_out,
-    T,
-    H,
-    count,
-    ROWS: tl.constexpr,
-):
-    """What is made of each step for itself."""
-    h = (tl.program_id(0) % H).to(tl.int64)
-    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
-    i_ok = n < count
-    b = (n // T).to(tl.int64)
-    step = (n % T).to(tl.int64)
-    at = n.to(tl.int64) * H + h
-    eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
-    mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
-    tl.store(rows_12_out + at, -mu * eta, mask=i_ok)
+    tl.store(rows_12_out + at, keep, mask=i_ok)
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -4872,7 +4844,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "235124b566b52a24")
+    config = choose(some.dtype, (N, M), "21ab25bd46e3a882")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), config.span)
     parts = 1
@@ -5716,10 +5688,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_rows_9,
             (cdiv(B * T, config.rows()) * H,),
-            eta,
-            *strides(eta, H),
-            mu,
-            *strides(mu, H),
+            keep,
+            *strides(keep, H),
             rows_8,
             T,
             H,
@@ -5731,8 +5701,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_rows_10,
             (cdiv(B * T, config.rows()) * H,),
-            keep,
-            *strides(keep, H),
+            eta,
+            *strides(eta, H),
+            mu,
+            *strides(mu, H),
             rows_9,
             T,
             H,
@@ -5740,12 +5712,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ROWS=config.rows(),
             num_warps=4,
         )
-        matrix26_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         block_weight20 = some.new_empty((B, H, T), dtype=torch.float32)
-        matrix29_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
-        matrix28_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
-        block_weight22 = some.new_empty((B, H, T), dtype=torch.float32)
-        block_weight21 = some.new_empty((B, H, T), dtype=torch.float32)
+        matrix26_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        matrix31_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        block_weight24 = some.new_empty((B, H, T), dtype=torch.float32)
+        block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
+        matrix30_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         launch(
             backward_weights_3,
             (blocks.programs,),
@@ -5755,12 +5727,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(rows_8, H),
             rows_9,
             *strides(rows_9, H),
-            matrix26_blocks,
             block_weight20,
-            matrix29_blocks,
-            matrix28_blocks,
-            block_weight22,
-            block_weight21,
+            matrix26_blocks,
+            matrix31_blocks,
+            block_weight24,
+            block_weight23,
+            matrix30_blocks,
             *blocks.at_once,
             blocks.programs,
             C=config.span,
@@ -5783,8 +5755,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_rows_12,
             (cdiv(B * T, config.rows()) * H,),
-            keep,
-            *strides(keep, H),
+            eta,
+            *strides(eta, H),
+            mu,
+            *strides(mu, H),
             rows_11,
             T,
             H,
@@ -5796,10 +5770,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_rows_13,
             (cdiv(B * T, config.rows()) * H,),
-            eta,
-            *strides(eta, H),
-            mu,
-            *strides(mu, H),
+            keep,
+            *strides(keep, H),
             rows_12,
             T,
             H,
@@ -5809,10 +5781,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         matrix27_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         block_weight19 = some.new_empty((B, H, T), dtype=torch.float32)
-        matrix31_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
-        block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
-        block_weight24 = some.new_empty((B, H, T), dtype=torch.float32)
-        matrix30_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        matrix28_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        matrix29_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
+        block_weight22 = some.new_empty((B, H, T), dtype=torch.float32)
+        block_weight21 = some.new_empty((B, H, T), dtype=torch.float32)
         launch(
             backward_weights_4,
             (blocks.programs,),
@@ -5824,10 +5796,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(rows_12, H),
             matrix27_blocks,
             block_weight19,
-            matrix31_blocks,
-            block_weight23,
-            block_weight24,
-            matrix30_blocks,
+            matrix28_blocks,
+            matrix29_blocks,
+            block_weight22,
+            block_weight21,
             *blocks.at_once,
             blocks.programs,
             C=config.span,
@@ -5844,8 +5816,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dV_borders,
             dW_borders,
             block_weight19,
-            block_weight20,
             matrix26_blocks,
+            write1,
+            *strides(write1, H),
+            x,
+            *strides(x, H),
+            block_weight20,
+            matrix27_blocks,
             z,
             *strides(z, H),
             do,
@@ -5853,22 +5830,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             keep_by_head,
             write2,
             *strides(write2, H),
-            x,
-            *strides(x, H),
-            write1,
-            *strides(write1, H),
-            matrix27_blocks,
             V_dW,
+            matrix28_blocks,
             block_weight21,
-            block_weight22,
+            matrix29_blocks,
             eta_by_head,
             mu_by_head,
-            matrix28_blocks,
-            matrix29_blocks,
+            block_weight22,
             V_dV,
-            matrix30_blocks,
             block_weight23,
             block_weight24,
+            matrix30_blocks,
             matrix31_blocks,
             W_dW,
             *blocks.at_once,
@@ -5893,12 +5865,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_unroll_2,
             (blocks.programs,),
-            V_borders,
-            W_borders,
-            dV_borders,
-            dW_borders,
             matrix26_blocks,
-            matrix27_blocks,
             write2,
             *strides(write2, H),
             write1,
@@ -5910,14 +5877,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             do,
             *strides(do, H),
             keep_by_head,
+            matrix27_blocks,
             V_dW_own,
-            eta_by_head,
-            mu_by_head,
             matrix28_blocks,
             matrix29_blocks,
+            eta_by_head,
+            mu_by_head,
             V_dV_own,
-            matrix30_blocks,
             matrix31_blocks,
+            matrix30_blocks,
             W_dW_own,
             *blocks.at_once,
             blocks.programs,

@@ -438,11 +438,12 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     axes = states[0].axes
     if any(s.axes != axes for s in states) or len({dim_of(a) for a in axes}) < len(axes):
         raise CannotPrint("states that are added to each other have two axes of one dim")
-    in_tiles = len(axes) > 1 and any(map(is_state, walk(*stage.outputs.values())))
+    used = {x.attrs[1] for x in walk(*stage.outputs.values()) if is_state(x)}
+    in_tiles = len(axes) > 1 and bool(used)
     tiled = axes[1] if in_tiles else None
     tiles = Tiles(axes[:1] if in_tiles else axes, axes[1:] if in_tiles else (), 1, {}, streams, {}, name_of)
     tiles.names.add("tile")
-    for s in states:
+    for s in (s for s in states if s.name in used):
         source = leaf("border", s.name, axes)
         target = tiles.argument(f"{name_of(leaf('state', s.name))}_borders", "border", source, axes)
         where, mask = _state_place(s, tiles.ordered(axes), "(bh * chunks + c)")

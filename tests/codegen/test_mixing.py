@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from chunkform.codegen.ir import COL, ROW, leaf, make, mul, total, walk
-from chunkform.codegen.mixing import factored, is_weight, reached
+from chunkform.codegen.ir import COL, ROW, factors_of, leaf, make, mul, terms_of, total, walk
+from chunkform.codegen.mixing import factored, gathered, is_weight, reached
 from chunkform.codegen.pipeline import compile_spec
+from chunkform.codegen.stages import Unroll
+from chunkform.codegen.triton import triton_source
+from chunkform.codegen.triton.tile import is_state
 from chunkform.codegen.triton.weights import unroll_weighted, weighted
 from chunkform.spec.language import find
 
@@ -49,6 +52,38 @@ def test_terms_that_differ_in_more_than_a_weight_stay_apart():
     assert factored(other) == other
     late = total(mul(mask(1, 0), k), COL) + total(mul(mask(1, 1, True), k), COL)  # which are stored at another time
     assert factored(late) == late
+
+
+def test_what_is_times_the_same_weights_is_summed_first():
+    k, v = leaf("stream", "k", (COL,)), leaf("stream", "v", (COL,))
+    start = make("mix_in", mask(0, 0).args, (*mask(0, 0).attrs[:4], False, 1), (ROW,))
+    one, other = (mul(c, start, total(mul(mask(1, 0), x), COL)) for c, x in ((1, k), (2, v)))
+    assert gathered(one + other) == mul(start, total(mul(mask(1, 0), k + 2 * v), COL))
+    apart = one + mul(start, total(mul(mask(1, 1), v), COL)) + total(mul(mask(1, 0), v), COL)
+    assert gathered(apart) == apart
+
+
+def test_pairs_of_the_same_weights_are_one_product_over_steps(momentum):
+    """Of do with q and of dv with k, which both read S: two of the three writes to dM and dS come with the same weights."""
+    (stage,) = (s for s in momentum.backward.stages if isinstance(s, Unroll))
+    pairs = [
+        [x for x in terms_of(node) if x.op == "sum" and not any(map(is_state, walk(x)))]
+        for node in stage.outputs.values()
+    ]
+    assert [len(x) for x in pairs] == [2, 1]
+
+
+def test_no_number_is_in_a_product_of_states_and_gradients_at_each_step(momentum):
+    (stage,) = (s for s in momentum.backward.stages if isinstance(s, Unroll))
+    read = [x for x in walk(*stage.outputs.values()) if x.op == "sum" and any(map(is_state, factors_of(x.args[0])))]
+    assert read and not any(not set(f.axes) & {"d", "e"} for x in read for f in factors_of(x.args[0]))
+
+
+def test_states_and_pairs_have_kernels_of_their_own(momentum):
+    text = triton_source(momentum)
+    of_states, of_pairs = (text[text.index(f"def backward_unroll_{n}(") :].split("@triton.jit")[0] for n in (1, 2))
+    assert "_borders" in of_states and "_borders" not in of_pairs
+    assert "tl.program_id(0) % tl.cdiv" in of_states and "tl.program_id(0) % tl.cdiv" not in of_pairs
 
 
 def test_kernels_load_all_weights(momentum):
