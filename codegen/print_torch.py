@@ -275,7 +275,8 @@ class _Function:
         meaning = ", ".join(f"<{s.name}_(t-1), {g.name}_t>" for s, g in zip(stage.forward, stage.backward, strict=True))
         self.lines.append(f"# {', '.join(results)}: {meaning} at each step, with the scalars that multiply the state")
         streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, edges))
-        call = f"in_parts({printer.name}, {streams}, {states}, lead, CHUNK, dtype, device, {', '.join(sizes)})"
+        size = self._size(next(x for x in self.p.sweeps if stage.forward[0].name in x.states))
+        call = f"in_parts({printer.name}, {streams}, {states}, lead, {size}, dtype, device, {', '.join(sizes)})"
         self.lines.append(f"({', '.join(results)},) = {call}")
 
     def _size(self, s: Sweep) -> str:

@@ -363,8 +363,10 @@ class Notation:
     def is_matrix(self, x: Node) -> bool:
         """Does x contract something, and can matrix notation say it?"""
         parts = list(walk(x))
-        return any(y.op == "sum" for y in parts) and all(
-            len(y.axes) <= 2 and (y.op != "sum" or self.is_chain(y)) for y in parts if y.op != "mul"
+        return (
+            len(x.axes) <= 2
+            and any(y.op == "sum" for y in parts)
+            and all(len(y.axes) <= 2 and (y.op != "sum" or self.is_chain(y)) for y in parts if y.op != "mul")
         )
 
     def contraction(self, x: Node, row: str | None, col: str | None) -> Piece:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from chunkform.codegen.check import Case, check_op
+from chunkform.codegen.compile import compile_op
 from chunkform.codegen.pipeline import Compiled, compile_spec
 from chunkform.spec.language import (
     Recurrence,
@@ -56,6 +58,27 @@ def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
     assert compiled.family == "sequential"
     assert reason in compiled.reason and term in compiled.reason
     assert (compiled.reason_where.file, compiled.reason_where.line) == (r.where.file, line)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "channel_rate",
+        "channel_delta_rule",
+        "comba",
+        "gated_slot_attention",
+        "mlstm",
+        "momentum",
+        "oja",
+        "rwkv6",
+        "stacked",
+    ],
+)
+def test_the_torch_form_over_several_chunks_matches_the_oracle(name: str) -> None:
+    """Sweeps have chunks of their own lengths, by the sizes of decays and of triangular systems."""
+    (r,) = (r for f in SPECS.glob("*.py") for r in load(f) if r.name == name)
+    rows = check_op(compile_spec(r), compile_op(r), Case(seed=0, steps=150, width=8), backend="torch")
+    assert {x.quantity: x.error for x in rows if not x.ok} == {}
 
 
 @pytest.mark.parametrize(
