@@ -297,8 +297,11 @@ class Tiles:
             case "decay_in" | "decay_out" | "decay_all":
                 return self._edge(x)
             case "inverse":
-                t = self.value(x.args[0])
-                return self.assign("x", f"inverse({t.over((ROW, COL))}, C, LEVELS, DT)", (ROW, COL), note="(I - T)^-1")
+                text = self.value(x.args[0]).over((ROW, COL))
+                late = ROW if self.forward else COL
+                if not self._vanishes(x.args[0], late):  # nothing that comes before the end may see what lies beyond it
+                    text = f"tl.where({self.along('i_ok', late, (ROW, COL))}, {text}, 0.0)"
+                return self.assign("x", f"inverse({text}, C, LEVELS, DT)", (ROW, COL), note="(I - T)^-1")
         raise CannotPrint(f"{x.op} in {x!r}")
 
     def _add(self, x: Node) -> Value:
@@ -527,6 +530,23 @@ class Tiles:
             f.op == "leaf" and axis in f.axes and f.attrs[0] in ("input", "cotangent", "stream", "scaled", "state in")
             for f in factors
         )
+
+    def _vanishes(self, x: Node, axis: str) -> bool:
+        """Is x certainly zero where `axis` is a step beyond the sequence's end? A decay is one there."""
+        if axis not in x.axes:
+            return False
+        if x.op == "leaf":
+            kind, name, axes = x.attrs
+            if kind != "inner":
+                stream = next((n for y, n in self.streams.items() if y.attrs[:2] == (kind, name)), x)
+                # a product is one of vectors of both steps
+                kinds = ("input", "cotangent", "stream", "ahead", "product")
+                return kind in kinds and stream.attrs[:1] != ("decay",)
+            base = next(d for d in self.definitions if d.attrs[1] == name)
+            return self._vanishes(rename(self.definitions[base], dict(zip(base.attrs[2], axes, strict=True))), axis)
+        if x.op == "add":
+            return all(self._vanishes(y, axis) for y in x.args)
+        return x.op in ("mul", "sum", "expand") and any(self._vanishes(y, axis) for y in x.args)
 
     def decayed_sums(self, x: Node, reads: Tiles | None = None) -> Value:
         """What reads take of the writes of their own chunk, with a decay for each channel. What each read takes of each write but

@@ -199,7 +199,7 @@ def test_several_corrections_a_step_are_walked_over_one_by_one():
 
 
 def test_states_that_are_added_to_each_other_take_weights_between_them():
-    assert_small(interpret(("averages_of_averages", "momentum_beside_channels"), [SMALL]), 1e-5)
+    assert_small(interpret(("averages_of_averages", "momentum_beside_channels", "vector_momentum"), [SMALL]), 1e-5)
     assert_small(interpret(("momentum",), [], parts=(20, (0, 37, 1))), 1e-5)
     assert_small(interpret(("gradient_descent_squared_momentum",), [SMALL | {"dtype": "float16"}]), 4e-3)
 

@@ -31,3 +31,18 @@ r.update(M, a * M.prev - eta * k * (S.prev.T * k - v).T)
 r.update(S, S.prev + M.next)
 r.output("o", (P.next + S.next).T * q)
 momentum_beside_channels = r
+
+r = Recurrence(
+    "vector_momentum", doc="A key that momentum makes: the gradient of m reads itself, with nothing but a decay."
+)
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+a, b = r.decay("a"), r.decay("b")
+m, s = r.state("m", d), r.state("s", d)
+S = r.state("S", d, e)
+r.update(m, a * m.prev + k)
+r.update(s, b * s.prev + m.next)
+r.update(S, a * S.prev + s.next * v.T)
+r.output("o", S.next.T * q)
+vector_momentum = r
