@@ -93,7 +93,7 @@ class Taking(torch.autograd.Function):
         return tuple(map(torch.empty_like, ctx.saved_tensors))
 
 
-def bare(given: dict[str, torch.Tensor], function: type[torch.autograd.Function] = Nothing) -> timing.Call:
+def bare(given: dict[str, torch.Tensor], function: type[torch.autograd.Function]) -> timing.Call:
     """Both passes of a function that does nothing."""
     leaves = [x.detach().requires_grad_() for x in given.values()]
     incoming = torch.empty_like(leaves[0])

@@ -93,7 +93,7 @@ class Run(torch.autograd.Function):
         if ctx.spent:  # by an earlier backward pass over the same graph
             task, known = Task(call, None, wanted), known[: len(wanted)]
         else:
-            task = Task(call, ctx.kept, wanted, True, len(known) if ctx.alike else 0)
+            task = Task(call, ctx.kept, wanted, overwrites=True, alike=len(known) if ctx.alike else 0)
             ctx.spent = ctx.kept is not None and "overwrites" in call.backend.features
         tensors = (*known, *cotangents)
         if not call.finals:

@@ -158,9 +158,9 @@ def block_pairing(
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def step_pairing_kernel(
-    spans, late, early, T, H, chunks, begins, stops, HEADS: tl.constexpr, C: tl.constexpr,
+    spans, late, early, out, T, H, chunks, begins, stops, HEADS: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """The pairing at each step of a block, in the place of `late`; see `step_pairing`."""
+    """The pairing at each step of a block, out [B, H, T]; see `step_pairing`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -169,25 +169,28 @@ def step_pairing_kernel(
     ok = there[:, None] & (i <= last)[None, :]
     at = bh[:, None] * T + (t0 + i)[None, :]
     border = tl.load(spans + bh * chunks + c)
-    both = tl.load(late + at, mask=ok, other=0.0)
-    after = both
+    both = tl.zeros([HEADS, C], tl.float32)
+    if late is not None:
+        both += tl.load(late + at, mask=ok, other=0.0)
+    pairing = border[:, None] + both
     if early is not None:
         both += tl.load(early + at, mask=ok, other=0.0)
-    tl.store(late + at, border[:, None] + after - tl.cumsum(both, axis=1), mask=ok)
+    tl.store(out + at, pairing - tl.cumsum(both, axis=1), mask=ok)
 
 
-def step_pairing(spans: torch.Tensor, p: Places, late: torch.Tensor, early: torch.Tensor | None = None) -> torch.Tensor:
-    """A decay's pairing [B, T, H], float32, in the place of `late`, from what a walk over blocks has added up for each step: all
-    sums that `block_pairing` takes, by `late` and `early`, each [B, H, T]. Pairs inside a block count twice, once less, so
-    that only what crosses its borders is in its sum: `spans` [B, H, blocks] are that of `in` and the decays of each block times
-    <S before it, dS after it>.
+def step_pairing(spans: torch.Tensor, p: Places, late: torch.Tensor | None, early: torch.Tensor | None) -> torch.Tensor:
+    """A decay's pairing [B, T, H], float32, from what a walk over blocks has added up for each step, in the place of one of it:
+    all sums that `block_pairing` takes, by `late` and `early`, each [B, H, T], or None for nothing. Pairs inside a block count
+    twice, once less, so that only what crosses its borders is in its sum: `spans` [B, H, blocks] are that of `in` and the decays
+    of each block times <S before it, dS after it>.
     """
-    late = late.view(p.batch, p.heads, p.steps)
+    out = early if late is None else late
+    assert out is not None
     programs, heads = grouped(p, 4)
     launch(
-        step_pairing_kernel, (programs,), spans, late, early, *p.at_once, HEADS=heads, C=p.chunk, num_warps=1,
+        step_pairing_kernel, (programs,), spans, late, early, out, *p.at_once, HEADS=heads, C=p.chunk, num_warps=1,
     )  # fmt: skip
-    return late.transpose(1, 2)
+    return out.view(p.batch, p.heads, p.steps).transpose(1, 2)
 
 
 def together(config: Config, sizes: tuple[int, ...], *tensors: torch.Tensor) -> bool:

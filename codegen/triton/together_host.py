@@ -101,7 +101,6 @@ class WholeHost(Host):
         stored = {s.leaf for k in self.t.sweeps for s in self.fused.stores[k]}
         made_of = [a.source for a in kernel.arguments if a.layout == "sums" and a.source is not None]
         named = {x.attrs[1].removeprefix(f"{self.t.state.name}."): x for x in made_of if x not in stored}
-        self.steps = {x for x in ("late", "early") if x in named}
         if not named:
             return
         sides: dict[str, set[str]] = {}  # of what pairs inside blocks are summed to
@@ -140,7 +139,6 @@ class WholeHost(Host):
         self.lines += ["if apart(warps):", f"    {name}_pairing = block_pairing(", f"        {spans}, blocks,"]
         self.lines += [f"        {slot}={self.names(x)}," for slot, x in found.items()]
         self.lines += ["        at_once=True,"] if state in self.fused.at_once else []
-        late, early = (
-            "None" if x not in self.steps else self.names(leaf("sums", f"{state}.{x}")) for x in ("late", "early")
-        )
+        kinds = {"late"} if state in self.fused.at_once else {slot.split("_")[1] for slot in found}
+        late, early = (self.names(leaf("sums", f"{state}.{x}")) if x in kinds else "None" for x in ("late", "early"))
         self.lines += ["    )", "else:", f"    {name}_pairing = step_pairing({spans}, blocks, {late}, {early})"]

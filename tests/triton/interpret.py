@@ -217,6 +217,12 @@ def pairings() -> list[dict]:
         assert found.data_ptr() == late.data_ptr()
         what = {"recurrence": "-", "quantity": f"{steps} {at_once}", "dtype": "float32", "rounding": 0}
         rows.append(what | {"error": _far(found, expected)})
+    early = torch.randn(2, 3, BLOCK)
+    lay = places(None, (2, BLOCK, 3), BLOCK)
+    own = early[:, :, None].clone()
+    expected = block_pairing(spans[:, :, :1].contiguous(), lay, out_early=own)
+    found = step_pairing(spans[:, :, :1].contiguous(), lay, None, early)
+    rows.append(what | {"quantity": "early alone", "error": _far(found, expected)})
     return rows
 
 
