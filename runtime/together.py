@@ -179,7 +179,7 @@ def step_pairing_kernel(
 
 
 def step_pairing(spans: torch.Tensor, p: Places, late: torch.Tensor | None, early: torch.Tensor | None) -> torch.Tensor:
-    """A decay's pairing [B, T, H], float32, from what a walk over blocks has added up for each step, in the place of one of it:
+    """A decay's pairing [B, T, H], float32, from what a walk over blocks has added up for each step, in whose place it lies:
     all sums that `block_pairing` takes, by `late` and `early`, each [B, H, T], or None for nothing. Pairs inside a block count
     twice, once less, so that only what crosses its borders is in its sum: `spans` [B, H, blocks] are that of `in` and the decays
     of each block times <S before it, dS after it>.
