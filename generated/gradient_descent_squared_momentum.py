@@ -1752,7 +1752,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "21ab25bd46e3a882")
+    config = choose(some.dtype, (N, M), "2893c9d5a79f5fd8")
     lay = places(packed, (B, T, H), config.chunk)
     parts = 1
     V_first = whole(states.get("V"))
@@ -4069,29 +4069,28 @@ def backward_unroll_1(
     p = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (f73806d84e) dW
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     s2 = tl.sum((p * x.to(tl.float32)), axis=1)  # (((f73806d84e) dW) . (x)) 1
-    s3 = tl.sum(
-        tl.where(i_ok[None, :], (s2[None, :] * t.to(tl.float32)), 0.0), axis=1
-    )  # matrix26 (((f73806d84e) dW) . (x)) 1
+    s3 = tl.sum((s2[None, :] * t.to(tl.float32)), axis=1)  # matrix26 (((f73806d84e) dW) . (x)) 1
     s4 = tl.load(
         V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :],
         other=0.0,
     )  # V
     s5 = tl.sum((s4.to(tl.float32) * s.to(tl.float32)), axis=0)  # (V . dW)^T 1
-    s6 = tl.sum(tl.where(n__ok, s5, 0.0), axis=0)  # <V, dW>
+    s6 = tl.sum(s5, axis=0)  # <V, dW>
     t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
     p2 = tl.dot(do.to(DT), s4.to(DT), input_precision="tf32x3")  # (do) V
     s7 = tl.sum((z.to(tl.float32) * p2), axis=1)  # (((do) V) . (z)) 1
     keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
+    x2 = tl.where(i_ok, keep, 0.0)  # keep
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
     p3 = tl.dot(write2.to(DT), s4.to(DT), input_precision="tf32x3")  # (5827685672) V
     s8 = tl.sum((p3 * x.to(tl.float32)), axis=1)  # (((5827685672) V) . (x)) 1
     s9 = tl.sum(
-        tl.where(i_ok[None, :], (((s7 * keep) + s8)[None, :] * t2.to(tl.float32)), 0.0), axis=1
+        (((s7 * x2) + s8)[None, :] * t2.to(tl.float32)), axis=1
     )  # matrix27 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
     tl.store(
         V_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
@@ -4100,7 +4099,7 @@ def backward_unroll_1(
     )  # V.dW
     t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     s10 = tl.sum(
-        tl.where(i_ok[None, :], (((s7 * keep) + s8)[None, :] * t3.to(tl.float32)), 0.0), axis=1
+        (((s7 * x2) + s8)[None, :] * t3.to(tl.float32)), axis=1
     )  # matrix28 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
     s11 = tl.load(
         dV_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
@@ -4109,16 +4108,14 @@ def backward_unroll_1(
     )  # dV
     p4 = tl.dot(write1.to(DT), s11.to(DT), input_precision="tf32x3")  # (f73806d84e) dV
     s12 = tl.sum((p4 * x.to(tl.float32)), axis=1)  # (((f73806d84e) dV) . (x)) 1
-    s13 = tl.sum(
-        tl.where(i_ok[None, :], (s12[None, :] * t.to(tl.float32)), 0.0), axis=1
-    )  # matrix26 (((f73806d84e) dV) . (x)) 1
+    s13 = tl.sum((s12[None, :] * t.to(tl.float32)), axis=1)  # matrix26 (((f73806d84e) dV) . (x)) 1
     s14 = tl.sum((s4.to(tl.float32) * s11.to(tl.float32)), axis=0)  # (V . dV)^T 1
-    s15 = tl.sum(tl.where(n__ok, s14, 0.0), axis=0)  # <V, dV>
+    s15 = tl.sum(s14, axis=0)  # <V, dV>
     t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
-    x2 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
-    s16 = tl.sum(((x2 * s7)[None, :] * t4.to(tl.float32)), axis=1)  # matrix29 ((-mu eta) . ((((do) V) . (z)) 1))
+    x3 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
+    s16 = tl.sum(((x3 * s7)[None, :] * t4.to(tl.float32)), axis=1)  # matrix29 ((-mu eta) . ((((do) V) . (z)) 1))
     tl.store(
         V_dV_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
         (
@@ -4137,21 +4134,19 @@ def backward_unroll_1(
         other=0.0,
     )  # W
     s18 = tl.sum((s.to(tl.float32) * s17.to(tl.float32)), axis=0)  # (W . dW)^T 1
-    s19 = tl.sum(tl.where(n__ok, s18, 0.0), axis=0)  # <W, dW>
+    s19 = tl.sum(s18, axis=0)  # <W, dW>
     p5 = tl.dot(do.to(DT), s17.to(DT), input_precision="tf32x3")  # (do) W
     s20 = tl.sum((p5 * z.to(tl.float32)), axis=1)  # (((do) W) . (z)) 1
     p6 = tl.dot(write2.to(DT), s17.to(DT), input_precision="tf32x3")  # (5827685672) W
     s21 = tl.sum((p6 * x.to(tl.float32)), axis=1)  # (((5827685672) W) . (x)) 1
     s22 = tl.sum(
-        tl.where(i_ok[None, :], (((keep * s20) + s21)[None, :] * t2.to(tl.float32)), 0.0), axis=1
+        (((x2 * s20) + s21)[None, :] * t2.to(tl.float32)), axis=1
     )  # matrix27 ((((5827685672) W) . (x)) 1 + (keep) . ((((do) W) . (z)) 1))
     t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s23 = tl.sum(
-        tl.where(i_ok[None, :], (s2[None, :] * t5.to(tl.float32)), 0.0), axis=1
-    )  # matrix30 (((f73806d84e) dW) . (x)) 1
+    s23 = tl.sum((s2[None, :] * t5.to(tl.float32)), axis=1)  # matrix30 (((f73806d84e) dW) . (x)) 1
     t6 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    x3 = tl.where(i_ok, (-eta), 0.0)  # -eta
-    s24 = tl.sum(((s2 * x3)[None, :] * t6.to(tl.float32)), axis=1)  # matrix31 ((-eta) . ((((f73806d84e) dW) . (x)) 1))
+    x4 = tl.where(i_ok, (-eta), 0.0)  # -eta
+    s24 = tl.sum(((s2 * x4)[None, :] * t6.to(tl.float32)), axis=1)  # matrix31 ((-eta) . ((((f73806d84e) dW) . (x)) 1))
     tl.store(
         W_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
         (
@@ -4257,45 +4252,46 @@ def backward_unroll_2(
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
     p4 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (f73806d84e)^T
     keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
+    x2 = tl.where(i_ok, keep, 0.0)  # keep
     p5 = tl.dot(
-        t.to(DT), tl.trans(((p * p2) + (keep[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
+        t.to(DT), tl.trans(((p * p2) + (x2[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
     )  # matrix26 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))
     t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     s = tl.sum(
-        tl.where(i_ok[None, :], (p5 * t2.to(tl.float32)), 0.0), axis=1
+        (p5 * t2.to(tl.float32)), axis=1
     )  # ((matrix26 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix27) 1
     tl.store(V_dW_own_out + at + i, s, mask=i_ok)  # V.dW.own
     t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     s2 = tl.sum(
-        tl.where(i_ok[None, :], (p5 * t3.to(tl.float32)), 0.0), axis=1
+        (p5 * t3.to(tl.float32)), axis=1
     )  # ((matrix26 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix28) 1
     t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
-    x2 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
+    x3 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
     p6 = tl.dot(
         t.to(DT), tl.trans((p3 * p4).to(DT)), input_precision="tf32x3"
     )  # matrix26 (((z) (x)^T) . ((do) (f73806d84e)^T))^T
     s3 = tl.sum(
-        (x2[None, :] * (t4.to(tl.float32) * p6)), axis=1
+        (x3[None, :] * (t4.to(tl.float32) * p6)), axis=1
     )  # ((matrix26 (((z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix29) (-mu eta)
     tl.store(V_dV_own_out + at + i, (s2 + s3), mask=i_ok)  # V.dV.own
     t5 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    x3 = tl.where(i_ok, (-eta), 0.0)  # -eta
+    x4 = tl.where(i_ok, (-eta), 0.0)  # -eta
     p7 = tl.dot(
         t5.to(DT),
-        tl.trans(((keep[:, None] * x3[None, :] * (p3 * p4)) + (x3[None, :] * (p * p2))).to(DT)),
+        tl.trans(((x2[:, None] * x4[None, :] * (p3 * p4)) + (x4[None, :] * (p * p2))).to(DT)),
         input_precision="tf32x3",
     )  # matrix31 (diag((-eta)) (((x) (x)^T) . ((f73806d84e) (5827685672)^T)) + diag((-eta)) (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))
     s4 = tl.sum(
-        tl.where(i_ok[None, :], (t2.to(tl.float32) * p7), 0.0), axis=1
+        (t2.to(tl.float32) * p7), axis=1
     )  # ((matrix31 (diag((-eta)) (((x) (x)^T) . ((f73806d84e) (5827685672)^T)) + diag((-eta)) (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix27) 1
     t6 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     p8 = tl.dot(
-        t6.to(DT), tl.trans(((p * p2) + (keep[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
+        t6.to(DT), tl.trans(((p * p2) + (x2[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
     )  # matrix30 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))
     s5 = tl.sum(
-        tl.where(i_ok[None, :], (t2.to(tl.float32) * p8), 0.0), axis=1
+        (t2.to(tl.float32) * p8), axis=1
     )  # ((matrix30 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix27) 1
     tl.store(W_dW_own_out + at + i, (s4 + s5), mask=i_ok)  # W.dW.own
 
@@ -4844,7 +4840,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "21ab25bd46e3a882")
+    config = choose(some.dtype, (N, M), "2893c9d5a79f5fd8")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), config.span)
     parts = 1

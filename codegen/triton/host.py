@@ -383,7 +383,7 @@ class Host:
     def _read_by(self, k: int) -> list[int]:
         """The pieces that make what sweep k loads."""
         nodes = [*self.blocks.walks[k].given.values(), *(s.node for s in self.fused.stores[k])]
-        return [j for j in self.waiting if any(uses(n, s.leaf) for n in nodes for s in self.fused.stores[j])]
+        return [j for j in self.waiting if any(uses(n, s.leaf) for n in nodes for s in self._stores_at(j))]
 
     def _read(self, stages: list[int]) -> None:
         """Kernels that read states at the borders of blocks: for these stages, one for those of the same tile axis."""

@@ -249,8 +249,9 @@ def sweep_kernel(
     blocks = by_read.printed(tiles, apart=not sweep.solve)
     new = []
     for s in group:
-        v = tiles.value(o.states[s.name])
-        new.append((carried[s.name], v.over(tiles.ordered(s.axes)), tiles.note(o.states[s.name])))
+        node, own = o.states[s.name], tiles.ordered(s.axes)
+        text = tiles.until_ends(tiles.value(node).over(own), node, own, own)
+        new.append((carried[s.name], text, tiles.note(node)))
     if len(new) == 1:
         tiles.lines.append(f"{new[0][0]} = {new[0][1]}  # {new[0][2]}")
     else:
@@ -525,9 +526,10 @@ def _paired(sums: Sums, tiles: Tiles, tiled: str | None) -> list[str]:
     terms = []
     if sums.totals:
         if sums.kind == "out":
-            v = tiles.value(add(*sums.reads.values()))
+            node = add(*sums.reads.values())
+            v = tiles.value(node)
             (axis,) = (a for a in v.axes if a != ROW)
-            text = f"tl.sum({v.text}, axis={v.axes.index(ROW)})"
+            text = f"tl.sum({tiles.until_ends(v.text, node, v.axes)}, axis={v.axes.index(ROW)})"
             terms.append(f"-{tiles.assign('sums', text, (axis,), note='out').text}")
         return terms
     found = {slot: [text] for slot, text in own_sums(sums.own, tiles, tiled).items()}
@@ -538,6 +540,7 @@ def _paired(sums: Sums, tiles: Tiles, tiled: str | None) -> list[str]:
             text = f"tl.sum({text}, axis={1 - v.axes.index(ROW)})"
         elif tiled is not None:
             text = f"tl.where(tile == 0, {text}, 0.0)"
+        text = tiles.until_ends(text, node, (ROW,))
         found.setdefault(slot, []).append(tiles.assign("sums", text, (ROW,), note=f"{sums.kind}: {slot}").text)
     for slot, texts in found.items():
         text = texts[0] if len(texts) == 1 else f"({' + '.join(texts)})"
@@ -1129,9 +1132,11 @@ def _step_place(axis: str, tiles: Tiles) -> str:
 
 def _store_totals(sums: Sums, tiles: Tiles, name_of: NameOf) -> str:
     """What crosses the chunk's border, for each channel."""
-    v = tiles.paired(add(*sums.reads.values()))
+    node = add(*sums.reads.values())
+    v = tiles.paired(node)
     (axis,) = (a for a in v.axes if a != ROW)
-    value = tiles.assign("sums", f"tl.sum({v.text}, axis={v.axes.index(ROW)})", (axis,)).text
+    text = f"tl.sum({tiles.until_ends(v.text, node, v.axes)}, axis={v.axes.index(ROW)})"
+    value = tiles.assign("sums", text, (axis,)).text
     x = leaf("sums", f"{sums.state}.{sums.kind}", (axis,))
     target = tiles.argument(f"{name_of(x)}_out", "sums", x)
     return f"tl.store({target} + {_chunk_place(axis)}, {value}, mask={tiles.ok(axis)})  # {sums.state}: {sums.kind}"

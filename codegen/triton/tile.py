@@ -8,7 +8,7 @@ values that leave one axis each is a product on tensor cores; every other one is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 
@@ -40,6 +40,20 @@ KEPT = "~"  # ends the name of a square state's kept axis: d~ beside d
 PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled", "intra")
 WEIGHT = "weight"  # of each step, how much of one state is in another (see `weights.py`)
 PER_HEAD = ("parameter", "decay parameter")
+# What is zero beyond its axes' ends, as it is loaded or made; a product is one of vectors of both steps.
+VANISHING = (
+    "input",
+    "cotangent",
+    "read",
+    "write",
+    "stored",
+    "scaled",
+    "stream",
+    "ahead",
+    "product",
+    "state in",
+    "parameter",
+)
 
 
 DECAY_NAMES = {"decay_mask": "m", "decay_in": "since", "decay_out": "until", "decay_all": "kept"}
@@ -299,8 +313,9 @@ class Tiles:
             case "inverse":
                 text = self.value(x.args[0]).over((ROW, COL))
                 late = ROW if self.forward else COL
-                if not self._vanishes(x.args[0], late):  # nothing that comes before the end may see what lies beyond it
-                    text = f"tl.where({self.along('i_ok', late, (ROW, COL))}, {text}, 0.0)"
+                text = self.until_ends(
+                    text, x.args[0], (ROW, COL), (late,)
+                )  # what comes before the end may not see beyond it
                 return self.assign("x", f"inverse({text}, C, LEVELS, DT)", (ROW, COL), note="(I - T)^-1")
         raise CannotPrint(f"{x.op} in {x!r}")
 
@@ -397,9 +412,7 @@ class Tiles:
             v = self._product(factors)
             inside = self.ordered({bound, *axes})
             text = v.over(inside)
-            if not self._zero_padded(factors, bound):
-                ok = Value(self.ok(bound), (bound,)).over(inside)
-                text = f"tl.where({ok}, {text}, 0.0)"
+            text = self.until_ends(text, body, inside, (bound,))
             text = f"tl.sum({text}, axis={inside.index(bound)})"
             if not self._in_slices(bound):
                 return self.assign("s", text, axes, note=note)
@@ -456,12 +469,16 @@ class Tiles:
         return left, right
 
     def _sides(self, x: Node) -> list[Value]:
-        """The two operands of a contraction."""
-        sides = [self._product(tuple(side)) for side in self._factors(x)]
-        if x.attrs == (ROW,) and not self._zero_padded(factors_of(x.args[0]), ROW):
-            n = 0 if self.ordered(x.axes)[0] in self.tile else 1
+        """The two operands of a contraction, of which one is zero beyond the end of what is summed over."""
+        (bound,), factors = x.attrs, self._factors(x)
+        sides = [self._product(tuple(side)) for side in factors]
+        if bound in (ROW, *self.full, *self.tile) and not self._vanishes(x.args[0], bound):
+            if bound == ROW:
+                n = 0 if self.ordered(x.axes)[0] in self.tile else 1
+            else:
+                n = 1 if any(is_state(y) for y in walk(*factors[0])) else 0
             v = sides[n]
-            sides[n] = Value(f"tl.where({self.along('i_ok', ROW, v.axes)}, {v.over(v.axes)}, 0.0)", v.axes)
+            sides[n] = Value(self.until_ends(v.over(v.axes), x.args[0], v.axes, (bound,)), v.axes)
         return sides
 
     def _to_right(self, bound: str, left: list[Node], right: list[Node], in_registers: bool) -> bool:
@@ -525,23 +542,19 @@ class Tiles:
             return f"tl.trans({v.text}.to(DT))"
         raise CannotPrint(f"{v.text} has the axes {v.axes}, not {axes}")
 
-    def _zero_padded(self, factors: tuple[Node, ...], axis: str) -> bool:
-        return any(
-            f.op == "leaf" and axis in f.axes and f.attrs[0] in ("input", "cotangent", "stream", "scaled", "state in")
-            for f in factors
-        )
+    def until_ends(self, text: str, x: Node, axes: tuple[str, ...], ends: Collection[str] = (ROW,)) -> str:
+        """`text`, which is x over these axes, with zeros beyond the ends of some: of the sequence, for an axis of steps."""
+        oks = [self.along(self.ok(a), a, axes) for a in axes if a in ends and not self._vanishes(x, a)]
+        return f"tl.where({' & '.join(oks)}, {text}, 0.0)" if oks else text
 
     def _vanishes(self, x: Node, axis: str) -> bool:
-        """Is x certainly zero where `axis` is a step beyond the sequence's end? A decay is one there."""
+        """Is x certainly zero beyond the end of `axis`, of the sequence where that is one of steps? A decay is one there."""
         if axis not in x.axes:
             return False
         if x.op == "leaf":
             kind, name, axes = x.attrs
             if kind != "inner":
-                stream = next((n for y, n in self.streams.items() if y.attrs[:2] == (kind, name)), x)
-                # a product is one of vectors of both steps
-                kinds = ("input", "cotangent", "stream", "ahead", "product")
-                return kind in kinds and stream.attrs[:1] != ("decay",)
+                return kind in VANISHING
             base = next(d for d in self.definitions if d.attrs[1] == name)
             return self._vanishes(rename(self.definitions[base], dict(zip(base.attrs[2], axes, strict=True))), axis)
         if x.op == "add":
@@ -550,11 +563,15 @@ class Tiles:
 
     def decayed_sums(self, x: Node, reads: Tiles | None = None) -> Value:
         """What reads take of the writes of their own chunk, with a decay for each channel. What each read takes of each write but
-        for that is the same for all channels: `reads` prints it, where a loop takes these block by block."""
+        for that is the same for all channels: `reads` prints it, where a loop takes these block by block, and sums of each write
+        over another axis."""
         for _, summed in map(split_constant, terms_of(x)):
             factors = factors_of(summed.args[0])
             (axis,) = {a for f in factors if f.op == "decay_mask" for a in f.axes} - {ROW, COL}
             where = reads or self
+            for y in walk(*(rename(f, {COL: ROW}) for f in factors if f.axes == (COL,))):
+                if y.op == "sum":
+                    self.memo[y] = where.value(y)
             p = where.reads_of_writes(factors, axis)
             p = where.assign("p", p.over((ROW, COL)), (ROW, COL))
             self.memo[summed] = self.decayed_sum(summed, COL, factors, p)
@@ -580,7 +597,9 @@ class Tiles:
         v = self._product(factors) if factors else Value("1.0", ())
         v = replaced(v, axes=tuple(ROW if a == COL else a for a in v.axes))
         if axis in v.axes:
-            return v
+            if self._vanishes(mul(*factors), axis):
+                return v
+            return Value(self.until_ends(v.over(v.axes), mul(*factors), v.axes, (axis,)), v.axes)
         axes = self.ordered((ROW, axis))
         return self.assign("x", f"tl.where({self.inside(axes)}, {v.over(axes)}, 0.0)", axes)
 
@@ -885,7 +904,7 @@ class Tiles:
         """A step-level quantity computed on the tile; zero where there is no step or no channel."""
         node = self.streams[x] if x in self.streams else self.decays[x]
         v = self.value(at_row(node))
-        if node.op == "leaf" and ROW in v.axes:
+        if node.op == "leaf" and ROW in v.axes and node.attrs[0] != "decay":  # which is one where nothing is loaded
             return v
         axes = self.ordered({ROW, *v.axes})  # also what is the same at each step
         oks = " & ".join(Value(self.ok(a), (a,)).over(axes) for a in axes)

@@ -257,9 +257,10 @@ def together_kernel(
     walks.memo = {x: v for x, v in walks.memo.items() if x in known or not _is_decay(x)}
     walks.lines.append("# the gradient before the block")
     begin = len(walks.lines)
-    after = walks.value(first.states[t.gradient.name])
+    node = first.states[t.gradient.name]
+    after = walks.until_ends(walks.value(node).over((rows, columns)), node, (rows, columns), (rows, columns))
     in_place = not any(f"{name_of(d)}_sums" in line for line in walks.lines[begin:] for d in first.decays)
-    walks.lines.append(f"{gradient} = {after.over((rows, columns))}  # {walks.note(first.states[t.gradient.name])}")
+    walks.lines.append(f"{gradient} = {after}  # {walks.note(node)}")
     steps.store(walks)
     s = t.gradient
     start = load_state(s, gradient, (rows, columns), tiles)

@@ -204,6 +204,15 @@ def test_states_that_are_added_to_each_other_take_weights_between_them():
     assert_small(interpret(("gradient_descent_squared_momentum",), [SMALL | {"dtype": "float16"}]), 4e-3)
 
 
+def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_there():
+    cases = [SMALL, SMALL | {"steps": 70, "width": 24}]
+    assert_small(interpret(("decays_written", "decays_added", "ones_read", "ones_written"), cases), 1e-5)
+    assert_small(
+        interpret(("decays_corrected",), cases), 1e-4
+    )  # all numbers are positive, and what is left of them small
+    assert_small(interpret(("decays_written",), [], parts=PARTS), 1e-5)
+
+
 def test_parts_of_two_tiles_whose_writes_are_functions_or_the_same_for_all_columns():
     """The matrix of a part's map is in tiles beyond those of the state, where all that is written must vanish."""
     assert_small(interpret(("squashed", "pulled"), [], parts=[*PARTS, 40]), 1e-5)
