@@ -399,7 +399,7 @@ def _inverse(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
         for j in range(count):
             products = [m.mul(term[:, k], t[k, j]) for k in range(count)]
             columns.append(functools.reduce(m.add, products))
-        term = np.stack(columns, axis=1)
+        term = np.stack([np.asarray(x, dtype=object) for x in columns], axis=1)
         out = m.add(out, term)
     return out
 

@@ -201,6 +201,11 @@ def _array(value: Any, shape: tuple[int, ...] | None = None) -> Any:
     return out
 
 
+def stacked(values: Iterable[Any]) -> Any:
+    """Values of each step as one array of Python numbers: machine integers would overflow."""
+    return np.stack([np.asarray(x, dtype=object) for x in values])
+
+
 def _fill(shape: tuple[int, ...], draw: Callable[[], Any]) -> Any:
     count = int(np.prod(shape)) if shape else 1
     return _array([draw() for _ in range(count)], shape)

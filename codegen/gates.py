@@ -16,7 +16,7 @@ import numpy as np
 from chunkform.spec.language import Recurrence
 
 from .adjoint import Adjoint, adjoint, gradient_name
-from .evaluate import Env, evaluate
+from .evaluate import Env, evaluate, stacked
 from .ir import ZERO, Node, dim_of, expand, leaf
 from .points import Compared, GateResult, Point, compare
 from .read_write import NormalForm, Read, StateForm
@@ -161,7 +161,7 @@ def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None, walks: bo
                 yield (
                     f"{name} {cut}",
                     _broadcast(values[name], (backward or forward).form.values[name].axes, node.axes, sizes, steps),
-                    np.stack(outputs[name]),
+                    stacked(outputs[name]),
                 )
             for name, value in finals.items():
                 yield f"the last state {name} {cut}", states[name], value
@@ -223,7 +223,7 @@ def gate_substeps(a: Adjoint, parts: Substeps) -> GateResult:
         streams = {}
         for v in program.variables:
             values = [made[stream_name(v.name, n)][t] for t in range(steps) for n in range(parts.count)]
-            streams[v.name] = np.stack(values)
+            streams[v.name] = stacked(values)
         got, states, _ = run_steps(program, streams, initial, m, sizes, steps * parts.count)
         for name, last_one in parts.outputs.items():
             for t, value in enumerate(expected[name]):
@@ -234,10 +234,10 @@ def gate_substeps(a: Adjoint, parts: Substeps) -> GateResult:
         for name, last_one in parts.outputs.items():
             zero = m.mul(cotangents[f"d{name}"][0], m.const(Fraction(0)))
             values = [x if n == parts.count - 1 else zero for x in cotangents[f"d{name}"] for n in range(parts.count)]
-            incoming[f"d{last_one}"] = np.stack(values)
+            incoming[f"d{last_one}"] = stacked(values)
         own, first = run_adjoint(back, streams, initial, incoming, last, m, sizes, steps * parts.count)
         each = {
-            f"d{stream_name(v.name, n)}": np.stack(own[gradient_name(v)][n :: parts.count])
+            f"d{stream_name(v.name, n)}": stacked(own[gradient_name(v)][n :: parts.count])
             for v in program.variables
             for n in range(parts.count)
         }
@@ -273,7 +273,7 @@ def run_adjoint(
 ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
     """(gradients of each step, gradients of the initial states) by the adjoint program."""
     _, _, before = run_steps(a.forward, given, initial, m, sizes, steps)
-    trajectory = {n: np.stack(x) for n, x in before.items()}
+    trajectory = {n: stacked(x) for n, x in before.items()}
     gradients, states, _ = run_steps(a.program, {**given, **trajectory, **cotangents}, last, m, sizes, steps)
     return gradients, states
 

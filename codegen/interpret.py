@@ -111,8 +111,9 @@ class Interpreter:
         base = first
         for _, m in matrices[1:]:
             if base.before or base.after or m.before or m.after:
-                raise NotAffine("the state's update joins two different branches of itself", x)
-            base = dc_replace(base, decay=add(base.decay or ONE, m.decay or ONE))
+                base, m = late_only(base), late_only(m)
+            decay = add(base.decay or ONE, m.decay or ONE)
+            base = dc_replace(base, decay=decay, after=(*base.after, *m.after))
         writes = []
         for _, v in parts:
             if isinstance(v, Node):
@@ -175,6 +176,10 @@ class Interpreter:
             return set().union(*(self._matrix_states(a) for a in x.args))
         return set()
 
+    def _is_sum_beside_state(self, f: Node, factors: tuple[Node, ...]) -> bool:
+        """Is f a matrix that is a sum, of outer products perhaps, and no state, but the product is one with a state?"""
+        return len(f.axes) == 2 and not self._matrix_states(f) and any(map(self._matrix_states, factors))
+
     def _reads(self, x: Node) -> set[str]:
         """The states that x reads."""
         names = {y.attrs[1] for y in walk(x) if y.op == "leaf" and y.attrs[0] == "raw"}
@@ -186,7 +191,7 @@ class Interpreter:
             return self.plain(swapped)
         factors = factors_of(x.args[0])
         for f in factors:  # a read of several states at once is the sum of its reads
-            if f.op == "add" and b in f.axes and len(self._matrix_states(f)) > 1:
+            if f.op == "add" and b in f.axes and (len(self._matrix_states(f)) > 1 or self._is_sum_beside_state(f, factors)):
                 return add(*(self.plain(total(mul(term, *(g for g in factors if g is not f)), b)) for term in f.args))
         values = [(f, self.form(f)) for f in factors]
         matrices = [(f, v) for f, v in values if isinstance(v, MatrixValue) and b in (v.row, v.col)]

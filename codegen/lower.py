@@ -112,13 +112,17 @@ class _Lowering:
             case "matmul":
                 a, b = m.args
                 for i, parts in enumerate((self._by_state(a), self._by_state(b))):
+                    if len(parts) == 1:
+                        parts = self._multiplied_out(*((a, b) if i == 0 else (b, a)))
                     if len(parts) > 1:
-                        return add(
-                            *(
-                                self.term(Matrix("matmul", (x, b) if i == 0 else (a, x), m.rows, m.cols), row, col)
-                                for x in parts
-                            )
-                        )
+                        return add(*(self._product(*((x, b) if i == 0 else (a, x)), row, col) for x in parts))
+                for i, (x, state) in enumerate(((a, b), (b, a))):
+                    x = self._spelled(x)
+                    if x.op == "matmul" and x.args[0].cols is not UNIT and self._states_in(state):
+                        y, z = x.args  # a product of matrices, by which the state is multiplied one after the other
+                        if i == 0:
+                            return self._product(y, Matrix("matmul", (z, b), z.rows, b.cols), row, col)
+                        return self._product(Matrix("matmul", (a, y), a.rows, y.cols), z, row, col)
                 if a.cols is UNIT:
                     return mul(self.term(a, row, None), self.term(b, None, col))
                 inner = canonical_axis(a.cols.name, {x for x in (row, col) if x})
@@ -135,6 +139,41 @@ class _Lowering:
                 body, *args = m.args
                 return self.scalar(body, {entry(i): self.term(a, row, col) for i, a in enumerate(args)})
         raise AssertionError(m.op)
+
+    def _product(self, a: Matrix, b: Matrix, row: str | None, col: str | None) -> Node:
+        return self.term(Matrix("matmul", (a, b), a.rows, b.cols), row, col)
+
+    def _multiplied_out(self, m: Matrix, state: Matrix) -> list[Matrix]:
+        """The terms of a matrix by which a state is multiplied, such as I - k k^T: only term by term is it seen what they are."""
+        if m.is_vector or self._states_in(m) or not self._states_in(state):
+            return [m]
+        return self._terms(m)
+
+    def _terms(self, m: Matrix) -> list[Matrix]:
+        m = self._spelled(m)
+        match m.op:
+            case "add":
+                return [x for a in m.args for x in self._terms(a)]
+            case "scale":
+                return [Matrix("scale", (m.args[0], x), m.rows, m.cols) for x in self._terms(m.args[1])]
+            case "transpose":
+                return [x.T for x in self._terms(m.args[0])]
+        return [m]
+
+    def _spelled(self, m: Matrix) -> Matrix:
+        """What a matrix that has a name of its own is."""
+        return self._spelled(self.lets[m.args[0]].term) if m.op == "symbol" and m.args[0] in self.lets else m
+
+    def _states_in(self, m: Any) -> bool:
+        """Is a state, or the product of one with something, in a matrix or vector?"""
+        if not isinstance(m, Matrix):
+            return False
+        if m.op == "symbol":
+            name = m.args[0]
+            if name in self.lets:
+                return self._states_in(self.lets[name].term)
+            return name.partition(".")[0] in self.updates
+        return any(self._states_in(a) for a in m.args)
 
     def _by_state(self, m: Matrix) -> list[Matrix]:
         """A sum of several states as its terms, for a product with it is the sum of the products with each."""

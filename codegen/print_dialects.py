@@ -206,4 +206,4 @@ class Triton:
         return Text(f"tl.where({index}[:, None] == {index}[None, :], 1.0, 0.0)")
 
     def size(self, dim: str) -> Text:
-        return Text(self.size_text(dim))
+        return Text(f"tl.full([], {self.size_text(dim)}, tl.float32)")

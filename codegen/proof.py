@@ -12,7 +12,7 @@ import numpy as np
 import sympy
 
 from .adjoint import gradient_name
-from .evaluate import Env
+from .evaluate import Env, stacked
 from .functions import TABLE
 from .gates import run_adjoint
 from .ir import dim_of
@@ -74,7 +74,7 @@ class _Proof:
         out = []
         for name in self.step.outputs:
             out.append(
-                self.verdict(name, "from one chunk less step by step", values[name], np.stack(self.outputs[name]))
+                self.verdict(name, "from one chunk less step by step", values[name], stacked(self.outputs[name]))
             )
         for name, value in self.finals.items():
             out.append(self.verdict(f"{name}_{STEPS}", "from one chunk less step by step", states[name], value))
@@ -101,7 +101,7 @@ class _Proof:
             name = gradient_name(v)
             axes = self.c.adjoint.program.outputs[name].axes
             parts = [stored(x, axes, v.axes) for x in got[name]]
-            mine = np.stack(parts) if v.per_step else np.sum(np.stack(parts), axis=0)
+            mine = stacked(parts) if v.per_step else np.sum(stacked(parts), axis=0)
             out.append(self.verdict(name, what, mine, self.derivative(loss, self.given[v.name], v.is_decay)))
         for s in step.states:
             out.append(

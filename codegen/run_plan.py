@@ -10,7 +10,7 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from .evaluate import Env, evaluate, evaluate_all
+from .evaluate import Env, evaluate, evaluate_all, stacked
 from .ir import ROW, ZERO, Node, add, dim_of, expand, leaf, total, walk
 from .run_steps import stored
 from .segments import Pair, SegmentMap
@@ -205,7 +205,7 @@ def _accumulate(
         running = m.add(running, late[t])
         out[t] = np.asarray(running, dtype=object)
         running = m.add(running, early[t])
-    env["pairing", pairing.leaf.attrs[1]] = np.stack(out)
+    env["pairing", pairing.leaf.attrs[1]] = stacked(out)
 
 
 def _at_the_end(

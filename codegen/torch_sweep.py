@@ -41,10 +41,10 @@ class Streams:
         return "valid"
 
     def any(self) -> str:
-        """Some stream, for its shape."""
-        if not self.texts:
+        """Something of each step, for its shape."""
+        if not self.texts and self.node_of:
             self.text(next(iter(_leaves_of(self.node_of))))
-        return next(iter(self.texts.values()))
+        return next(iter(self.texts.values()), None) or self.inside()
 
     def _node(self, key: str, logged: bool, fill: float) -> Node:
         return log_of(self.node_of[key]) if logged else self.node_of[key]
@@ -176,6 +176,7 @@ class SweepText:
                 index = ", ".join(":" if a in node.axes else "None" for a in axes)
                 text = f"({text})[..., {index}]"
             results.append(f"from_chunks({text}, lead, {len(x.axes)})")
+        count = self.streams.any()
         lines = self.streams.lines() + self.pre
         states = list(chunk.states)
         for n in states:
@@ -183,7 +184,6 @@ class SweepText:
             lines.append(f"{n}_in = []")
         for name in self.stacked.values():
             lines.append(f"{name}_all = []")
-        count = self.streams.any()
         order = "range(count)" if s.direction > 0 else "range(count - 1, -1, -1)"
         lines.append(f"count = {count}.shape[2]")
         lines.append(f"for n in {order}:")
@@ -229,12 +229,12 @@ class SweepText:
         return self.depends_memo[x]
 
     def bare(self, x: Node) -> bool:
-        """Is x the same for all chunks, made of no stream?"""
+        """Is x the same for all chunks, made of no stream? Weights between states also depend on where the sequence ends."""
         if x not in self.bare_memo:
             if x.op == "leaf":
                 self.bare_memo[x] = x.attrs[0] == "inner" and self.bare(self.definition(x))
             else:
-                self.bare_memo[x] = all(self.bare(a) for a in x.args)
+                self.bare_memo[x] = not x.op.startswith("mix_") and all(self.bare(a) for a in x.args)
         return self.bare_memo[x]
 
     def definition(self, x: Node) -> Node:

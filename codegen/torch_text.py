@@ -52,7 +52,7 @@ class TorchText:
 
     def aligned(self, x: Node, axes: tuple[str, ...]) -> str:
         text = self.value(x)
-        if x.op in ("const", "number", "size") or x.axes == axes or not axes:
+        if self.is_number(x) or x.axes == axes or not axes:
             return text
         if all(a in x.axes for a in axes):
             return text
@@ -60,7 +60,7 @@ class TorchText:
         return f"{self._atom(text)}[..., {index}]"
 
     def _atom(self, text: str) -> str:
-        return text if text.replace("_", "").isalnum() or (text.startswith("(") and text.endswith(")")) else f"({text})"
+        return text if text.replace("_", "").isalnum() or in_brackets(text) else f"({text})"
 
     def expression(self, x: Node) -> str:
         match x.op:
@@ -81,12 +81,23 @@ class TorchText:
             case "pow":
                 return self._power_text(x)
             case "fn":
-                return TABLE[x.attrs[0]].torch.format(self.value(x.args[0]))
+                text = self.value(x.args[0])
+                if self.is_number(x.args[0]):
+                    text = self.tensor(text)
+                return TABLE[x.attrs[0]].torch.format(text)
             case "sum":
                 return self._contraction(x)
             case "expand":
                 return self._expand(x)
         return self.leaf_text(x)
+
+    def is_number(self, x: Node) -> bool:
+        """Is x the same everywhere, and a number in Python, or a tensor that is only one?"""
+        return all(y.op in ("const", "number", "size", "add", "mul", "pow", "fn") for y in walk(x))
+
+    def tensor(self, number: str, rank: int = 0) -> str:
+        """A number as a tensor of so many axes."""
+        return f"torch.full({(1,) * rank}, {number}, dtype=dtype, device=device)"
 
     def _sum_text(self, x: Node) -> str:
         out = ""
@@ -106,6 +117,8 @@ class TorchText:
     def _power_text(self, x: Node) -> str:
         (base,), n = x.args, x.attrs[0]
         text = self._atom(self.value(base))
+        if self.is_number(x):
+            return f"{text} ** {float(n)}"
         special = {-1: "{}.reciprocal()", 2: "{}.square()", 0.5: "{}.sqrt()", -0.5: "{}.rsqrt()"}
         return special.get(float(n), "{} ** " + str(n.numerator if n.denominator == 1 else float(n))).format(text)
 
@@ -113,8 +126,8 @@ class TorchText:
         shape = ", ".join(f"size_{dim_of(a)}" if a in x.attrs else "-1" for a in x.axes)
         count = len(x.axes)
         text = self.aligned(x.args[0], x.axes)
-        if x.args[0].op in ("const", "number", "size"):
-            text = f"torch.full({(1,) * count}, {text}, dtype=dtype, device=device)"
+        if self.is_number(x.args[0]):
+            text = self.tensor(text, count)
         return f"expanded({text}, ({shape},))"
 
     def _contraction(self, x: Node) -> str:
@@ -185,6 +198,16 @@ class TorchText:
         letters = {x: "abcdefgh"[n] for n, x in enumerate(sorted(set(a) | set(c)))}
         spec = ",".join("..." + "".join(letters[x] for x in axes) for axes in (a, c))
         return f'torch.einsum("{spec}->...{"".join(letters[x] for x in out)}", {left}, {right})'
+
+
+def in_brackets(text: str) -> bool:
+    """Is a text one expression in brackets, of which the first closes at its end?"""
+    depth = 0
+    for n, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            return n > 0 and n == len(text) - 1
+    return False
 
 
 def swapped(text: str, order: tuple[str, ...]) -> str:

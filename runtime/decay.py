@@ -131,12 +131,13 @@ def channel_product(
 
 
 def channel_apply(
-    weights: Tensor, y: Tensor, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
+    weights: Tensor | float, y: Tensor, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
 ) -> Tensor:
-    """[..., C, d]: the sum over j of weights_ij y_j and the decays between them; weights is [..., C, C]."""
+    """[..., C, d]: the sum over j of weights_ij y_j and the decays between them; weights is [..., C, C], or a number."""
     split = _factors(g, late, write_late, direction)
     if split is None:
         mask = decay_mask(g, late, write_late, inclusive, direction, dim=-2)
-        return torch.einsum("...ijd,...jd->...id", weights.unsqueeze(-1) * mask, y)
+        each = weights.unsqueeze(-1) if isinstance(weights, Tensor) else weights
+        return torch.einsum("...ijd,...jd->...id", each * mask, y)
     seen = order_mask(g.shape[-2], inclusive, direction, g)
     return split[0] * ((weights * seen) @ (y * split[1]))

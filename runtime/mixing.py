@@ -14,13 +14,14 @@ class Mix:
     `entries` are ((to, of), values) with values [..., C], or a number. Steps are taken in the order of the sweep.
     """
 
-    def __init__(self, entries: tuple, n: int, direction: int, like: Tensor) -> None:
-        """`like` [..., C] gives the shape, dtype and device."""
-        a = like.new_zeros((*like.shape, n, n))
+    def __init__(self, entries: tuple, n: int, direction: int, valid: Tensor) -> None:
+        """`valid` [..., C] is one within the sequence and zero beyond its end, where states stay as they are."""
+        a = valid.new_zeros((*valid.shape, n, n))
+        a.diagonal(dim1=-2, dim2=-1).copy_((1 - valid).unsqueeze(-1))
         for (to, of), value in entries:
             a[..., to, of] = value
         self.a = a if direction > 0 else a.flip(-3)
-        self.direction, self.n, self.size = direction, n, like.shape[-1]
+        self.direction, self.n, self.size = direction, n, valid.shape[-1]
 
     @cached_property
     def _products(self) -> Tensor:

@@ -47,8 +47,12 @@ class MapText(TorchText):
             return kind in ("query", "key", AVERAGED) or (kind == "cotangent" and is_low(name[1:]))
         return x in self.products
 
-    def _atom(self, text: str) -> str:
-        return text if text.replace("_", "").isalnum() or in_brackets(text) else f"({text})"
+    def is_number(self, x: Node) -> bool:
+        numbers = ("size", "const", "number", "add", "mul", "pow")
+        return all(y.op in numbers or y.attrs[:1] == ("constant",) for y in walk(x))
+
+    def tensor(self, number: str, rank: int = 0) -> str:
+        return f"at.number({number})" + (f".reshape({(1,) * rank})" if rank else "")
 
     def raw(self, x: Node) -> str:
         return super().value(x)
@@ -70,12 +74,7 @@ class MapText(TorchText):
                 return f"combine(low, {', '.join(terms)})"
             case "leaf" if len(x.attrs[2]) > 2:
                 return ordered(self.leaf_text(x), x.attrs[2], tuple(sorted(x.attrs[2])))
-            case "fn" if is_number(x.args[0]):
-                return f"at.number({super().expression(x).replace(self.value(x.args[0]), f'at.number({self.value(x.args[0])})')})"
         return super().expression(x)
-
-    def aligned(self, x: Node, axes: tuple[str, ...]) -> str:
-        return self.value(x) if is_number(x) else super().aligned(x, axes)
 
     def _sum_text(self, x: Node) -> str:
         out = ""
@@ -122,7 +121,7 @@ class MapText(TorchText):
 
     def operands(self, x: Node) -> list[str]:
         """The terms or factors of x. Torch widens a low tensor beside a wide one; where there is none, one is converted."""
-        numbers = [a for a in x.args if is_number(a)]
+        numbers = [a for a in x.args if self.is_number(a)]
         others = [a for a in x.args if a not in numbers]
         for a in others:
             self.raw(a)  # whether a sum is a product of matrices is known once it is printed
@@ -137,7 +136,7 @@ class MapText(TorchText):
 
     def _power_text(self, x: Node) -> str:
         (base,), n = x.args, x.attrs[0]
-        if is_number(base):
+        if self.is_number(base):
             return f"{self._atom(self.value(base))} ** {n.numerator if n.denominator == 1 else float(n)}"
         return super()._power_text(x)
 
@@ -209,23 +208,6 @@ class MapText(TorchText):
         if x in self.terms:
             return f'later("{spec}", {left}, {right}, low)'
         return f'contract("{spec}", {left}, {right}, low{over})'
-
-
-def in_brackets(text: str) -> bool:
-    """Is the whole text one pair of brackets?"""
-    depth = 0
-    for n, letter in enumerate(text):
-        depth += (letter in "([") - (letter in ")]")
-        if depth == 0:
-            return n == len(text) - 1 and letter == ")" and text.startswith("(")
-    return False
-
-
-def is_number(x: Node) -> bool:
-    """Is it a plain number in Python?"""
-    return all(
-        y.op in ("size", "const", "number", "add", "mul", "pow") or y.attrs[:1] == ("constant",) for y in walk(x)
-    )
 
 
 def ordered(text: str, own: tuple[str, ...], wanted: tuple[str, ...]) -> str:
@@ -320,6 +302,8 @@ def where_needed(printed: Printed, arguments: dict[str, str]) -> list[str]:
     out: list[str] = []
     last: frozenset[str] | None = None
     for line, names in pairs:
+        if not names:  # its value is in what is printed otherwise
+            continue
         always = "" in names or names == everything
         if not always and names != last:
             test = (

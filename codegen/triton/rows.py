@@ -54,7 +54,8 @@ class RowKernel(Kernel):
         return ("T", "count")
 
     def signature(self) -> list[str]:
-        words = [*(size_name(dim_of(a)) for a in self.axes), *(block_name(a) for a in self.axes), "ROWS"]
+        sizes = dict.fromkeys(size_name(dim_of(a)) for a in self.axes)
+        words = [*sizes, *(block_name(a) for a in self.axes), "ROWS"]
         return [*self.parameters, "T, H, count,", ", ".join(f"{w}: tl.constexpr" for w in words) + ","]
 
 
@@ -159,7 +160,7 @@ def launched(kernel: RowKernel, results: list[Result]) -> list[str]:
     for _, tensor, x in kernel.leaves:
         lines.append(f"    {_passed(tensor, x, sometimes.get(x.attrs[:2]))},")
     lines += [f"    {r.name if r.within is None else r.within[0]}," for r in results]
-    words = [f"{size_name(dim_of(a))}={size_name(dim_of(a))}" for a in kernel.axes]
+    words = [f"{size}={size}" for size in dict.fromkeys(size_name(dim_of(a)) for a in kernel.axes)]
     words += [f"{block_name(a)}=config.padded({size_name(dim_of(a))})" for a in kernel.axes]
     return [*lines, f"    T, H, B * T, {''.join(f'{w}, ' for w in words)}ROWS={rows}, num_warps=4,", ")"]
 
@@ -176,8 +177,13 @@ def _by_step(node: Node) -> Node:
 
 
 def _dims(results: list[Result]) -> list[str]:
-    """The dims that tiles have, as axes."""
-    return sorted({dim_of(a) for r in results for x in walk(r.node) for a in (*x.axes, *r.order)})
+    """The dims that tiles have, as axes, and those whose sizes are in values."""
+    nodes = [x for r in results for x in walk(r.node)]
+    return sorted(
+        {dim_of(a) for x in nodes for a in x.axes}
+        | {dim_of(a) for r in results for a in r.order}
+        | {x.attrs[0] for x in nodes if x.op == "size"}
+    )
 
 
 def _sometimes(results: list[Result]) -> dict[tuple[str, str], str | None]:

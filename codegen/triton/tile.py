@@ -290,7 +290,7 @@ class Tiles:
             case "number":
                 return Value(repr(float(sympy.N(sympy.sympify(x.attrs[0])))), ())
             case "size":  # no tile here need have that axis
-                return Value(self.argument(f"{size_name(x.attrs[0])}_all", "size", x), ())
+                return Value(f"tl.full([], {self.argument(f'{size_name(x.attrs[0])}_all', 'size', x)}, tl.float32)", ())
             case "add":
                 return self._add(x)
             case "mul":

@@ -22,11 +22,12 @@ import sympy
 from chunkform.errors import CausalityError, DimensionError, NameError_, SpecError
 
 from .declaration import Declaration
-from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, scalar_of, shape_text
+from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, ones, scalar_of, shape_text, total
 from .source import Source, caller
 
 RESERVED = frozenset(
-    "initial_state output_final_state final_state backend self prev next T op state cu_seqlens chunk torch triton".split()
+    "initial_state output_final_state final_state cu_seqlens context_parallel recompute precision state_dtype backend "
+    "inplace out self prev next T op state chunk torch triton".split()
 )
 FUNCTION_NAMES = frozenset("exp log sqrt sin cos tanh erf sigmoid softplus diag eye hadamard".split())
 
@@ -127,6 +128,12 @@ class Recurrence(Declaration):
     def head_decay(self, names: str, *dim: Dim) -> Any:
         """A decay that is constant in time, given per head as its natural logarithm `log_<name>`."""
         return self._declare(names, "decay parameter", dim)
+
+    def size(self, dim: Dim) -> sympy.Expr:
+        """The size of a dim, as a number."""
+        if dim not in self.dim_list:
+            raise DimensionError(f"{dim!r} is not a dim of {self.name}", caller())
+        return total(ones(dim))
 
     def constant(self, name: str, default: float | None = None) -> sympy.Expr:
         """A number given to the op as a keyword, with an optional default."""
