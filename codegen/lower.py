@@ -116,9 +116,8 @@ class _Lowering:
                         parts = self._multiplied_out(*((a, b) if i == 0 else (b, a)))
                     if len(parts) > 1:
                         return add(*(self._product(*((x, b) if i == 0 else (a, x)), row, col) for x in parts))
-                for i, (x, state) in enumerate(((a, b), (b, a))):
-                    x = self._spelled(x)
-                    if x.op == "matmul" and x.args[0].cols is not UNIT and self._states_in(state):
+                for i, (x, state) in enumerate(((self._spelled(a), b), (self._spelled(b), a))):
+                    if x.op == "matmul" and x.args[0].cols is not UNIT and self._multiplies(x, state):
                         y, z = x.args  # a product of matrices, by which the state is multiplied one after the other
                         if i == 0:
                             return self._product(y, Matrix("matmul", (z, b), z.rows, b.cols), row, col)
@@ -145,9 +144,11 @@ class _Lowering:
 
     def _multiplied_out(self, m: Matrix, state: Matrix) -> list[Matrix]:
         """The terms of a matrix by which a state is multiplied, such as I - k k^T: only term by term is it seen what they are."""
-        if m.is_vector or self._states_in(m) or not self._states_in(state):
-            return [m]
-        return self._terms(m)
+        return self._terms(m) if self._multiplies(m, state) else [m]
+
+    def _multiplies(self, m: Matrix, state: Matrix) -> bool:
+        """Is m a matrix without states, and is there one in what it is a product with?"""
+        return not m.is_vector and not self._states_in(m) and self._states_in(state)
 
     def _terms(self, m: Matrix) -> list[Matrix]:
         m = self._spelled(m)

@@ -32,7 +32,8 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
         return all(x in known for node in nodes for x in form.parts(node))
 
     def sweepable(s: StateForm, solving: bool) -> bool:
-        return all(ready(w.left) and (ready(w.value) or solving) for w in s.writes) and ready(*scales(s))
+        values = [w.value for w in s.writes if w.leaf is None or not solving]
+        return ready(*(w.left for w in s.writes), *values, *scales(s))
 
     todo = {x for x in needed if x not in known}
     patient = True  # a sweep waits until it can make all its reads, as long as something else can be done

@@ -120,7 +120,8 @@ class _Reuse:
         node = self.value(given[base])
         step, *axes = y.attrs[2]
         factors = factors_of(node)
-        if base in streams or not (set(self.scalars) & set(factors) or any(map(self.is_write, walk(node)))):
+        has = node is not given[base] or set(self.scalars) & set(factors) or any(map(self.is_write, walk(node)))
+        if base in streams or not has:
             streams[base] = given[base]
             return y
         outside = [self.over(f, step) for f in factors if f in self.scalars]
