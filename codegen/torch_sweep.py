@@ -175,6 +175,8 @@ class SweepText:
             if node.axes != axes:
                 index = ", ".join(":" if a in node.axes else "None" for a in axes)
                 text = f"({text})[..., {index}]"
+            if ROW not in node.axes:  # the same at each step of a chunk
+                text += f".expand(-1, -1, -1, {', '.join('size' if a == ROW else '-1' for a in axes)})"
             results.append(f"from_chunks({text}, lead, {len(x.axes)})")
         count = self.streams.any()
         lines = self.streams.lines() + self.pre

@@ -72,7 +72,7 @@ def test_corrections_in_other_forms_than_the_catalogues():
 
 def test_nothing_is_written_beyond_the_last_step():
     """What is written doesn't depend on the inputs, which are zero there."""
-    names = ("running_mean", "decayed_count", "steady_writes", "moving_averages", "equal_keys")
+    names = ("towards_new", "decayed_count", "steady_writes", "moving_averages", "equal_keys")
     assert_small(interpret(names, [SMALL | {"heads": 1}], parts=FEW), 1e-5)
 
 
@@ -211,6 +211,13 @@ def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_there():
         interpret(("decays_corrected",), cases), 1e-4
     )  # all numbers are positive, and what is left of them small
     assert_small(interpret(("decays_written",), [], parts=PARTS), 1e-5)
+
+
+def test_states_that_read_each_other_and_transitions_that_are_matrices():
+    names = ("each_other", "summed_key", "read_key", "delay_line", "centred_sum", "squared_read")
+    assert_small(interpret(names, [SMALL]), 1e-5)
+    names = ("householder", "two_reflections", "diagonal_plus_rank_one", "towards_new")
+    assert_small(interpret(names, [SMALL]), 1e-5)
 
 
 def test_parts_of_two_tiles_whose_writes_are_functions_or_the_same_for_all_columns():
