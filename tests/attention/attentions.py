@@ -1,6 +1,8 @@
 """Attentions beyond the catalogue, each for something that the catalogue doesn't have."""
 
-from chunkform.spec.language import Attention, absolute, cos, dot, exp, find, frequencies, rotate, sqrt, tanh
+from sympy import Max, Min, Rational
+
+from chunkform.spec.language import Attention, absolute, cos, dot, exp, find, frequencies, normalize, rotate, sqrt, tanh
 
 CATALOGUE = (
     "softmax_attention self_attention kattention kattention_f4 kattention_f5 kattention_f6 relay_nodes ked rotary_attention "
@@ -104,7 +106,16 @@ def turned():
     return a
 
 
-MORE = [capped, masked, rbf, linear, polynomial, exponential, energy_gradient, two_blocks, turned]
+def clipped_cosine():
+    """Features that are normalized, a score and a distance that numbers bound."""
+    a, _, _, q, k, v = qkv("clipped_cosine")
+    i, j = a.positions()
+    a.softmax(3 * Max(dot(normalize(q), normalize(k)), -Rational(1, 2)) - Min(absolute(i - j), 8) / 4)
+    a.output("o", a.average(v))
+    return a
+
+
+MORE = [capped, masked, rbf, linear, polynomial, exponential, energy_gradient, two_blocks, turned, clipped_cosine]
 
 
 def everything():

@@ -72,6 +72,23 @@ def test_any_number_of_them() -> None:
         assert saved and all({f"{count} T", f"{count} T blocks"} & set(dims) for dims, _ in saved.values())
 
 
+def test_corrections_may_share_what_is_made_of_one_input(recwarn: pytest.WarningsRecorder) -> None:
+    """Their products are large numbers in the gate's field, beyond what a machine integer holds."""
+    r = Recurrence("shared_rate")
+    d, e = r.dims("d e")
+    q, g, b = r.inputs("q", d), r.decay("g"), r.inputs("b")
+    S = r.state("S", d, e)
+    now = g * S.prev
+    for n in range(1, 4):
+        k, v = r.inputs(f"k{n}", d), r.inputs(f"v{n}", e)
+        now = r.let(f"s{n}", now + 2 * b * k * (v - now.T * k).T)
+    r.update(S, now)
+    r.output("o", S.next.T * q)
+    found = compile_spec(r)
+    assert found.substeps is not None and found.substeps.count == 3
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize(
     "name", ["gated_delta_rule", "kimi_delta_attention", "rwkv7", "stacked", "mlstm", "late_decay"]
 )
