@@ -191,7 +191,11 @@ class Interpreter:
             return self.plain(swapped)
         factors = factors_of(x.args[0])
         for f in factors:  # a read of several states at once is the sum of its reads
-            if f.op == "add" and b in f.axes and (len(self._matrix_states(f)) > 1 or self._is_sum_beside_state(f, factors)):
+            if (
+                f.op == "add"
+                and b in f.axes
+                and (len(self._matrix_states(f)) > 1 or self._is_sum_beside_state(f, factors))
+            ):
                 return add(*(self.plain(total(mul(term, *(g for g in factors if g is not f)), b)) for term in f.args))
         values = [(f, self.form(f)) for f in factors]
         matrices = [(f, v) for f, v in values if isinstance(v, MatrixValue) and b in (v.row, v.col)]

@@ -5,6 +5,7 @@ The gates (see `gates.py`) say more, at random points; this says it in a form th
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -23,6 +24,7 @@ from .run_steps import run_steps, shape_of, stored
 STEPS = 2
 PATIENCE = 10_000  # operations, counted before anything is expanded: a second or two
 READABLE = 200  # characters
+TERMS = 2_000  # that a difference may have once it is expanded
 
 
 def symbolic_proof(c: Compiled) -> list[str]:
@@ -121,8 +123,12 @@ class _Proof:
             if self.operations > PATIENCE:
                 return f"  {name} {what}: left to the gates"
             difference = _simplified(a - b)
+            if difference is None:
+                return f"  {name} {what}: left to the gates"
             if difference != 0:
-                return f"  {name} {what}: SymPy doesn't simplify {difference} to 0"
+                shown = str(difference)
+                shown = shown if len(shown) <= READABLE else "the difference"
+                return f"  {name} {what}: SymPy doesn't simplify {shown} to 0, and leaves it to the gates"
         return f"  {name} {what} = 0"
 
 
@@ -176,8 +182,26 @@ def _dot(a: Any, b: Any) -> Any:
 
 
 def _simplified(x: Any) -> Any:
-    """0 where expanding the numerator shows it; else what is left."""
+    """0 where expanding the numerator shows it; else what is left, or None where that has too many terms."""
+    if _terms(x) > TERMS:
+        return None
     x = sympy.expand(x)
-    if x != 0:
-        x = sympy.expand(sympy.fraction(sympy.together(x))[0])
-    return x
+    if x == 0:
+        return x
+    terms = sympy.Add.make_args(x)
+    quotients = {p for term in terms for p in sympy.fraction(term)[1].as_powers_dict() if not p.is_number}
+    if len(terms) * len(quotients) > TERMS // 4:
+        return None
+    x = sympy.fraction(sympy.together(x))[0]
+    return sympy.expand(x) if _terms(x) <= TERMS else None
+
+
+def _terms(x: Any) -> int:
+    """At most so many terms has x once it is expanded."""
+    if x.is_Add:
+        return sum(map(_terms, x.args))
+    if x.is_Mul:
+        return math.prod(map(_terms, x.args))
+    if x.is_Pow and x.exp.is_Integer and x.exp > 1:
+        return int(_terms(x.base) ** x.exp)
+    return 1

@@ -15,7 +15,7 @@ r = Recurrence("decays_corrected", doc="A delta rule whose key and value are dec
 d, e = r.dims("d e")
 a, b, g = r.decay("a", d), r.decay("b", e), r.decay("g", d)
 S = r.state("S", d, e)
-r.update(S, diag(g) * S.prev + a / 16 * (b - S.prev.T * diag(g) * a).T)
+r.update(S, diag(g) * S.prev + a / r.size(d) * (b - S.prev.T * diag(g) * a).T)
 r.output("o", S.next.T * a)
 corrected = r
 
