@@ -29,7 +29,8 @@ from .recurrence import FUNCTION_NAMES, Equation, atoms, matrices
 from .source import Source, caller
 
 RESERVED = frozenset(
-    "causal output_lse lse context_parallel backend self op torch triton tl at given constants averaged cotangents dtype low".split()
+    "causal output_lse lse context_parallel backend self op torch triton tl at given constants averaged cotangents dtype "
+    "low".split()
 )
 LAYOUT = frozenset("B T S H".split())  # what the axes of every op are called
 SIDES = {"query": "_i", "key": "_j", "fixed": "_k"}  # how a quantity of a position is called in terms

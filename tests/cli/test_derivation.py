@@ -84,7 +84,7 @@ class Run:
 
         self.step_matrices: dict[str, tuple[list[str], dict[int, np.ndarray]]] = {}
         self.values: dict[tuple[str, str], np.ndarray] = {}
-        self.values |= {(n, ""): np.array([[x]]) for n, x in constants.items()}
+        self.values |= {(n, ""): np.array([[x]]) for n, x in (*constants.items(), *self.sizes.items())}
         for v in (v for v in p.variables if v.kind != "constant"):
             x = given[v.name].exp() if v.is_decay else given[v.name]
             for name, y in ((v.name, x), (gradient_name(v).replace("dlog_", "dlog "), gradients[v.name])):

@@ -66,7 +66,6 @@ def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
         "each_other",
         "summed_key",
         "read_key",
-        "delay_line",
         "centred_sum",
         "two_reflections",
         "diagonal_plus_rank_one",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from chunkform.codegen.compile import compile_op
 from chunkform.codegen.ir import COL, ROW, factors_of, leaf, make, mul, terms_of, total, walk
 from chunkform.codegen.mixing import factored, gathered, is_weight, reached
 from chunkform.codegen.pipeline import compile_spec
@@ -13,7 +15,7 @@ from chunkform.codegen.stages import Unroll
 from chunkform.codegen.triton import triton_source
 from chunkform.codegen.triton.tile import is_state
 from chunkform.codegen.triton.weights import unroll_weighted, weighted
-from chunkform.spec.language import find
+from chunkform.spec.language import Recurrence, find
 
 SPECS = Path(__file__).parent / "specs"
 
@@ -35,6 +37,25 @@ def momentum():
 def test_a_state_is_reached_over_others_and_from_itself():
     chain = ((1, 0), (2, 1))
     assert reached(chain, 3) == {(0, 0), (1, 1), (2, 2), (1, 0), (2, 1), (2, 0)}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 64, 65, 150])
+def test_states_that_each_take_anothers_are_a_delay_line(steps):
+    """Nothing of such a state is its own, but beyond the sequence's end it stays as it is; and all weights are numbers."""
+    r = Recurrence("delay_line")
+    d = r.dims("d")
+    k = r.inputs("k", d)
+    a, b = r.state("a", d), r.state("b", d)
+    r.update(b, a.prev)
+    r.update(a, k)
+    r.output("o", b.next)
+    k, late = torch.randn(2, 1, steps, 2, 5).double()
+    o, last = compile_op(r)(k, output_final_state=True)
+    assert (o[:, 1:] == k[:, :-1]).all() and (o[:, 0] == 0).all()
+    assert (last[0] == k[:, -1]).all() and (last[1] == o[:, -1]).all()
+    k.requires_grad_()
+    (dk,) = torch.autograd.grad((compile_op(r)(k)[0] * late).sum(), k)
+    assert (dk[:, :-1] == late[:, 1:]).all() and (dk[:, -1] == 0).all()
 
 
 def test_what_is_written_alike_is_multiplied_once(momentum):

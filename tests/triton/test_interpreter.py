@@ -212,7 +212,7 @@ def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_there():
 
 
 def test_states_that_read_each_other_and_transitions_that_are_matrices():
-    names = ("each_other", "summed_key", "read_key", "delay_line", "centred_sum", "squared_read")
+    names = ("each_other", "summed_key", "read_key", "centred_sum", "squared_read")
     assert_small(interpret(names, [SMALL]), 1e-5)
     names = ("householder", "two_reflections", "diagonal_plus_rank_one", "towards_new")
     assert_small(interpret(names, [SMALL]), 1e-5)

@@ -8,7 +8,6 @@ a, b = r.decay("a", d), r.decay("b", e)
 S = r.state("S", d, e)
 r.update(S, S.prev * diag(b) + a * b.T)
 r.output("o", S.next.T * a)
-r.output("u", S.prev * b)
 written = r
 
 r = Recurrence("decays_corrected", doc="A delta rule whose key and value are decays.")

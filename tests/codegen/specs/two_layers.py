@@ -1,6 +1,6 @@
 """States that read each other, and keys that are read from another state."""
 
-from chunkform.spec.language import Recurrence, hadamard, normalize, sqrt, total
+from chunkform.spec.language import Recurrence, hadamard, sqrt, total
 
 r = Recurrence("each_other", doc="Each of two states corrects the other's reads.")
 d, e = r.dims("d e")
@@ -22,8 +22,7 @@ c, g = r.decay("c"), r.decay("g")
 z = r.state("z", d)
 S = r.state("S", d, e)
 r.update(z, g * z.prev + k)
-key = r.let("key", z.next / 8)
-r.update(S, c * S.prev + b * key * (v - S.prev.T * key).T)
+r.update(S, c * S.prev + b * z.next / 8 * (v - S.prev.T * z.next / 8).T)
 r.output("o", S.next.T * q)
 summed_key = r
 
@@ -34,22 +33,11 @@ k = r.inputs("k", d)
 c = r.inputs("c", m)
 v = r.inputs("v", e)
 A, B = r.state("A", d, m), r.state("B", m, e)
-key = r.let("key", normalize(k) / 2)
-r.update(A, A.prev - key * (A.prev.T * key - c).T)
-h = r.let("h", normalize(A.next.T * key))
-r.update(B, B.prev - h / 2 * (B.prev.T * h - v).T)
+r.update(A, A.prev - k / 8 * (A.prev.T * k - c).T)
+h = r.let("h", A.next.T * k / 8)
+r.update(B, B.prev - h / 4 * (B.prev.T * h - v).T)
 r.output("o", B.next.T * q)
 read_key = r
-
-r = Recurrence("delay_line", doc="Each state takes the value that another had before.")
-d = r.dims("d")
-k, q = r.inputs("k q", d)
-a, b, c = r.state("a", d), r.state("b", d), r.state("c", d)
-r.update(c, b.prev)
-r.update(b, a.prev)
-r.update(a, k)
-r.output("o", hadamard(c.next, q) + b.next)
-delay_line = r
 
 r = Recurrence(
     "centred_sum", doc="A vector with a decay for each channel, read as it is, beside a sum that nothing reads."
