@@ -113,9 +113,10 @@ class _Lowering:
                 a, b = m.args
                 for i, parts in enumerate((self._by_state(a), self._by_state(b))):
                     if len(parts) == 1:
-                        parts = self._multiplied_out(*((a, b) if i == 0 else (b, a)))
+                        parts = self._multiplied_out(a, b) if i == 0 else self._multiplied_out(b, a)
                     if len(parts) > 1:
-                        return add(*(self._product(*((x, b) if i == 0 else (a, x)), row, col) for x in parts))
+                        pairs = [(x, b) if i == 0 else (a, x) for x in parts]
+                        return add(*(self._product(x, y, row, col) for x, y in pairs))
                 for i, (x, state) in enumerate(((self._spelled(a), b), (self._spelled(b), a))):
                     if x.op == "matmul" and x.args[0].cols is not UNIT and self._multiplies(x, state):
                         y, z = x.args  # a product of matrices, by which the state is multiplied one after the other

@@ -313,9 +313,8 @@ class Tiles:
             case "inverse":
                 text = self.value(x.args[0]).over((ROW, COL))
                 late = ROW if self.forward else COL
-                text = self.until_ends(
-                    text, x.args[0], (ROW, COL), (late,)
-                )  # what comes before the end may not see beyond it
+                # what comes before the end may not see beyond it
+                text = self.until_ends(text, x.args[0], (ROW, COL), (late,))
                 return self.assign("x", f"inverse({text}, C, LEVELS, DT)", (ROW, COL), note="(I - T)^-1")
         raise CannotPrint(f"{x.op} in {x!r}")
 

@@ -30,6 +30,12 @@ class Dim:
 
     __repr__ = __str__
 
+    def _refuse(self, *_: Any) -> Any:
+        raise DimensionError(f"the dim {self} is no number: its size is r.size({self})", caller())
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _refuse
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _refuse
+
 
 ONE = Dim("1")
 Scalar = sympy.Expr

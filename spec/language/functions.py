@@ -8,7 +8,7 @@ import sympy
 
 from chunkform.errors import SpecError
 
-from .expression import Matrix, apply, column, scalar_of, total
+from .expression import Dim, Matrix, apply, column, scalar_of, total
 from .formula import Formula, entrywise
 from .source import caller
 
@@ -58,6 +58,7 @@ def _entrywise(function: Any) -> Any:
         value = scalar_of(x)
         if value is None:
             hint = f": write {x}.prev or {x}.next" if hasattr(x, "prev") else ""
+            hint = f": its size is r.size({x})" if isinstance(x, Dim) else hint
             raise SpecError(f"a function takes a term of the spec, got {x!r}{hint}", caller())
         return function(value)
 

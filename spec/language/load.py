@@ -35,8 +35,9 @@ def load(path: str | os.PathLike) -> list[Any]:
     except ChunkformError:
         raise
     except Exception as error:
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
-        if isinstance(error, SyntaxError) and error.filename == str(file):
+        own = file.resolve()  # Python makes a path absolute
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == own]
+        if isinstance(error, SyntaxError) and error.filename is not None and Path(error.filename).resolve() == own:
             lines.append(error.lineno)
         place = Source(str(file), lines[-1]) if lines and lines[-1] is not None else file
         raise LoadError(f"{type(error).__name__}: {_told(error)}{_hint(error, str(place))}", place) from error
