@@ -30,7 +30,10 @@ class Dim:
 
     __repr__ = __str__
 
-    def _refuse(self, *_: Any) -> Any:
+    def _refuse(self, *others: Any) -> Any:
+        """Whatever is one of the language's own, as a claim's step is, answers for itself."""
+        if any(type(x).__module__.startswith("chunkform.") and not isinstance(x, Matrix | Dim) for x in others):
+            return NotImplemented
         raise DimensionError(f"the dim {self} is no number: its size is r.size({self})", caller())
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _refuse
