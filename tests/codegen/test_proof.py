@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import sympy
+
 from chunkform.codegen.ir import mul
 from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.proof import symbolic_proof
+from chunkform.codegen.proof import _simplified, _terms, symbolic_proof
 from chunkform.spec.language import find
 
 
@@ -29,3 +31,11 @@ def test_what_is_wrong_is_not_proved() -> None:
     lines = symbolic_proof(replace(c, adjoint=replace(c.adjoint, program=wrong)))
     (line,) = [x for x in lines if x.startswith("  dq ")]
     assert "doesn't simplify" in line
+
+
+def test_what_would_have_too_many_terms_is_not_expanded() -> None:
+    a, b = sympy.symbols("a b")
+    assert _terms((a + b) ** 3 * (a + 1)) == 16
+    assert _simplified((a + b) ** 2 - a**2 - 2 * a * b - b**2) == 0
+    assert _simplified(1 / (a + b) - (a - b) / (a**2 - b**2)) == 0
+    assert _simplified(sympy.prod(1 + a**n * b for n in range(20))) is None

@@ -204,6 +204,14 @@ def test_two_recurrences_of_one_name(tmp_path: Path) -> None:
     assert "two recurrences named 'bad'" in str(refused(tmp_path, one + "first = r\n" + one))
 
 
+def test_a_line_is_named_wherever_the_file_is_loaded_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "bad.py").write_text(HEAD + "r.output('o', q.unknown)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LoadError, match=f"bad.py:{len(HEAD.splitlines()) + 1}"):
+        load(Path("inner/bad.py"))
+
+
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="there is no spec file"):
         load(tmp_path / "nothing.py")
