@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from .evaluate import CHUNK_OPERATIONS
+from .evaluate import CHUNK_OPERATIONS, stacked
 from .ir import COL, INNER, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
 from .matrix_values import split_scalars
 from .mixing import Mixing, factored, is_mixed, state_in
@@ -399,7 +399,7 @@ def _inverse(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
         for j in range(count):
             products = [m.mul(term[:, k], t[k, j]) for k in range(count)]
             columns.append(functools.reduce(m.add, products))
-        term = np.stack([np.asarray(x, dtype=object) for x in columns], axis=1)
+        term = stacked(columns, axis=1)
         out = m.add(out, term)
     return out
 

@@ -201,9 +201,9 @@ def _array(value: Any, shape: tuple[int, ...] | None = None) -> Any:
     return out
 
 
-def stacked(values: Iterable[Any]) -> Any:
-    """Values of each step as one array of Python numbers: machine integers would overflow."""
-    return np.stack([np.asarray(x, dtype=object) for x in values])
+def stacked(values: Iterable[Any], axis: int = 0) -> Any:
+    """Values, as of each step, as one array of Python numbers: machine integers would overflow."""
+    return np.stack([np.asarray(x, dtype=object) for x in values], axis)
 
 
 def _fill(shape: tuple[int, ...], draw: Callable[[], Any]) -> Any:

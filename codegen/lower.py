@@ -145,21 +145,24 @@ class _Lowering:
 
     def _multiplied_out(self, m: Matrix, state: Matrix) -> list[Matrix]:
         """The terms of a matrix by which a state is multiplied, such as I - k k^T: only term by term is it seen what they are."""
-        return self._terms(m) if self._multiplies(m, state) else [m]
+        return self._terms(m, lambda _: True) if self._multiplies(m, state) else [m]
 
     def _multiplies(self, m: Matrix, state: Matrix) -> bool:
         """Is m a matrix without states, and is there one in what it is a product with?"""
         return not m.is_vector and not self._states_in(m) and self._states_in(state)
 
-    def _terms(self, m: Matrix) -> list[Matrix]:
+    def _terms(self, m: Matrix, further: Callable[[Matrix], bool]) -> list[Matrix]:
+        """The terms of a sum, and of those terms that are to be taken `further` apart."""
+        if not further(m):
+            return [m]
         m = self._spelled(m)
         match m.op:
             case "add":
-                return [x for a in m.args for x in self._terms(a)]
+                return [x for a in m.args for x in self._terms(a, further)]
             case "scale":
-                return [Matrix("scale", (m.args[0], x), m.rows, m.cols) for x in self._terms(m.args[1])]
+                return [Matrix("scale", (m.args[0], x), m.rows, m.cols) for x in self._terms(m.args[1], further)]
             case "transpose":
-                return [x.T for x in self._terms(m.args[0])]
+                return [x.T for x in self._terms(m.args[0], further)]
         return [m]
 
     def _spelled(self, m: Matrix) -> Matrix:
@@ -179,18 +182,7 @@ class _Lowering:
 
     def _by_state(self, m: Matrix) -> list[Matrix]:
         """A sum of several states as its terms, for a product with it is the sum of the products with each."""
-        if len(self._whole_states(m)) < 2:
-            return [m]
-        match m.op:
-            case "add":
-                return [x for a in m.args for x in self._by_state(a)]
-            case "scale":
-                return [Matrix("scale", (m.args[0], x), m.rows, m.cols) for x in self._by_state(m.args[1])]
-            case "transpose":
-                return [x.T for x in self._by_state(m.args[0])]
-            case "symbol" if m.args[0] in self.lets:
-                return self._by_state(self.lets[m.args[0]].term)
-        return [m]
+        return self._terms(m, lambda x: len(self._whole_states(x)) > 1)
 
     def _whole_states(self, m: Any) -> frozenset[str]:
         """The states that a matrix is a sum of."""
