@@ -25,15 +25,17 @@ from rich.console import Console
 import chunkform
 import chunkform.generated
 from chunkform.codegen.predict import predict
+from chunkform.errors import ChunkformError
 
 from . import accuracy, peers, report, timing, tuning
 from .calls import forward, forward_backward
 from .inputs import DECAYS, LENGTHS, Shape, draw, parse_shape
 from .pairs import OURS, floor_milliseconds, median
-from .peers import FLA, SOFTMAX, Peer, Subject
+from .peers import FLA, PUBLISHED, SOFTMAX, Peer, Subject
 from .plots import draw_plots
 
 OPS = "lightning_attention,gated_linear_attention,gated_delta_rule,kimi_delta_attention,inverse_attention"
+PUBLISHED_SPECS = Path(__file__).parent / "published"
 HOST = Shape("S4, T=256", 1, 256, 16, 128)
 GRAPH_TOKENS = 2**17  # B T H at most: above it launches cost nothing that a graph could save
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -89,7 +91,9 @@ class Session:
 
 
 def main(
-    ops: Annotated[str, typer.Option(help="recurrences of the catalogue, with commas between; 'all' for all")] = OPS,
+    ops: Annotated[
+        str, typer.Option(help="of the catalogue, or spec files, with commas between; 'all', 'published'")
+    ] = OPS,
     shapes: Annotated[
         str, typer.Option(help="S1 to S5, D256, D96, BxTxHxD; 'lengths' for T from 1k to 64k")
     ] = "S1,S2,S4",
@@ -141,7 +145,7 @@ def main(
         for shape in chosen:
             _reference(s, shape)
     for name in names if with_peers or earlier else ():
-        for peer in (p for p in FLA if p.ours == name):
+        for peer in (p for p in (*FLA, *PUBLISHED) if p.ours == name):
             left = [x for x in chosen if not _shared(s, name, peer, x) and not _reused(s, name, peer, x, earlier)]
             if with_peers and left:
                 _peer(s, name, peer, left, errors)
@@ -153,10 +157,21 @@ def main(
 
 def _names(ops: str) -> list[str]:
     known = dir(chunkform.generated)
-    names = list(known) if ops == "all" else ops.split(",")
-    for name in names:
-        if name not in known:
-            raise typer.BadParameter(f"{name!r} isn't one of {', '.join(known)}", param_hint="--ops")
+    names: list[str] = []
+    for name in ops.split(","):
+        if name == "all":
+            names += known
+        elif name == "published":
+            names += [x for file in sorted(PUBLISHED_SPECS.glob("*.py")) for x in peers.compiled(file)]
+        elif name in known:
+            names.append(name)
+        elif name.endswith(".py"):
+            try:
+                names += peers.compiled(Path(name))
+            except ChunkformError as why:
+                raise typer.BadParameter(str(why), param_hint="--ops") from None
+        else:
+            raise typer.BadParameter(f"{name!r} isn't a spec file, or one of {', '.join(known)}", param_hint="--ops")
     return names
 
 

@@ -6,12 +6,17 @@ import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from chunkform.codegen.compile import compile_module
 from chunkform.runtime.op import Signature
+from chunkform.spec.language import Recurrence
+from chunkform.spec.language import load as load_specs
 
 # Arguments drawn as vectors of length one: recurrences that feed back what they read are stable only then.
 UNIT = {
@@ -23,6 +28,12 @@ UNIT = {
     "sherman_morrison": ("q", "u"),
     "gradient_descent_squared": ("x", "z"),
     "gradient_descent_logistic": ("x", "z"),
+    "comba": ("q", "k", "p"),
+    "dplr": ("q", "k", "a", "b"),
+    "gated_oja_rule": ("q", "v"),
+    "gdn2": ("q", "k"),
+    "momentum_delta_rule": ("q", "k", "p"),
+    "precond_gated_delta_rule": ("q", "k"),
 }
 
 
@@ -97,6 +108,38 @@ FLA = (
         note="what chunk_retention calls, with the decays given; it yields no gradient for them",
     ),
 )
+_GATES = {**_QKV, "g": "log_g"}
+PUBLISHED = (  # of the specs in published/
+    Peer("comba", "fla.ops.comba:chunk_comba", {**_GATES, "p": "p", "beta": "beta"}, fixed=_FLA),
+    Peer(
+        "dplr",
+        "fla.ops.generalized_delta_rule:chunk_dplr_delta_rule",
+        {**_QKV, "a": "a", "b": "b", "gk": "log_w"},
+        fixed=_FLA,
+    ),
+    Peer(
+        "gated_oja_rule",
+        "fla.ops.gated_oja_rule:chunk_gated_oja_rule",
+        {**_QKV, "gv": "log_g", "beta": "beta"},
+        fixed=_FLA,
+    ),
+    Peer("gdn2", "fla.ops.gdn2:chunk_gdn2", {**_GATES, "b": "b", "w": "w"}, fixed=_FLA),
+    Peer("gsa", "fla.ops.gsa:chunk_gsa", {**_GATES, "s": "s"}, fixed=_FLA),
+    Peer("hgrn", "benchmarks.peers:hgrn", {"x": "x", "g": "log_g"}, note="heads side by side, as it has none"),
+    Peer(
+        "momentum_delta_rule",
+        "fla.ops.momentum_delta_rule:chunk_momentum_delta_rule",
+        {**_QKV, "p": "p", "beta": "beta", "eta": "eta", "log_alpha": "log_alpha", "log_mu": "log_mu"},
+        fixed={**_FLA, "use_qk_l2norm_in_kernel": False, "use_p_times_alpha": False},
+    ),
+    Peer(
+        "precond_gated_delta_rule",
+        "fla.ops.precond_gated_delta_rule:chunk_precond_gated_delta_rule",
+        {**_GATES, "g_atk": "log_forget", "beta_atk": "rate", "beta": "beta", "log_atk_scale": "center"},
+        fixed={**_FLA, "use_qk_l2norm_in_kernel": False},
+    ),
+    Peer("rwkv6", "fla.ops.rwkv6:chunk_rwkv6", {"r": "q", "k": "k", "v": "v", "w": "log_w", "u": "u"}, fixed=_FLA),
+)
 SOFTMAX = Peer(
     "linear_attention",
     "benchmarks.peers:scaled_dot_product_attention",
@@ -120,10 +163,20 @@ class Subject:
     unit: tuple[str, ...] = ()
 
 
+OTHERS: dict[str, tuple[Recurrence, ModuleType]] = {}  # recurrences of spec files, and their ops
+
+
+def compiled(file: Path) -> list[str]:
+    """The names of a spec file's recurrences, whose ops are there from now on."""
+    found = load_specs(file)
+    OTHERS.update((r.name, (r, compile_module(r))) for r in found)
+    return [r.name for r in found]
+
+
 def ours(name: str, backend: str | None = None) -> Subject:
-    """An op of the catalogue."""
-    function = getattr(importlib.import_module("chunkform.generated"), name)
-    signature = importlib.import_module(f"chunkform.generated.{name}").__dict__["SIGNATURE"]
+    """An op of the catalogue, or one that was `compiled`."""
+    module = OTHERS[name][1] if name in OTHERS else importlib.import_module(f"chunkform.generated.{name}")
+    function, signature = getattr(module, name), module.__dict__["SIGNATURE"]
 
     def call(given: dict[str, Tensor]) -> tuple[Tensor, ...]:
         return tuple(function(**given, backend=backend)[:-1])
@@ -148,6 +201,14 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """torch's causal attention over [B, T, H, D]."""
     heads_first = (x.transpose(1, 2) for x in (q, k, v))
     return torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
+
+
+def hgrn(x: Tensor, g: Tensor) -> Tensor:
+    """fla's HGRN over [B, T, H, D]."""
+    from fla.ops.hgrn import chunk_hgrn
+
+    found, _ = chunk_hgrn(x.flatten(2), g.flatten(2))
+    return found.view(x.shape)
 
 
 def lift_guard() -> bool:
