@@ -49,6 +49,9 @@ class Degrees:
         above = (a.real + below - a.imag).max(axis=axis, initial=0)
         return np.asarray(above + 1j * below.squeeze(axis))
 
+    def peak(self, a: Any, axis: int) -> Any:
+        return self.fn("peak", self.sum(a, axis))
+
     def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:
         return np.ones(shape, dtype=complex)
 

@@ -37,6 +37,7 @@ class Arithmetic(Protocol):
     def pow(self, a: Any, n: Fraction) -> Any: ...
     def fn(self, name: str, a: Any) -> Any: ...
     def sum(self, a: Any, axis: int) -> Any: ...
+    def peak(self, a: Any, axis: int) -> Any: ...
 
 
 class Field:
@@ -71,6 +72,9 @@ class Field:
 
     def sum(self, a: Any, axis: int) -> Any:
         return _array(a.sum(axis=axis) % self.p)
+
+    def peak(self, a: Any, axis: int) -> Any:
+        return _along(lambda x: self._hash("peak", sorted(x)), a, axis)
 
     def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:
         return _fill(shape, lambda: rng.randrange(1, self.p))
@@ -121,6 +125,9 @@ class Reals:
 
     def sum(self, a: Any, axis: int) -> Any:
         return _array(a.sum(axis=axis))
+
+    def peak(self, a: Any, axis: int) -> Any:
+        return _along(max, a, axis)
 
     def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:
         if decay:
@@ -186,6 +193,9 @@ class Dual:
             self.base.sum(np.broadcast_to(a.value, shape), axis), self.base.sum(np.broadcast_to(a.tangent, shape), axis)
         )
 
+    def peak(self, a: Pair, axis: int) -> Pair:
+        return Pair(self.base.peak(a.value, axis), self.zero)
+
 
 @cache
 def _sympy_derivative(name: str) -> Node:
@@ -199,6 +209,11 @@ def _array(value: Any, shape: tuple[int, ...] | None = None) -> Any:
     flat = np.asarray(value, dtype=object).ravel() if shape is None else value
     out.ravel()[:] = flat
     return out
+
+
+def _along(f: Callable[[Any], Any], a: Any, axis: int) -> Any:
+    rows = np.moveaxis(np.asarray(a, dtype=object), axis, -1)
+    return _array([f(list(x)) for x in rows.reshape(-1, rows.shape[-1])], rows.shape[:-1])
 
 
 def stacked(values: Iterable[Any], axis: int = 0) -> Any:
@@ -255,6 +270,9 @@ def _apply(x: Node, done: dict[Node, Any], env: Env, m: Any, sizes: dict[str, in
         case "sum":
             body = x.args[0]
             return m.sum(done[body], body.axes.index(x.attrs[0]) - len(body.axes))
+        case "peak":
+            body = x.args[0]
+            return m.peak(done[body], body.axes.index(x.attrs[0]) - len(body.axes))
         case "expand":
             value = aligned(done[x.args[0]], x.args[0].axes, x.axes)
             shape = tuple(sizes[dim_of(a)] for a in x.axes)

@@ -25,6 +25,7 @@ from .run_plan import run_map, run_plan, run_sweep
 from .run_spec import initial_value, run_spec
 from .run_steps import Sequences, directional, inner, random_sequences, run_steps, stored
 from .segments import Affine, Pair, composed, feeds_back, linear_sweep, named, segment_map
+from .stable import Shifted
 from .stages import Plan, Sweep
 from .step import StepProgram, Var
 from .substeps import Substeps, stream_name
@@ -57,6 +58,23 @@ def gate_lower(r: Recurrence, step: StepProgram) -> GateResult:
             yield f"the initial value of {s.name}", value, initial_value(r, s.name, given, m, sizes)
 
     return compare("lower", "the step program computes what the spec says", step, check)
+
+
+def gate_stable(step: StepProgram, shifted: StepProgram) -> GateResult:
+    """The step with shifted exponents computes what it did, whatever they are shifted by: so nothing has a gradient by that."""
+
+    def check(point: Point) -> Compared:
+        m, sizes, rng = point.arithmetic, point.sizes, point.rng
+        given, initial = random_sequences(step, m, sizes, point.steps, rng)
+        expected, last, _ = run_steps(step, given, initial, m, sizes, point.steps)
+        got, states, _ = run_steps(shifted, given, initial, Shifted(m, rng), sizes, point.steps)
+        for name in step.outputs:
+            for t, (a, b) in enumerate(zip(got[name], expected[name], strict=True)):
+                yield f"the output {name} of step {t + 1}", a, b
+        for s in step.states:
+            yield f"the last state {s.name}", states[s.name], last[s.name]
+
+    return compare("stable", "a step with exponents that are shifted by anything is that step", step, check)
 
 
 def gate_adjoint(a: Adjoint) -> GateResult:

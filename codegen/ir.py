@@ -4,7 +4,7 @@ An axis is a name; primes tell apart several axes of one size (`d` and `d'` both
 over the union of their axes, so an outer product is `mul` and a contraction is `sum` of `mul`. Two equal expressions are the
 same object. Constructors simplify as they build, and keep meaning exactly.
 
-Operations (`op`): leaf, const, number, size, eye, add, mul, pow, fn, sum, and those of chunk programs (see `chunk.py`).
+Operations (`op`): leaf, const, number, size, eye, add, mul, pow, fn, sum, peak, and those of chunk programs (see `chunk.py`).
 """
 
 from __future__ import annotations
@@ -239,6 +239,13 @@ def _total(x: Node, axis: str) -> Node:
     return mul(*outer, make("sum", (body,), (bound,), set(body.axes) - {bound}))
 
 
+def peak(x: Node, axis: str) -> Node:
+    """The largest entry along an axis, of which nothing depends but how far from overflow numbers are (see `stable.py`)."""
+    bound = canonical_axis(axis, set(x.axes) - {axis})
+    x = rename(x, {axis: bound})
+    return make("peak", (x,), (bound,), set(x.axes) - {bound}) if bound in x.axes else x
+
+
 def canonical_axis(axis: str, taken: set[str]) -> str:
     """The first of d, d', d'', ... that isn't taken."""
     name = dim_of(axis)
@@ -274,6 +281,11 @@ def rename(x: Node, mapping: dict[str, str]) -> Node:
             fresh = canonical_axis(bound, {*body.axes, *new})
             body = rename(rename(body, {bound: fresh}), mapping)
             return _total(body, fresh)
+        case "peak":
+            (bound,) = x.attrs
+            body = x.args[0]
+            fresh = canonical_axis(bound, {*body.axes, *new})
+            return peak(rename(rename(body, {bound: fresh}), mapping), fresh)
         case "expand":
             return expand(rename(x.args[0], mapping), (mapping.get(a, a) for a in x.attrs))
         case "pow":
@@ -303,6 +315,8 @@ def rebuild(x: Node, args: Iterable[Node]) -> Node:
             if bound not in args[0].axes and bound in x.args[0].axes:
                 return mul(size(dim_of(bound)), args[0])
             return _total(args[0], bound)
+        case "peak":
+            return peak(args[0], x.attrs[0])
         case "expand":
             return expand(args[0], x.attrs)
     return make(x.op, args, x.attrs, x.axes)

@@ -8,7 +8,7 @@ from typing import Any
 from chunkform.spec.language import Recurrence
 
 from .adjoint import Adjoint, adjoint
-from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments, gate_substeps
+from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments, gate_stable, gate_substeps
 from .ir import Node, leaf, replace, walk
 from .lower import lower
 from .normal_form import normalize, normalize_adjoint
@@ -17,6 +17,7 @@ from .points import GateResult
 from .read_write import NormalForm, NotAffine
 from .refusal import line_of
 from .show import plain
+from .stable import stable
 from .stages import Plan
 from .step import StepProgram
 from .substeps import Substeps, substeps
@@ -51,8 +52,11 @@ class Compiled:
 
 def compile_spec(r: Recurrence) -> Compiled:
     """Compile a recurrence up to the plans from which text is printed. A gate after each pass refuses an error."""
-    step = lower(r)
-    return _compile(r, step, [gate_lower(r, step)])
+    lowered = lower(r)
+    step, gates = stable(lowered), [gate_lower(r, lowered)]
+    if step is not lowered:
+        gates.append(gate_stable(lowered, step))
+    return _compile(r, step, gates)
 
 
 def _compile(r: Recurrence, step: StepProgram, gates: list[GateResult]) -> Compiled:

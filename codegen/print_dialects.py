@@ -46,7 +46,8 @@ class Dialect(Protocol):
         ...
 
     def sum(self, value: Text, position: int, rank: int) -> Text: ...
-    def mask(self, value: Text, dims: tuple[str, ...], position: int) -> Text: ...
+    def peak(self, value: Text, position: int, rank: int) -> Text: ...
+    def mask(self, value: Text, dims: tuple[str, ...], position: int, held: str = "0.0") -> Text: ...
     def spread(self, value: Text, dims: tuple[str, ...]) -> Text:
         """A value that may lack axes, as one that has them all."""
         ...
@@ -105,7 +106,10 @@ class Torch:
     def sum(self, value: Text, position: int, rank: int) -> Text:
         return Text(f"{value.at(ATOM)}.sum({position - rank})")
 
-    def mask(self, value: Text, dims: tuple[str, ...], position: int) -> Text:
+    def peak(self, value: Text, position: int, rank: int) -> Text:
+        return Text(f"{value.at(ATOM)}.amax({position - rank})")
+
+    def mask(self, value: Text, dims: tuple[str, ...], position: int, held: str = "0.0") -> Text:
         return value
 
     def spread(self, value: Text, dims: tuple[str, ...]) -> Text:
@@ -175,9 +179,12 @@ class Triton:
     def sum(self, value: Text, position: int, rank: int) -> Text:
         return Text(f"tl.sum({value.text}, axis={position})")
 
-    def mask(self, value: Text, dims: tuple[str, ...], position: int) -> Text:
+    def peak(self, value: Text, position: int, rank: int) -> Text:
+        return Text(f"tl.max({value.text}, axis={position})")
+
+    def mask(self, value: Text, dims: tuple[str, ...], position: int, held: str = "0.0") -> Text:
         mask = self.align(Text(self.mask_text(dims[position])), (position,), tuple(range(len(dims))))
-        return Text(f"tl.where({mask.text}, {value.text}, 0.0)")
+        return Text(f"tl.where({mask.text}, {value.text}, {held})")
 
     def spread(self, value: Text, dims: tuple[str, ...]) -> Text:
         if not dims:

@@ -78,7 +78,7 @@ class NodePrinter:
 
 
 def _printable(node: Node) -> bool:
-    return node.op in ("add", "mul", "pow", "fn", "sum", "expand")
+    return node.op in ("add", "mul", "pow", "fn", "sum", "peak", "expand")
 
 
 class _Job:
@@ -109,7 +109,7 @@ class _Job:
             self.padding[term] = self._padding(term)
             if (number := self._number(term)) is not None:
                 self.numbers[term] = number
-            elif args and (count > 1 or term in suggested or term.op == "sum"):
+            elif args and (count > 1 or term in suggested or term.bound is not None):
                 self.named.add(term)
 
     def value(self, term: Term) -> Text:
@@ -185,6 +185,8 @@ class _Job:
                 return self.dialect.function(term.attrs[0], text, self.uniform[arg])
             case "sum":
                 return self._sum(term)
+            case "peak":
+                return self._peak(term)
         return self._entrywise(term.op, term.args, term.positions)
 
     def _entrywise(self, op: str, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
@@ -260,6 +262,14 @@ class _Job:
             value = self.dialect.mask(value, body.dims, bound)
         return self.dialect.sum(value, bound, len(places))
 
+    def _peak(self, term: Term) -> Text:
+        ((body, places),) = term.args
+        assert term.bound is not None
+        value = self.value(body)
+        if self.dialect.masked:
+            value = self.dialect.mask(value, body.dims, term.bound, 'float("-inf")')
+        return self.dialect.peak(value, term.bound, len(places))
+
     def _groups(self, factors: list[tuple[Term, Positions]]) -> list[tuple[list[tuple[Term, Positions]], Positions]]:
         """Factors of a contraction as operands, by their positions; vectors go into matrices while more than two remain."""
         by_key: dict[frozenset[int], list[tuple[Term, Positions]]] = {}
@@ -312,8 +322,9 @@ class _Job:
                 return (FINITE,) * term.rank
         own = [[self.padding[a][places.index(p)] for a, places in term.args if p in places] for p in range(term.rank)]
         match term.op:
-            case "add":
-                return tuple(max(x) if len(x) == len(term.args) else max(FINITE, *x) for x in own)
+            case "add":  # less a peak, what is padding may have any size
+                lacking = UNKNOWN if any(_is_peak(a) for a, _ in term.args) else FINITE
+                return tuple(max(x) if len(x) == len(term.args) else max(lacking, *x) for x in own)
             case "mul":
                 return tuple(UNKNOWN if UNKNOWN in x else min(x) for x in own)
             case "expand":
@@ -331,10 +342,14 @@ class _Job:
                 if name == "log":
                     return (UNKNOWN,) * term.rank
                 return tuple(UNKNOWN if x[0] == UNKNOWN else x[0] if name in KEEP_ZERO else FINITE for x in own)
-            case "sum":
+            case "sum" | "peak":
                 outer = self.padding[term.args[0][0]]
                 return tuple(x for i, x in enumerate(outer) if i != term.bound)
         return (UNKNOWN,) * term.rank
+
+
+def _is_peak(term: Term) -> bool:
+    return term.op == "peak" or (term.op == "mul" and any(_is_peak(a) for a, _ in term.args))
 
 
 def _literal(value: float) -> Text:

@@ -20,7 +20,7 @@ Positions = tuple[int, ...]
 class Term:
     """One value. An argument is a term with, for each of its axes, the position that it has here.
 
-    For a sum, `bound` is the position that the argument has and the result hasn't; the argument keeps its positions.
+    For a sum or a peak, `bound` is the position that the argument has and the result hasn't; the argument keeps its positions.
     """
 
     number: int
@@ -38,7 +38,7 @@ class Term:
     @property
     def stored(self) -> bool:
         """Does a leaf with several axes fix the order of the positions? An outer product's is free."""
-        if self.op in ("leaf", "sum"):
+        if self.op in ("leaf", "sum", "peak"):
             return True
         return any(arg.stored and arg.rank > 1 for arg, _ in self.args)
 
@@ -75,11 +75,11 @@ class Terms:
             case "expand":
                 axes = (*args[0][1], *x.attrs)
                 return self._intern("expand", (), args, axes, x), axes
-            case "sum":
+            case "sum" | "peak":
                 _, own = args[0]
                 bound = own.index(x.attrs[0])
                 axes = tuple(a for a in own if a != x.attrs[0])
-                return self._intern("sum", (), args, axes, x, bound), axes
+                return self._intern(x.op, (), args, axes, x, bound), axes
             case "add" | "mul":
                 args.sort(key=lambda a: (a[0].number, a[1]))
                 settled = sorted((a for a in args if a[0].rank > 1 and a[0].stored), key=lambda a: -a[0].rank)
@@ -96,7 +96,7 @@ class Terms:
     def _intern(
         self, op: str, attrs: tuple, args: list[tuple[Term, Axes]], axes: Axes, node: Node, bound: int | None = None
     ) -> Term:
-        if op == "sum":
+        if bound is not None:
             placed = tuple((term, term.positions) for term, _ in args)
         else:
             placed = tuple((term, tuple(axes.index(a) for a in own)) for term, own in args)

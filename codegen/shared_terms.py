@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .ir import Node, leaf, walk
+from .ir import Node, leaf, split_constant, walk
 from .show import Notation
 
 WORTH = 60  # characters that a name has to save
@@ -32,6 +32,9 @@ def shared_terms(
     return found
 
 
+UNNAMED = ("leaf", "const", "size", "number", "pow", "expand", "peak")
+
+
 def _in_order(terms: list[Node]) -> list[Node]:
     """The terms, each after those that it is made of."""
     ordered: list[Node] = []
@@ -46,7 +49,7 @@ def _best(roots: list[Node], names: dict[Node, Node], notation: Notation) -> Nod
     """The term whose name would save most."""
     saved: dict[Node, int] = {}
     for x, count in _occurrences(roots, names).items():
-        nameable = x.op not in ("leaf", "const", "size", "number", "pow", "expand") and len(x.axes) <= 1
+        nameable = split_constant(x)[1].op not in UNNAMED and len(x.axes) <= 1
         if count > 1 and nameable and x not in names:
             saved[x] = (count - 1) * len(notation.text(x))
     best = max(saved, key=lambda x: (saved[x], x.key), default=None)

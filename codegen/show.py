@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import sympy
 
-from .ir import COL, ROW, Node, const, dim_of, factors_of, make, mul, power, rename, split_constant, walk
+from .ir import COL, ROW, Node, add, const, dim_of, factors_of, make, mul, power, rename, split_constant, walk
 from .symbols import STATE_KINDS, Symbols
 
 Names = Mapping[Node, "str | Node"]
@@ -126,7 +126,8 @@ class Notation:
                 inner = x.args[0]
                 return self.show(inner, row if row in inner.axes else None, col if col in inner.axes else None)
             case "add":
-                return self.sum_of_terms(x, row, col)
+                parts = [a for a in x.args if split_constant(a)[1].op != "peak"]  # on which nothing depends
+                return self.sum_of_terms(x, row, col) if len(parts) == len(x.args) else self.show(add(*parts), row, col)
             case "pow":
                 return self.power(x, row, col)
             case "fn":
@@ -135,6 +136,9 @@ class Notation:
                 return self.product(x, row, col)
             case "sum":
                 return self.contraction(x, row, col)
+            case "peak":
+                body = self.show(x.args[0], x.attrs[0], None).text
+                return Piece(rf"\max\left({body}\right)" if self.tex else f"max({body})")
             case "inverse":
                 below = self.show(x.args[0], *x.args[0].attrs[2]).text
                 text = rf"(\mathbf{{I}} - {below})^{{-1}}" if self.tex else f"(I - {below})^-1"

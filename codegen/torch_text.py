@@ -87,6 +87,9 @@ class TorchText:
                 return TABLE[x.attrs[0]].torch.format(text)
             case "sum":
                 return self._contraction(x)
+            case "peak":
+                (body,) = x.args
+                return f"{self._atom(self.value(body))}.amax({body.axes.index(x.attrs[0]) - len(body.axes)})"
             case "expand":
                 return self._expand(x)
         return self.leaf_text(x)

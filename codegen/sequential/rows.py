@@ -97,6 +97,7 @@ def _unfit(x: Node) -> bool:
         or y.op == "eye"
         or (y.op == "leaf" and len(y.axes) == 2 and y.attrs[0] not in MATRICES)
         or (y.op == "sum" and len(y.args[0].axes) > 2)
+        or (y.op == "peak" and len(y.args[0].axes) > 1)
         for y in walk(x)
     )
 
@@ -203,7 +204,7 @@ class RowPrinter:
 
     def _numbers(self, nodes: dict[str, Node]) -> tuple[list[str], dict[str, Node]]:
         """Statements for the sums over vectors that nodes need, which become leaves."""
-        sums = list(dict.fromkeys(x for x in walk(*nodes.values()) if x.op == "sum" and not x.axes))
+        sums = list(dict.fromkeys(x for x in walk(*nodes.values()) if x.op in ("sum", "peak") and not x.axes))
         if not sums:
             return [], nodes
         names = {x: self.k.names.fresh("number") for x in sums}

@@ -68,7 +68,7 @@ def _tiled(dim: str, updates: list[Node], outputs: dict[str, Node]) -> Tiling | 
 
 
 def _sums(x: Node, dim: str) -> bool:
-    return any(y.op == "sum" and dim_of(y.attrs[0]) == dim for y in walk(x))
+    return any(y.op in ("sum", "peak") and dim_of(y.attrs[0]) == dim for y in walk(x))
 
 
 def _part(x: Node, dim: str) -> Node | None:

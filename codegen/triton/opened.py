@@ -136,8 +136,8 @@ class Opened:
 
 
 def made_of_sums(node: Node) -> bool:
-    """Is a quantity of a step made of sums over an axis, or of matrices, so that it is made ahead of a kernel's tiles?"""
-    return any(y.op in ("sum", "eye") or len(y.axes) > 1 for y in walk(node))
+    """Is a quantity of a step made of sums or peaks over an axis, or of matrices, so that it is made ahead of tiles?"""
+    return any(y.op in ("sum", "peak", "eye") or len(y.axes) > 1 for y in walk(node))
 
 
 def uses(node: Node, x: Node) -> bool:
