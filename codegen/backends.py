@@ -11,7 +11,7 @@ from .print_torch import torch_saved, torch_source
 from .sequential import sequential_torch_source, sequential_triton_source, start_source
 from .sequential.initial import depends_on_parameters
 from .triton import IMPORTS as TRITON_IMPORTS
-from .triton import CannotPrint, Fine, cuttable, in_substeps, roles, triton_source, whole_walk
+from .triton import CannotPrint, Fine, cuttable, in_substeps, roles, scan_source, scanned, triton_source, whole_walk
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,12 @@ def triton_section(
     c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None
 ) -> Section:
     """Kernels over chunks; over steps where the recurrence, or the chunk program that the kernels would need, asks for it."""
+    alone = fine is None and unwanted is None
+    if alone and scanned(c):
+        return Section("triton", scan_source(c), TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
     if c.forward is None:
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
-        alone = fine is None and unwanted is None
         part, count = in_substeps(c) if alone else (c, 1)
         elsewhere = ["exchange"] if exchanges and cuttable(part) else []
         features = ("packed", "groups", "inference", "finals", "replays", *elsewhere)

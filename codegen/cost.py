@@ -20,7 +20,7 @@ from .backends import triton_section
 from .ir import COL, ROW, Node, dim_of, walk
 from .pipeline import Compiled
 from .stages import Plan, Sweep
-from .triton import Blocks, Together, in_substeps, roles, simplified, walked, whole_walk
+from .triton import Blocks, Together, in_substeps, roles, scanned, simplified, walked, whole_walk
 from .triton.fuse import Store, fuse
 
 WIDE = 4  # bytes of a float32
@@ -61,9 +61,11 @@ def forward_cost(c: Compiled, sizes: Sizes) -> Cost:
     """The cost of the forward plan; of a sequential one, of its single pass."""
     results = [sizes.of(axes) * sizes.element for axes in c.step.output_axes.values()]
     floor = _arguments(c, sizes) + sum(results)
-    if c.forward is None:
+    if c.forward is None or scanned(c):
         nodes = [*c.step.updates.values(), *c.step.outputs.values()]
-        return Cost(floor - sum(results), sum(results), _flops(nodes, sizes), floor)
+        alone = {*c.step.outputs.values()} <= {*c.step.updates.values()}  # outputs are states as they are
+        kept = 0.0 if alone else _kept(c, sizes)
+        return Cost(floor - sum(results) + kept, sum(results) + kept, _flops(nodes, sizes), floor)
     part, count = in_substeps(c)
     if count > 1:
         read = _arguments(c, sizes) + sum(results)
@@ -76,15 +78,21 @@ def backward_cost(c: Compiled, sizes: Sizes) -> Cost:
     cotangents = sum(sizes.of(axes) * sizes.element for axes in c.step.output_axes.values())
     given = _arguments(c, sizes)
     floor = 2 * given + cotangents
-    if c.backward is None:
+    if c.backward is None or scanned(c):
         a = c.adjoint.program
         nodes = [*c.step.updates.values(), *a.updates.values(), *a.outputs.values()]
-        return Cost(2 * given + cotangents, given, _flops(nodes, sizes), floor)
+        kept = 2 * _kept(c, sizes)
+        return Cost((3 if kept else 2) * given + cotangents + kept, given + kept, _flops(nodes, sizes), floor)
     part, count = in_substeps(c)
     if count > 1:
         read = 2 * given + cotangents + count * _arguments(part, sizes)  # gradients of streams
         return _around(part, count, backward_cost(part, sizes), sizes, read, given + count * cotangents, floor)
     return _plan_cost(c, c.backward, sizes, floor)
+
+
+def _kept(c: Compiled, sizes: Sizes) -> float:
+    """The bytes of a step's states, where scans leave them in memory."""
+    return WIDE * sum(sizes.of(s.axes) for s in c.step.states) if scanned(c) else 0.0
 
 
 def _around(part: Compiled, count: int, one: Cost, sizes: Sizes, read: float, written: float, floor: float) -> Cost:
@@ -103,7 +111,7 @@ def launches(c: Compiled) -> tuple[int, int]:
         if "def substep_streams(" in text:
             functions += [f"substep_{name}", "substep_streams"]
         bodies = [text[text.index(f"def {x}(") :].split("\ndef ", 1)[0].split("\n@", 1)[0] for x in functions]
-        launched = re.compile(r"\b(?:launch|cumulate|cumulate_beside|suffix_sum|block_pairing)\(")
+        launched = re.compile(r"\b(?:launch|cumulate|cumulate_beside|suffix_sum|block_pairing|scan)\(")
         counts.append(sum(len(launched.findall(x)) for x in bodies))
     return counts[0], counts[1]
 

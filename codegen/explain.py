@@ -21,7 +21,7 @@ from .proof import symbolic_proof
 from .read_write import StateForm
 from .show import Notation
 from .stages import Plan, Sweep
-from .triton import in_substeps, roles, simplified, walked, whole_walk
+from .triton import in_substeps, roles, scanned, simplified, walked, whole_walk
 
 
 def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
             for key in ("launches", "bytes_per_token", "flops_per_token")
         },
         "predicted": None if predicted is None else as_data(predicted),
-        "triton": "steps" if c.forward is None or stepwise else "chunks",
+        "triton": "scans" if scanned(c) else "steps" if c.forward is None or stepwise else "chunks",
         "triton_reason": stepwise,
         "substeps": count,
         "saved_for_backward": saved(c),
@@ -161,7 +161,7 @@ def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int
 
 
 def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
-    at_borders = plan is c.backward and triton_section(c).stepwise is None
+    at_borders = plan is c.backward and triton_section(c).stepwise is None and not scanned(c)
     plan = walked(c, plan) if at_borders else plan
     alone = whole_walk(c) if at_borders else None
     if alone is not None:  # which makes what all sweeps yield
@@ -270,6 +270,8 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             "Kernels",
             Text(f"Over chunks in torch; the Triton kernels go step by step, because {data['triton_reason']}."),
         )
+    if data["triton"] == "scans":
+        yield "Kernels", Text("Over chunks in torch; the Triton kernels scan each entry of the states by itself.")
     if data["substeps"] > 1:
         yield (
             "Kernels",

@@ -19,6 +19,7 @@ from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
 from chunkform.runtime import replay
 from chunkform.runtime.op import Argument, Signature
+from chunkform.spec.language import load
 
 MIXED = Signature(
     name="mixed",
@@ -393,3 +394,27 @@ def test_errors_of_a_candidate_that_is_not_a_number_are_the_largest(capsys) -> N
     kernels.show([row, {"op": "o", "config": "chunk=64", "problem": "out of resources"}])
     shown = capsys.readouterr().out
     assert "nan" in shown and "out of" in shown
+
+
+# --- published recurrences --------------------------------------------------------------------------------------------
+
+
+def test_peers_of_published_recurrences_take_what_the_specs_give():
+    specs = {r.name: r for file in gpu.PUBLISHED_SPECS.glob("*.py") for r in load(file)}
+    assert {p.ours for p in peers.PUBLISHED} == set(specs)
+    for p in peers.PUBLISHED:
+        keys = {f"log_{v.name}" if v.kind.startswith("decay") else v.name for v in specs[p.ours].variables}
+        assert set(p.arguments.values()) == keys, p.ours
+        assert set(peers.UNIT.get(p.ours, ())) <= keys
+
+
+def test_a_spec_file_is_measured_like_an_op_of_the_catalogue(monkeypatch):
+    monkeypatch.setattr(peers, "OTHERS", {})
+    monkeypatch.setattr(gpu.accuracy, "OTHERS", peers.OTHERS)
+    tiny = ["--device", "cpu", "--quick", "--shapes", "1x40x2x16", "--no-peers", "--no-reference", "--dtype", "float32"]
+    app = Typer()
+    app.command()(gpu.main)
+    done = CliRunner().invoke(app, [*tiny, "--ops", str(gpu.PUBLISHED_SPECS / "hgrn.py")], catch_exceptions=False)
+    assert done.exit_code == 0 and "hgrn" in done.output and "dlog_g" in done.output
+    refused = CliRunner().invoke(app, [*tiny, "--ops", "nowhere.py"])
+    assert refused.exit_code == 2 and "nowhere.py" in refused.output

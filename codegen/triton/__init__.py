@@ -3,7 +3,8 @@
 from .blocks import Blocks
 from .reserved import IMPORTS
 from .scaled import simplified
-from .section import cuttable, in_substeps, roles, triton_source, walked, whole_walk
+from .scan_host import scanned
+from .section import cuttable, in_substeps, roles, scan_source, triton_source, walked, whole_walk
 from .tile import CannotPrint, Fine
 from .together import Together
 
@@ -16,6 +17,8 @@ __all__ = [
     "cuttable",
     "in_substeps",
     "roles",
+    "scan_source",
+    "scanned",
     "simplified",
     "triton_source",
     "walked",

@@ -32,7 +32,7 @@ from .kernels import (
     unroll_kernel,
 )
 from .names import Names
-from .opened import Opened, made_of_sums, opened, owned, uses
+from .opened import Opened, done_ahead, opened, owned, uses
 from .rows import Result, RowKernel, launched, matrix_product, outer_vectors, printable, row_kernel
 from .tile import PER_STEP, Argument, CannotPrint, Fine, axis_name, block_name, is_state, size_name
 from .together import Together
@@ -83,8 +83,10 @@ class Host:
         self._share_sums()
         self.again = {n for s in self.blocks.walks.values() for n in s.states} & states if backward else set()
         self.kept_starts = later.again if later is not None else self.again
-        assert c.forward is not None
-        self.turned = _turned_maps(c.forward, plan if backward or later is None else later.plan) if cuts else set()
+        self.turned: set[str] = set()
+        if cuts:
+            assert c.forward is not None
+            self.turned = _turned_maps(c.forward, plan if backward or later is None else later.plan)
         self.spare = set() if backward else self._kept_alone()  # what only a backward pass uses
         # numbers of each step that this pass lays out by heads, and keeps for the other; and those that it has from the other
         self.by_head: dict[str, None] = {}
@@ -122,13 +124,7 @@ class Host:
                 "    )",
             ]
         self._open()
-        for k, sweep in self.blocks.walks.items():
-            self._read(self._read_by(k))
-            self._sweep(k, sweep)
-            self._pairings_at_ends()
-        self._walk_held()
-        self._pairings_at_ends()
-        self._read(self.waiting)
+        self._walks()
         if self.backward:
             self._gradients()
         else:
@@ -142,6 +138,15 @@ class Host:
                 "Gradients.",
             )
         return self._function(f"{self.function}_{self.kind}", head, doc)
+
+    def _walks(self) -> None:
+        for k, sweep in self.blocks.walks.items():
+            self._read(self._read_by(k))
+            self._sweep(k, sweep)
+            self._pairings_at_ends()
+        self._walk_held()
+        self._pairings_at_ends()
+        self._read(self.waiting)
 
     def _function(self, name: str, head: str, doc: str) -> str:
         body = "\n".join(f"    {x}" for x in freed(self.lines))
@@ -1188,7 +1193,7 @@ class Host:
         stage, weights = unroll_weighted(stage)
         streams: dict[Node, Node] = {}
         for x, node in stage.streams.items():
-            if made_of_sums(node):
+            if done_ahead(node):
                 self.origins[leaf("ahead", node.key[:12], node.axes)] = node
                 node = leaf("ahead", node.key[:12], node.axes)
             streams[x] = node

@@ -135,9 +135,20 @@ class Opened:
         return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.own for x in s.ahead.values()))
 
 
-def made_of_sums(node: Node) -> bool:
-    """Is a quantity of a step made of sums or peaks over an axis, or of matrices, so that it is made ahead of tiles?"""
-    return any(y.op in ("sum", "peak", "eye") or len(y.axes) > 1 for y in walk(node))
+CHEAP = ("abs", "relu", "sign", "step")  # functions that take an instruction or two
+
+
+def done_ahead(node: Node) -> bool:
+    """Is a quantity of a step made once, ahead of the kernels that use it, and not by each on its tiles? What is made of sums or
+    peaks over an axis, or of matrices; and what takes several functions of vectors, which are slower than memory: the
+    preconditioned gated delta rule 6996 to PRECOND on an H100."""
+    nodes = list(walk(node))
+    functions = [y for y in nodes if y.axes and ((y.op == "fn" and y.attrs[0] not in CHEAP) or _is_root(y))]
+    return len(functions) > 1 or any(y.op in ("sum", "peak", "eye") or len(y.axes) > 1 for y in nodes)
+
+
+def _is_root(x: Node) -> bool:
+    return x.op == "pow" and (x.attrs[0] < 0 or x.attrs[0].denominator != 1)
 
 
 def uses(node: Node, x: Node) -> bool:
@@ -310,9 +321,9 @@ class _Opening:
         return self.opaque(node)
 
     def opaque(self, node: Node) -> Node:
-        """A stream computed on the tile; or ahead by torch, where it contracts something."""
+        """A stream computed on the tile, or ahead."""
         stream = leaf("stream", node.key[:12], (ROW, *node.axes))
-        if made_of_sums(node):
+        if done_ahead(node):
             self.out.origins[stream] = node
             node = leaf("ahead", node.key[:12], node.axes)
         self.out.streams[stream] = node

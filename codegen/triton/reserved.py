@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 # what a section imports
 IMPORTS = {
     "chunkform.runtime.by_head": "by_head",
@@ -19,6 +21,7 @@ IMPORTS = {
     "chunkform.runtime.pieces": "LATE is_zero join_pieces late_pieces",
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",
     "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
+    "chunkform.runtime.scan": "scan",
     "chunkform.runtime.substeps": "of_substep packed_in",
     "chunkform.runtime.together": (
         "aligned apart block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "
@@ -36,3 +39,8 @@ RESERVED = frozenset(
     "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
     "begins stops starts start late early gradients initial outputs finals found wanted incoming".split()
 ) | {name for names in IMPORTS.values() for name in names.split()}
+# how names end that kernels make of others: of arguments, and of what they load
+SUFFIXES = re.compile(
+    r"_(p|b|t|h|g|c|a|n|r|by_head|borders|blocks|sums|starts|ends|linear|resets|extents|extent|"
+    r"all|end|before|ok|in|out|first|last|next|start|late|early|late_map|live|most|least|log2|each|whole|slice|rows)$"
+)

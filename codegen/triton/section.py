@@ -18,6 +18,7 @@ from .fuse import fuse
 from .host import HASH, Host, without
 from .kernels import Kernel
 from .scaled import simplified
+from .scan_host import ScanHost
 from .substeps_host import SUBSTEP, SubstepsHost
 from .tile import Fine
 from .together import Together, together
@@ -42,6 +43,14 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
         rows = [kernel_text(k) for k in around.kernels]
         return _keyed([*texts, *rows, *functions], [*kernels, *rows])
     return _keyed(*_texts(c, exchanges, fine, unwanted))
+
+
+def scan_source(c: Compiled) -> str:
+    """The functions of a recurrence whose states are scanned, and their kernels."""
+    hosts = ScanHost(c, False), ScanHost(c, True)
+    functions = [host.text() for host in hosts]
+    rows = [kernel_text(k) for host in hosts for k in host.kernels]
+    return _keyed([*rows, *functions], rows)
 
 
 def in_substeps(c: Compiled) -> tuple[Compiled, int]:

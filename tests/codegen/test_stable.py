@@ -84,8 +84,8 @@ def by_steps(q, k, v, s, log_g):
 
 
 def main():
-    """Prints the largest error and its bound, of exponents of some hundreds, which are rounded. Triton's interpreter must be chosen
-    before Triton is imported, so in a process of its own."""
+    """Prints the largest error and its bound, of exponents of some hundreds, which are rounded. Triton's interpreter must be
+    chosen before Triton is imported, so in a process of its own."""
     torch.manual_seed(0)
     names = ("q", "k", "v", "s")
     given = {n: 4 * torch.randn(1, 40, 2, 16, dtype=torch.float64) for n in names}
