@@ -67,7 +67,7 @@ def printable(node: Node, order: Axes, summed: bool = False) -> bool:
         and all(x.op in OPERATIONS and len(x.axes) < 2 for x in nodes)
         and all(x.attrs[0] in KINDS for x in nodes if x.op == "leaf")
         and differs(node)
-        and (not summed or STEP in _by_step(node).axes)
+        and (not summed or STEP in by_step(node).axes)
     )
 
 
@@ -89,12 +89,12 @@ def outer_vectors(x: Node, order: Axes) -> tuple[Node, Node] | None:
 
 def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable[[Node], str]) -> RowKernel:
     """The kernel that makes these. `name_of` names the tensors of leaves."""
-    nodes = {r.name: _by_step(r.node) for r in results}
+    nodes = {r.name: by_step(r.node) for r in results}
     nodes = {r.name: total(nodes[r.name], STEP) if r.summed else expand(nodes[r.name], r.order) for r in results}
     orders = {r.name: r.order if r.summed else (STEP, *r.order) for r in results}
     leaves = {x.attrs[:2]: x for r in results for x in walk(r.node) if x.op == "leaf"}
     axes = tuple(dict.fromkeys(a for a in _dims(results)))
-    sometimes = _sometimes(results)
+    perhaps = sometimes(results)
     lines = [
         "h = (tl.program_id(0) % H).to(tl.int64)",
         "n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)",
@@ -118,8 +118,8 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
         if kind == "constant":
             parameters.append(f"{base},")
             continue
-        parameters.append(f"{', '.join(_parameters(base, kind))},")
-        lines += _loaded(base, x, sometimes.get(key) is not None)
+        parameters.append(f"{', '.join(parameters_of(base, kind))},")
+        lines += loaded(base, x, perhaps.get(key) is not None)
     printer = NodePrinter(
         Triton(
             lambda d: "ROWS" if d == STEP else size_name(d),
@@ -138,7 +138,7 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
     lines += made
     for r in results:
         parameters.append(f"{r.name}_out,")
-        lines += _stored(r, values[r.name])
+        lines += stored(r, values[r.name])
     doc = "What is made of each step for itself."
     body = {"setup": lines, "loop": [], "after": []}
     tensors = tuple((texts[k], name_of(x), x) for k, x in leaves.items())
@@ -147,7 +147,7 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
 
 def launched(kernel: RowKernel, results: list[Result]) -> list[str]:
     """The statements that allocate what the kernel makes, and launch it."""
-    sometimes = _sometimes(results)
+    perhaps = sometimes(results)
     widths = ", ".join(f"config.padded({size_name(dim_of(a))})" for a in kernel.axes)
     rows = f"config.rows({widths})"
     lines = []
@@ -158,14 +158,14 @@ def launched(kernel: RowKernel, results: list[Result]) -> list[str]:
         lines.append(f"{r.name} = some.new_empty(({shape}), dtype={'torch.float32' if r.summed else r.dtype}){alone}")
     lines += ["launch(", f"    {kernel.name}, (cdiv(B * T, {rows}) * H,),"]
     for _, tensor, x in kernel.leaves:
-        lines.append(f"    {_passed(tensor, x, sometimes.get(x.attrs[:2]))},")
+        lines.append(f"    {passed(tensor, x, perhaps.get(x.attrs[:2]))},")
     lines += [f"    {r.name if r.within is None else r.within[0]}," for r in results]
     words = [f"{size}={size}" for size in dict.fromkeys(size_name(dim_of(a)) for a in kernel.axes)]
     words += [f"{block_name(a)}=config.padded({size_name(dim_of(a))})" for a in kernel.axes]
     return [*lines, f"    T, H, B * T, {''.join(f'{w}, ' for w in words)}ROWS={rows}, num_warps=4,", ")"]
 
 
-def _by_step(node: Node) -> Node:
+def by_step(node: Node) -> Node:
     """The node over an axis of steps as well, where values differ from step to step."""
     done: dict[Node, Node] = {}
     for x in walk(node):
@@ -186,7 +186,7 @@ def _dims(results: list[Result]) -> list[str]:
     )
 
 
-def _sometimes(results: list[Result]) -> dict[tuple[str, str], str | None]:
+def sometimes(results: list[Result]) -> dict[tuple[str, str], str | None]:
     """When a leaf is used, as Python text; None for always."""
     found: dict[tuple[str, str], list[str | None]] = {}
     for r in results:
@@ -200,7 +200,7 @@ def _is_given(x: Node) -> bool:
     return x.attrs[0] not in ("read", "write", "stored", "multiplied", "sums", "pairing")
 
 
-def _parameters(base: str, kind: str) -> list[str]:
+def parameters_of(base: str, kind: str) -> list[str]:
     if kind == "sums":
         return [f"{base}_sums", f"{base}_n"]
     if kind in PER_STEP:
@@ -208,7 +208,7 @@ def _parameters(base: str, kind: str) -> list[str]:
     return [f"{base}_p"]
 
 
-def _passed(base: str, x: Node, when: str | None) -> str:
+def passed(base: str, x: Node, when: str | None) -> str:
     """What a launch passes for a leaf."""
     kind = x.attrs[0]
     if kind == "constant":
@@ -222,10 +222,10 @@ def _passed(base: str, x: Node, when: str | None) -> str:
     return given if when is None or _is_given(x) else f"*(({given}) if {when} else ({nothing}))"
 
 
-def _loaded(base: str, x: Node, perhaps: bool) -> list[str]:
-    """The statements that load a leaf; zeros where it isn't given."""
+def loaded(base: str, x: Node, perhaps: bool, rows: str = "ROWS") -> list[str]:
+    """The statements that load a leaf, of so many steps; zeros where it isn't given."""
     kind, _, order = x.attrs
-    shape = ", ".join(["ROWS", *(block_name(dim_of(a)) for a in order)])
+    shape = ", ".join([rows, *(block_name(dim_of(a)) for a in order)])
     if kind == "sums":
         lines = [
             f"for tile in range({base}_n):",
@@ -253,7 +253,7 @@ def _loaded(base: str, x: Node, perhaps: bool) -> list[str]:
     return [f"{base} = tl.zeros([{shape}], tl.float32)", f"if {base}_p is not None:", f"    {base} = {text}"]
 
 
-def _stored(r: Result, value: str) -> list[str]:
+def stored(r: Result, value: str) -> list[str]:
     """The statements that store a result, where it is wanted."""
     index = axis_name(dim_of(r.order[0])) if r.order else ""
     width = size_name(dim_of(r.order[0])) if r.order else ""
