@@ -149,7 +149,7 @@ class _Step:
                 value = m.add(value, other) if x.is_Add else m.mul(value, other)
             return value
         if x.is_Pow:
-            if x.exp.is_Rational:
+            if x.exp.is_Rational or x.exp.is_Float:
                 return m.pow(args[0], _fraction(x.exp))
             return m.fn("exp", m.mul(args[1], m.fn("log", args[0])))
         if isinstance(x, sympy.Max | sympy.Min):

@@ -20,7 +20,6 @@ family: pairwise
 # Its gradients
 #     dE_ij = A_ij (<d_i, v_j> - D_i),   D_i = <d_i, average_i> - dlse_i
 #     dquery1_i = sum_j (dE_{ij} scalar2) key1_j,   dkey1_j = sum_i (dE_{ij} scalar2) query1_i
-#     dscalar2 = sum_ij dE_{ij} score1_ij
 #     dscalar1 = sum_ij -dE_{ij} |i - j|
 #     dvalue1_j = sum_i A_ij dvalue1_i
 #     dvalue1 = do_i
@@ -125,11 +124,7 @@ def torch_energy(score1, scalar1, scalar2, i, j):
 
 def torch_energy_gradients(dE, score1, scalar1, scalar2, i, j):
     """dE times the energy's derivative by each of its leaves, pair by pair."""
-    return {
-        "score1": dE * scalar2[..., None, None],
-        "scalar2": score1 * dE,
-        "scalar1": -dE * torch.abs(((-j)[..., None, :] + i[..., :, None])),
-    }
+    return {"score1": dE * scalar2[..., None, None], "scalar1": -dE * torch.abs(((-j)[..., None, :] + i[..., :, None]))}
 
 
 @triton.jit
@@ -142,12 +137,6 @@ def energy(score1, scalar1, scalar2, i, j):
 def dscore1(dE, score1, scalar1, scalar2, i, j):
     """What is to be summed for the cotangent of score1; rows down, keys across."""
     return dE
-
-
-@triton.jit
-def dscalar2(dE, score1, scalar1, scalar2, i, j):
-    """What is to be summed for the cotangent of scalar2; rows down, keys across."""
-    return score1 * dE
 
 
 @triton.jit
@@ -298,14 +287,12 @@ def rows_kernel(
 
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
-    dscalar2_out, 
     dscalar1_out, 
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
 
-    WITH_scalar2: tl.constexpr,
     WITH_scalar1: tl.constexpr,
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
@@ -342,7 +329,6 @@ def rows_kernel(
     D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
     shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
     dquery1_total = tl.zeros([BM, BD1], tl.float32)
-    dscalar2_total = tl.zeros([BM], tl.float32)
     dscalar1_total = tl.zeros([BM], tl.float32)
     if full > 0:
         for start in range(0, full, BN):
@@ -358,8 +344,6 @@ def rows_kernel(
             dE = tile_gradient(weight, products(d_block, value_block), D)
             d_score1 = dscore1(dE, score1, scalar1, scalar2, i, j)
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
-            if WITH_scalar2:
-                dscalar2_total += tl.sum(dscalar2(dE, score1, scalar1, scalar2, i, j), 1)
             if WITH_scalar1:
                 dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, scalar2, i, j), 1)
 
@@ -381,8 +365,6 @@ def rows_kernel(
             dE = tile_gradient(weight, products(d_block, value_block), D)
             d_score1 = dscore1(dE, score1, scalar1, scalar2, i, j)
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
-            if WITH_scalar2:
-                dscalar2_total += tl.sum(dscalar2(dE, score1, scalar1, scalar2, i, j), 1)
             if WITH_scalar1:
                 dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, scalar2, i, j), 1)
 
@@ -396,8 +378,6 @@ def rows_kernel(
         BM,
         dquery1_total * (scalar2),
     )
-    if WITH_scalar2:
-        tl.store(dscalar2_out + row_base + row_at, dscalar2_total, mask=row_ok)
     if WITH_scalar1:
         tl.store(dscalar1_out + row_base + row_at, dscalar1_total * (-1.0), mask=row_ok)
 
@@ -578,7 +558,6 @@ KERNELS = Kernels(
     ),
     of_rows=(
         "score1",
-        "scalar2",
         "scalar1",
     ),
     of_keys=("score1",),

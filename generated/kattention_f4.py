@@ -94,23 +94,25 @@ def key_features_kernel(
     blocks = tl.cdiv(T, BT * EACH)
     index = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * (BT * EACH)
-    batch, h = (index // H).to(tl.int64), (index % H).to(tl.int64)
+    batch, head = (index // H).to(tl.int64), (index % H).to(tl.int64)
     low = x_j_p.dtype.element_ty
-    K = load_matrix(K_p + h * K_h, K_1, K_2, D, BD, E, BE).to(low)
-    Q = load_matrix(Q_p + h * Q_h, Q_1, Q_2, D, BD, E, BE).to(low)
-    b = load_vector(b_p + h * b_h, b_1, D, BD)
-    for n in range(0, EACH):
-        start = first + n * BT
-        t = start + tl.arange(0, BT)
-        x_j = load_block(x_j_p + batch * x_j_b + h * x_j_h, start, x_j_t, T, E, BE, BT, True).to(tl.float32)
+    K = load_matrix(K_p + head * K_h, K_1, K_2, D, BD, E, BE).to(low)
+    Q = load_matrix(Q_p + head * Q_h, Q_1, Q_2, D, BD, E, BE).to(low)
+    b = load_vector(b_p + head * b_h, b_1, D, BD)
+    for turn in range(0, EACH):
+        start = first + turn * BT
+        position = start + tl.arange(0, BT)
+        x_j = load_block(x_j_p + batch * x_j_b + head * x_j_h, start, x_j_t, T, E, BE, BT, True).to(tl.float32)
         t_1 = tl.dot(x_j.to(low), tl.trans(Q).to(low), input_precision="tf32x3").to(low).to(tl.float32)
         t_2 = tl.dot(x_j.to(low), tl.trans(K).to(low), input_precision="tf32x3").to(low).to(tl.float32)
         t_3 = tl.sum(b[None, :] * t_2, axis=1)
         t_4 = tl.sum(t_2 * t_2, axis=1)
-        store_block(query1_1_p + batch * query1_1_b + h * query1_1_h, start, query1_1_t, T, D, BD, BT, t_1)
-        store_block(key1_1_p + batch * key1_1_b + h * key1_1_h, start, key1_1_t, T, D, BD, BT, t_2)
+        store_block(query1_1_p + batch * query1_1_b + head * query1_1_h, start, query1_1_t, T, D, BD, BT, t_1)
+        store_block(key1_1_p + batch * key1_1_b + head * key1_1_h, start, key1_1_t, T, D, BD, BT, t_2)
         tl.store(
-            column1_p + batch * column1_b + h * column1_h + t.to(tl.int64) * column1_t, t_3 - 0.5 * t_4, mask=t < T
+            column1_p + batch * column1_b + head * column1_h + position.to(tl.int64) * column1_t,
+            t_3 - 0.5 * t_4,
+            mask=position < T,
         )
 
 

@@ -85,18 +85,18 @@ def key_features_kernel(
     blocks = tl.cdiv(T, BT * EACH)
     index = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * (BT * EACH)
-    batch, h = (index // H).to(tl.int64), (index % H).to(tl.int64)
+    batch, head = (index // H).to(tl.int64), (index % H).to(tl.int64)
     low = x_j_p.dtype.element_ty
-    K = load_matrix(K_p + h * K_h, K_1, K_2, D, BD, E, BE).to(low)
-    Q = load_matrix(Q_p + h * Q_h, Q_1, Q_2, D, BD, E, BE).to(low)
-    for n in range(0, EACH):
-        start = first + n * BT
-        t = start + tl.arange(0, BT)
-        x_j = load_block(x_j_p + batch * x_j_b + h * x_j_h, start, x_j_t, T, E, BE, BT, True).to(tl.float32)
+    K = load_matrix(K_p + head * K_h, K_1, K_2, D, BD, E, BE).to(low)
+    Q = load_matrix(Q_p + head * Q_h, Q_1, Q_2, D, BD, E, BE).to(low)
+    for turn in range(0, EACH):
+        start = first + turn * BT
+        position = start + tl.arange(0, BT)
+        x_j = load_block(x_j_p + batch * x_j_b + head * x_j_h, start, x_j_t, T, E, BE, BT, True).to(tl.float32)
         t_1 = tl.dot(x_j.to(low), tl.trans(Q).to(low), input_precision="tf32x3").to(low).to(tl.float32)
         t_2 = tl.dot(x_j.to(low), tl.trans(K).to(low), input_precision="tf32x3").to(low).to(tl.float32)
-        store_block(query1_1_p + batch * query1_1_b + h * query1_1_h, start, query1_1_t, T, D, BD, BT, t_1)
-        store_block(key1_1_p + batch * key1_1_b + h * key1_1_h, start, key1_1_t, T, D, BD, BT, t_2)
+        store_block(query1_1_p + batch * query1_1_b + head * query1_1_h, start, query1_1_t, T, D, BD, BT, t_1)
+        store_block(key1_1_p + batch * key1_1_b + head * key1_1_h, start, key1_1_t, T, D, BD, BT, t_2)
 
 
 def kernel_features(given, constants, at):
@@ -190,15 +190,15 @@ def moved_key_features_kernel(
     blocks = tl.cdiv(T, BT * EACH)
     index = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * (BT * EACH)
-    batch, h = (index // H).to(tl.int64), (index % H).to(tl.int64)
+    batch, head = (index // H).to(tl.int64), (index % H).to(tl.int64)
     low = x_j_p.dtype.element_ty
-    matrix1 = load_matrix(matrix1_p + h * matrix1_h, matrix1_1, matrix1_2, E, BE, E, BE).to(low)
-    for n in range(0, EACH):
-        start = first + n * BT
-        t = start + tl.arange(0, BT)
-        x_j = load_block(x_j_p + batch * x_j_b + h * x_j_h, start, x_j_t, T, E, BE, BT, True).to(tl.float32)
+    matrix1 = load_matrix(matrix1_p + head * matrix1_h, matrix1_1, matrix1_2, E, BE, E, BE).to(low)
+    for turn in range(0, EACH):
+        start = first + turn * BT
+        position = start + tl.arange(0, BT)
+        x_j = load_block(x_j_p + batch * x_j_b + head * x_j_h, start, x_j_t, T, E, BE, BT, True).to(tl.float32)
         t_1 = tl.dot(x_j.to(low), tl.trans(matrix1).to(low), input_precision="tf32x3").to(low).to(tl.float32)
-        store_block(query1_1_p + batch * query1_1_b + h * query1_1_h, start, query1_1_t, T, E, BE, BT, t_1)
+        store_block(query1_1_p + batch * query1_1_b + head * query1_1_h, start, query1_1_t, T, E, BE, BT, t_1)
 
 
 def moved_kernel_features(given, constants, at):

@@ -152,7 +152,11 @@ class AttentionOp:
         for place, value in known.numbers:
             tensors.insert(place, torch.full((at.heads,), value, dtype=at.dtype, device=at.device))
         tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, known.casts, strict=True)]
-        results = _results(known.call, tensors)
+        try:
+            results = _results(known.call, tensors)
+        except (ZeroDivisionError, OverflowError) as error:  # numbers of Python's, which constants are
+            said = ", ".join(f"{n} = {x!r}" for n, x in known.call.constants.items())
+            raise ArgumentError(f"{s.name}: a formula has no value where {said}: {error}") from error
         return results[0] if len(results) == 1 else tuple(results)
 
     def maps_at(self, at: Setting) -> Maps:
@@ -258,7 +262,7 @@ def _forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Te
         outputs = op.maps.outputs(given, call.constants, at, averaged(s, averages, mass, at))
     shown: list[Any] = [as_output(s, n, outputs[n], per_position, dims, at) for n, per_position, dims in s.outputs]
     if call.lse and lse is not None:
-        total = torch.where(lse == -math.inf, lse, lse + features["row"]) if "row" in features else lse
+        total = torch.where(lse == -math.inf, lse, lse + at.spread(features["row"])) if "row" in features else lse
         shown.append(total if s.nodes else total.transpose(1, 2))
     kept = Kept(backend, tuple(features), lse is not None, mass is not None)
     if call.needs_backward:
@@ -407,11 +411,15 @@ def as_given(terms: list[Any], x: Tensor, a: AttentionArgument) -> Tensor:
         found = sum_of_terms(terms, x)
         if found is not None:
             return found
-    g = added([t.tensor() if isinstance(t, Product) else t for t in terms])
-    groups = g.shape[1] // x.shape[2]
-    if groups > 1:
-        g = g.unflatten(1, (x.shape[2], groups)).sum(2, dtype=torch.promote_types(g.dtype, torch.float32))
+    g = added([of_groups(t.tensor() if isinstance(t, Product) else t, x.shape[2]) for t in terms])
     return g.transpose(1, 2).expand(x.shape)
+
+
+def of_groups(g: Tensor, heads: int) -> Tensor:
+    """A gradient [B, H, T, ..] with the heads of each group summed. What is averaged may have fewer than what is scored."""
+    if g.shape[1] == heads:
+        return g
+    return g.unflatten(1, (heads, -1)).sum(2, dtype=torch.promote_types(g.dtype, torch.float32))
 
 
 # --- averages and outputs -----------------------------------------------------------------------------------------------
@@ -448,10 +456,11 @@ def output_shape(s: AttentionSignature, per_position: bool, dims: tuple[str, ...
 def as_output(
     s: AttentionSignature, name: str, x: Any, per_position: bool, dims: tuple[str, ...], at: Setting
 ) -> Tensor:
-    shape = output_shape(s, per_position, dims, at)
     x = x if isinstance(x, Tensor) else torch.as_tensor(x, device=at.device)
-    x = x.transpose(1, 2) if per_position else x
-    return as_dtype(x if x.shape == shape else x.expand(shape), at.low)
+    own = tuple(at.sizes[d] for d in dims)
+    shape = (at.batch, at.heads, at.queries, *own) if per_position else (at.batch, at.heads, *own)
+    x = x if x.shape == shape else x.expand(shape)
+    return as_dtype(x.transpose(1, 2) if per_position else x, at.low)
 
 
 def chosen(op: AttentionOp, asked: str | None, at: Setting, tensors: dict[str, Tensor]) -> str:

@@ -86,10 +86,12 @@ class Setting:
 
     def rows(self, x: Tensor, spread: bool = False, finite: bool = False) -> Tensor:
         """[B, T, Hx, ..] as [B, Hx, T, ..]; with `spread` each head that the op has. `finite` puts 0 for infinities."""
-        x = x.transpose(1, 2)
-        if spread and x.shape[1] != self.heads:
-            x = x.repeat_interleave(self.heads // x.shape[1], 1)
+        x = self.spread(x.transpose(1, 2)) if spread else x.transpose(1, 2)
         return torch.where(x.isinf(), 0, x) if finite else x
+
+    def spread(self, x: Tensor) -> Tensor:
+        """[B, Hx, ..] with each head that the op has."""
+        return x if x.shape[1] == self.heads else x.repeat_interleave(self.heads // x.shape[1], 1)
 
     def position(self, name: str) -> Tensor:
         """The positions of queries (i) or keys (j). The last query stands where the last key does."""

@@ -27,7 +27,7 @@ def joined(parts: list[Tensor], own: list[int]) -> Tensor:
     if len(flat) == 1:
         return flat[0]
     rows = max(x.shape[-2] for x in flat)
-    heads = max((x.shape[-3] for x in flat if x.ndim > 2), default=1)
+    heads = math.lcm(*(x.shape[-3] for x in flat if x.ndim > 2))
     lead = max((x.shape[:-3] for x in flat), key=len)
     spread = [x.repeat_interleave(heads // x.shape[-3], -3) if x.ndim > 2 and x.shape[-3] != heads else x for x in flat]
     return torch.cat([x.expand(*lead, heads, rows, x.shape[-1]) for x in spread], -1)

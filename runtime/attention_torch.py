@@ -60,6 +60,7 @@ def backward(
         dE = dE * weight if op.signature.normaliser != "linear" else f.masked(dE, rows, keys, 0.0)
         leaves = {n: torch.where(x == -math.inf, 0, x) if n.startswith("column") else x for n, x in leaves.items()}
         for name, g in op.energy_gradients(dE, **leaves).items():
+            g = g if g is dE else f.masked(g, rows, keys, 0.0)  # a derivative may be infinite where nothing is seen
             if name.startswith("score"):
                 n = name.removeprefix("score")
                 found[f"query{n}"][:, :, rows] += g @ f.wide[f"key{n}"][:, :, keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -354,7 +355,7 @@ class _Prepared:
     def __init__(self, k: Kernels, features: dict[str, Tensor], at: Setting) -> None:
         self.k, self.at = k, at
         keyed = ["value", *(f"key{n}" for n in k.scores), *k.columns]
-        self.key_heads = max(features[n].shape[1] for n in keyed)
+        self.key_heads = math.lcm(*(features[n].shape[1] for n in keyed))
         self.x: dict[str, Tensor] = {}
         for name, x in features.items():
             if name in keyed:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,13 +33,13 @@ SPREAD = 8  # how much wider each dim is than the one before it
 
 @dataclass(frozen=True)
 class Case:
-    """What to run. `keys` is S where there is no stream; `key_heads` the heads of what belongs to keys alone."""
+    """What to run. `keys` is S where there is no stream; `key_heads` are the heads of what is `grouped`, in turn."""
 
     batch: int = 2
     steps: int = 150
     keys: int | None = None
     heads: int = 2
-    key_heads: int | None = None
+    key_heads: Sequence[int] = ()
     width: int = 32
     nodes: int = 5
     dtype: torch.dtype = torch.float32
@@ -90,13 +91,15 @@ def sample(c: CompiledAttention, case: Case) -> Sample:
     S = case.steps if case.keys is None or aligned_ else case.keys
     given: dict[str, Tensor] = {}
     constants: dict[str, float] = {}
+    groups = cycle(case.key_heads or (case.heads,))
     for v in a.variables:
         own = [dims[d.name] for d in v.dims]
+        heads = next(groups) if v.kind in grouped(a) else case.heads
         lead = {
-            "query": [case.batch, case.steps, case.heads],
-            "stream": [case.batch, case.steps, case.heads],
-            "key": [case.batch, S, case.key_heads or case.heads],
-        }.get(v.kind, [case.heads])
+            "query": [case.batch, case.steps, heads],
+            "stream": [case.batch, case.steps, heads],
+            "key": [case.batch, S, heads],
+        }.get(v.kind, [heads])
         x = torch.randn(*lead, *own, generator=g)
         match v.kind:
             case "constant":
@@ -122,6 +125,11 @@ def sample(c: CompiledAttention, case: Case) -> Sample:
         shape = [case.batch, case.steps, case.heads] if p.query == QUERY else [case.batch, case.heads, case.nodes]
         cotangents["lse"] = torch.randn(*shape, generator=g).to(wide).to(case.device)
     return Sample(given, constants, cotangents)
+
+
+def grouped(a: Attention) -> tuple[str, ...]:
+    """The kinds of arguments that may have fewer heads than others that there are."""
+    return ("key", "stream") if any(v.kind == "query" for v in a.variables) else ("key",)
 
 
 def oracle(c: CompiledAttention, s: Sample, causal: bool, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
@@ -277,21 +285,27 @@ def rounded(s: Sample, case: Case) -> Sample:
 
 
 def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
-    """The largest errors of an attention's op, causal and full."""
+    """The largest errors of an attention's op: full, causal, and with one head of keys for all of queries."""
     from ..checks import DTYPES, Checked
     from ..compile import compile_module
 
     c = compile_attention(a)
     op = getattr(compile_module(a), a.name)
     found: list[Checked] = []
+    kinds = [Case(), Case(causal=True)] if a.nodes is None else [Case()]
+    if any(v.kind in grouped(a) for v in a.variables):
+        kinds.append(dataclasses.replace(kinds[-1], key_heads=(1,)))
     for dtype in DTYPES[device]:
         worst: dict[str, Checked] = {}
         for seed in range(seeds):
-            for causal in (False, True) if a.nodes is None else (False,):
-                case = Case(steps=steps, width=width + width % 2, dtype=dtype, device=device, seed=seed, causal=causal)
+            for kind in kinds:
+                case = dataclasses.replace(
+                    kind, steps=steps, width=width + width % 2, dtype=dtype, device=device, seed=seed
+                )
                 for r in check_op(c, op, case):
-                    kind = str(dtype).removeprefix("torch.")
-                    made = Checked(a.name, r.quantity, kind, device, r.error, r.bound, r.allowed, r.ok)
+                    made = Checked(
+                        a.name, r.quantity, str(dtype).removeprefix("torch."), device, r.error, r.bound, r.allowed, r.ok
+                    )
                     if r.quantity not in worst or made.badness > worst[r.quantity].badness:
                         worst[r.quantity] = made
         found += worst.values()

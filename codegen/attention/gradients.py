@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..adjoint import DERIVATIVES
-from ..ir import ONE, ZERO, Node, add, expand, leaf, rebuild, rename, total, walk
+from ..ir import ONE, ZERO, Node, add, expand, factors_of, leaf, mul, power, rebuild, rename, total, walk
 from .operations import half_turn
 
 
@@ -21,6 +21,22 @@ def cotangents_of(roots: dict[Node, list[Node]]) -> dict[Node, Node]:
             part = total(part, *(set(part.axes) - set(arg.axes)))
             pending.setdefault(arg, []).append(part)
     return gradients
+
+
+def merged(x: Node) -> Node:
+    """x with b^n b^-m, as the derivative of b^n has it, as b^(n - m) where n > m: the former is 0 / 0 where b is 0."""
+    done: dict[Node, Node] = {}
+    for y in walk(x):
+        made = rebuild(y, (done[a] for a in y.args)) if y.args else y
+        factors = list(factors_of(made))
+        for f in [f for f in factors if f.op == "pow" and f.attrs[0].denominator != 1]:
+            base, n = f.args[0], f.attrs[0]
+            below = next((g for g in factors if g.op == "pow" and g.args[0] is base and -n < g.attrs[0] < 0), None)
+            if below is not None and f in factors:
+                factors = [g for g in factors if g is not f and g is not below]
+                factors.append(power(base, n + below.attrs[0]))
+        done[y] = mul(*factors) if made.op == "mul" else made
+    return done[x]
 
 
 def gradient_by(gradients: dict[Node, Node], kind: str, name: str, axes: tuple[str, ...]) -> Node:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir import ZERO, Node, leaf, mul, rename, replace, walk
+from ..ir import ZERO, Node, leaf, leaves, mul, rename, replace, walk
 from ..step import Var
-from .gradients import cotangents_of, elementwise_gradients, gradient_by
+from .gradients import cotangents_of, elementwise_gradients, gradient_by, merged
 from .lower import KEY, QUERY, Lowered
 from .split import Split
 
@@ -76,7 +76,12 @@ def output_map(s: Split) -> Map:
 def tile_derivatives(s: Split) -> dict[Node, Derivative]:
     """For each leaf of the tile's function, what is to be summed for its gradient. dE is the leaf `dE` over the pair."""
     found = elementwise_gradients(s.tile, incoming(s), s.pair)
-    return {x: _apart(g) for x, g in found.items() if g is not ZERO}
+    return {x: _apart(merged(g)) for x, g in found.items() if g is not ZERO and not is_number(s, x)}
+
+
+def is_number(s: Split, x: Node) -> bool:
+    """Is it made of sizes and constants, which have no gradient?"""
+    return x.attrs[0] == "scalar" and all(y.attrs[0] == "constant" for y in leaves(s.scalars[x.attrs[1]]))
 
 
 def incoming(s: Split) -> Node:
@@ -96,7 +101,7 @@ def _map(p: Lowered, results: dict[str, Node], axes: dict[str, tuple[str, ...]],
     found = cotangents_of(roots)
     read = {x.attrs[:2] for x in walk(*results.values()) if x.op == "leaf"}
     own = tuple(v for v in variables if (v.kind, v.name) in read)
-    gradients = {v.name: gradient_by(found, v.kind, v.name, v.axes) for v in own if v.kind != "constant"}
+    gradients = {v.name: merged(gradient_by(found, v.kind, v.name, v.axes)) for v in own if v.kind != "constant"}
     return Map(results, dict(axes), gradients, own)
 
 

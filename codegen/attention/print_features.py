@@ -166,7 +166,7 @@ def in_tiles(nodes: dict[str, Node], side: str, text: Callable[[Node], str]) -> 
 
 def _of(text: str, dim: str) -> str:
     if dim in (QUERY, KEY):
-        return {"{}": "T", "B{}": "BT", "tl.arange(0, B{})": "t"}.get(text, "(t < T)")
+        return {"{}": "T", "B{}": "BT", "tl.arange(0, B{})": "position"}.get(text, "(position < T)")
     return text.replace("{}", dim)
 
 

@@ -71,8 +71,9 @@ def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str, same: bool
             scale=scale,
             scaled_energy=f"{scaled.score} * ({scale})" if scaled else "",
             raw_arguments=", ".join(f"{n}_raw" if n in s.columns else n for n in names),
-            of_rows=[_gradient(n, derivatives[n].factor, "rows") for n in gradients_in(s, derivatives, "")],
-            of_keys=[_gradient(n, derivatives[n].factor, "keys") for n in gradients_in(s, derivatives, "_t")],
+            of_rows=[_gradient(n, derivatives[n], "rows") for n in gradients_in(s, derivatives, "")],
+            of_keys=[_gradient(n, derivatives[n], "keys") for n in gradients_in(s, derivatives, "_t")],
+            wild=wild(tile_of(s)),
             normaliser=normaliser,
             softmax=normaliser == "softmax",
             linear=normaliser == "linear",
@@ -167,7 +168,16 @@ def positive(s: Split, x: Node) -> bool:
     return False
 
 
-def _gradient(name: str, factor: Node, kernel: str) -> dict[str, str]:
+UNBOUNDED = ("exp", "log")  # functions of finite numbers that may not be finite
+
+
+def wild(x: Node) -> bool:
+    """May it be infinite, or no number, of what is masked or padding, so that 0 times it isn't 0?"""
+    return any((y.op == "fn" and y.attrs[0] in UNBOUNDED) or (y.op == "pow" and y.attrs[0] != 2) for y in walk(x))
+
+
+def _gradient(name: str, found: Derivative, kernel: str) -> dict[str, Any]:
+    factor = found.factor
     kind = name.rstrip("0123456789")
     n = name.removeprefix(kind)
     what = {"score": "query" if kernel == "rows" else "key"}.get(kind, kind) + n
@@ -185,6 +195,7 @@ def _gradient(name: str, factor: Node, kernel: str) -> dict[str, str]:
         "out": f"d{what}_out",
         "factor": text if kernel == "rows" else "",
         "scale": text if kernel == "keys" else "",
+        "guarded": wild(found.inner),
     }
 
 

@@ -84,8 +84,24 @@ class MapText(TorchText):
         return f"({out})"
 
     def _product_text(self, x: Node) -> str:
+        below = [f for f in x.args if self.divides(f)]
+        if below:
+            return self.quotient([f for f in x.args if f not in below], below, x.axes)
         parts = self.operands(x)
         return "-" + " * ".join(parts[1:]) if parts[0] == "-1.0" else " * ".join(parts)
+
+    def divides(self, x: Node) -> bool:
+        """Is it a whole power that a product is to be divided by?"""
+        return x.op == "pow" and x.attrs[0] < 0 and x.attrs[0].denominator == 1 and not self.is_number(x)
+
+    def quotient(self, above: list[Node], below: list[Node], axes: tuple[str, ...]) -> str:
+        """Divided by one number after the other: the square of a sum of weights may be beyond float32, where a quotient isn't."""
+        text = self.aligned(mul(*above), axes)
+        for f in below:
+            base, times = f.args[0], -f.attrs[0].numerator
+            self.uses[base] += max(1, self.uses[f]) * times - 1
+            text += f" / {self._atom(self.aligned(base, axes))}" * times
+        return text
 
     def weighted(self, x: Node) -> list[str] | None:
         """The terms of a sum over positions and one dim, each a feature or a vector times a number of each position."""
@@ -108,7 +124,8 @@ class MapText(TorchText):
         out = []
         for c, feature in found:
             shown = self.raw(feature)
-            out.append(f"({'None' if c is ONE else self.aligned(c, (position,))}, {shown})")
+            factor = self.aligned(c, (position,))
+            out.append(f"({'None' if c is ONE else self.tensor(factor) if self.is_number(c) else factor}, {shown})")
         return out
 
     def is_feature(self, f: Node) -> bool:
@@ -140,6 +157,11 @@ class MapText(TorchText):
             return f"{self._atom(self.value(base))} ** {n.numerator if n.denominator == 1 else float(n)}"
         return super()._power_text(x)
 
+    def joint(self, factors: list[Node], axes: tuple[str, ...]) -> str:
+        below = [f for f in factors if self.divides(f)]
+        above = [f for f in factors if f not in below]
+        return self.quotient(above, below, axes) if below else " * ".join(self.aligned(f, axes) for f in factors)
+
     def lowered(self, x: Node) -> str:
         """A wide value that several products take, converted once."""
         if x not in self.converted:
@@ -164,9 +186,13 @@ class MapText(TorchText):
             pair = next(
                 (
                     (i, j)
-                    for i, (_, a) in enumerate(groups)
+                    for i, (own, a) in enumerate(groups)
                     for j, (_, c) in enumerate(groups)
-                    if i != j and a <= c and not (len(groups) == 2 and (len(a | c) > len(c) or a == {b} != c))
+                    if i != j
+                    and a <= c
+                    and not (
+                        len(groups) == 2 and (len(a | c) > len(c) or a == {b} != c) and not any(map(self.divides, own))
+                    )
                 ),
                 None,
             )
@@ -179,7 +205,7 @@ class MapText(TorchText):
         for factors, axes in groups:
             order = tuple(sorted(axes))
             single = len(factors) == 1 and factors[0].axes == order
-            text = self.raw(factors[0]) if single else " * ".join(self.aligned(f, order) for f in factors)
+            text = self.raw(factors[0]) if single else self.joint(factors, order)
             if (
                 single
                 and len(groups) == 2

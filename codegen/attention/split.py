@@ -229,9 +229,12 @@ class _Splitter:
             Part(add(*(mul(_over(s, common), q) for s, q in group)), key, axes) for (key, axes), group in parts.items()
         )
         blocks = _merged(blocks)
-        name = f"score{len(self.found.scores) + 1}"
-        self.found.scores[name] = blocks
-        tile.append(mul(self.scalar(common), leaf("score", name, self.found.pair)))
+        ratios = {n: _ratio(blocks, known) for n, known in self.found.scores.items()}
+        name, ratio = next(
+            ((n, r) for n, r in ratios.items() if r is not None), (f"score{len(ratios) + 1}", Fraction(1))
+        )
+        self.found.scores.setdefault(name, blocks)
+        tile.append(mul(ratio, self.scalar(common), leaf("score", name, self.found.pair)))
         return tile
 
     def cut(self, m: Monomial) -> Part:
@@ -410,7 +413,7 @@ class _Splitter:
         return leaf(kind, name, axes)
 
     def refuse(self, term: Node, what: str = "the energy") -> None:
-        where = line_of(term, self.p.origins.items()) or self.p.spec.energy.where  # type: ignore[union-attr]
+        where = line_of(term, None, self.p.origins.items()) or self.p.spec.energy.where  # type: ignore[union-attr]
         raise SpecError(
             f"{what} doesn't split into features of the query and of the key: the term {plain(term, step=False)} mixes both "
             "inside of a sum over a dim; a function of both may stand around a sum, not inside of one",
@@ -438,6 +441,15 @@ def _contracted(x: Node, factors: list[Node], bound: set[str]) -> Node:
         factors = [f for f in factors if f not in here]
         x, bound = total(mul(x, *here), axis), bound - {axis}
     return mul(x, *factors)
+
+
+def _ratio(blocks: tuple[Part, ...], known: tuple[Part, ...]) -> Fraction | None:
+    """The number by which one score is another, or None."""
+    ratios = set()
+    for a, b in zip(blocks, known, strict=False):
+        (m, one), (n, other) = split_constant(a.query), split_constant(b.query)
+        ratios.add(m / n if (one, a.key, a.axes) == (other, b.key, b.axes) else None)
+    return ratios.pop() if len(blocks) == len(known) and len(ratios) == 1 else None
 
 
 def _common(products: list[Node]) -> Node:

@@ -16,6 +16,7 @@ belongs to position i. Position enters as a symbol, too (`i, j = a.positions()`)
 from __future__ import annotations
 
 import keyword
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +29,24 @@ from .expression import ONE, Atom, Dim, Matrix, Term, column, scalar_of, shape_t
 from .recurrence import FUNCTION_NAMES, Equation, atoms, matrices
 from .source import Source, caller
 
+OPTIONS = frozenset("causal output_lse lse context_parallel backend self op OP".split())  # of every op
+# What generated functions that read arguments call their own, and what they call.
 RESERVED = frozenset(
-    "causal output_lse lse context_parallel backend self op torch triton tl at given constants averaged cotangents dtype "
-    "low".split()
+    "at given constants averaged cotangents features needs found made mass dtype low i j row drow T H BT EACH batch blocks "
+    "first head index position start turn torch triton tl combine contract expanded fit half_turn inner joined later "
+    "load_block load_matrix load_vector of_positions over_batch parted store_block key_features_kernel query_features_kernel "
+    "moved_features moved_key_features_kernel moved_query_features_kernel".split()
 )
+NUMBERED = re.compile(r"t_\d+|d?(query|key|value|score|column|row|scalar|average|matrix)\d+(_\w+)?|size_0[ij]")
 LAYOUT = frozenset("B T S H".split())  # what the axes of every op are called
+ELSEWHERE = {  # what recurrences have, and what an attention says instead
+    "inputs": "a.queries and a.keys, or a.stream for both",
+    "let": "a name of Python's, as in score = dot(q, k)",
+    "decay": "a term of the energy, as c_i - c_j of a stream of sums of log decays",
+    "state": "a.average, which is over all keys",
+    "causal": "causal=True where the op is called",
+    "update": "a.softmax, a.exponential or a.linear",
+}
 SIDES = {"query": "_i", "key": "_j", "fixed": "_k"}  # how a quantity of a position is called in terms
 
 
@@ -80,15 +94,20 @@ class Attention(Declaration):
         self.beta: sympy.Expr = sympy.Integer(1)
         self.nodes: Dim | None = None  # the dim that counts fixed queries
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ELSEWHERE:
+            raise SpecError(f"an attention has no {name}: write {ELSEWHERE[name]}", caller())
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     # --- declaring --------------------------------------------------------------------------------------------------
 
     def dims(self, names: str) -> Any:
         """Named dimensions: `d, e = a.dims("d e")`."""
         made = []
         for name in _split(names):
-            self._check_new(name)
             if name in LAYOUT:
                 raise NameError_(f"{name!r} is an axis of every op, and can't be a dim: choose another", caller())
+            self._check_new(name, "dim")
             made.append(Dim(name))
             self.dim_list.append(made[-1])
         return made[0] if len(made) == 1 else tuple(made)
@@ -189,7 +208,7 @@ class Attention(Declaration):
 
     def output(self, name: str, term: Any) -> None:
         """An output: a term in averages, in what belongs to position i, and in parameters."""
-        self._check_new(name)
+        self._check_new(name, "output")
         value = self._term(term, f"the output {name}")
         self._check_term(value, f"the output {name}", averages=True)
         self.outputs.append(Equation(name, value, caller()))
@@ -245,7 +264,7 @@ class Attention(Declaration):
     def _variables(self, names: str, kind: str, dims: tuple, most: int, default: Any = None) -> list[AttentionVariable]:
         made = []
         for name in _split(names):
-            self._check_new(name)
+            self._check_new(name, kind)
             if len(dims) > most:
                 raise DimensionError(f"{name} has {len(dims)} dims; at most {most} possible", caller())
             for dim in dims:
@@ -258,16 +277,24 @@ class Attention(Declaration):
         self.variables += made
         return made
 
-    def _check_new(self, name: Any) -> None:
+    def _check_new(self, name: Any, kind: str) -> None:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name != name.strip("_"):
             raise NameError_(
                 f"{name!r} can't be a name here: use a Python identifier without outer underscores", caller()
             )
-        if name in RESERVED or name in FUNCTION_NAMES:
+        own = _called(name, kind)
+        if name in OPTIONS | FUNCTION_NAMES or any(n in RESERVED or NUMBERED.fullmatch(n) for n in own):
             raise NameError_(f"the name {name!r} is reserved: choose another", caller())
-        declared: tuple[Any, ...] = (*self.dim_list, *self.variables, *self.outputs)
-        if name in {x.name for x in declared}:
-            raise NameError_(f"the name {name!r} is used twice in {self.name}", caller())
+        declared = [(d.name, "dim") for d in self.dim_list] + [(v.name, v.kind) for v in self.variables]
+        for other, its in [*declared, *((y.name, "output") for y in self.outputs)]:
+            if name == other:
+                raise NameError_(f"the name {name!r} is used twice in {self.name}", caller())
+            if both := own & _called(other, its):
+                raise NameError_(
+                    f"the {kind} {name!r} and the {its} {other!r} of {self.name} would both be called {both.pop()} in its op: "
+                    "choose another",
+                    caller(),
+                )
 
     def _term(self, term: Any, what: str) -> Term:
         value = term if isinstance(term, Matrix) else scalar_of(term)
@@ -323,6 +350,18 @@ def frequencies(dim: Dim, base: float = 10000) -> Matrix:
     if value is None or not value.is_positive:
         raise SpecError(f"the base of frequencies must be a positive number, got {base!r}", caller())
     return Matrix("frequencies", (value,), dim, ONE)
+
+
+def _called(name: str, kind: str) -> set[str]:
+    """What generated functions call it: an output's gradient, a dim's size, a quantity at a position."""
+    match kind:
+        case "output":
+            return {f"d{name}"}
+        case "dim":
+            return {name, f"B{name}", f"size_{name}"}
+        case "stream":
+            return {f"{name}_i", f"{name}_j"}
+    return {name + SIDES.get(kind, "")}
 
 
 def _symbol(name: str, kind: str, dims: tuple[Dim, ...]) -> Any:

@@ -2,7 +2,21 @@
 
 from sympy import Max, Min, Rational
 
-from chunkform.spec.language import Attention, absolute, cos, dot, exp, find, frequencies, normalize, rotate, sqrt, tanh
+from chunkform.spec.language import (
+    Attention,
+    absolute,
+    cos,
+    dot,
+    exp,
+    find,
+    frequencies,
+    log,
+    normalize,
+    relu,
+    rotate,
+    sqrt,
+    tanh,
+)
 
 CATALOGUE = (
     "softmax_attention self_attention kattention kattention_f4 kattention_f5 kattention_f6 relay_nodes ked rotary_attention "
@@ -62,12 +76,13 @@ def polynomial():
 
 
 def exponential():
-    """Weights without a normaliser, and their sum."""
+    """Weights without a normaliser, their sum, and a quotient by it."""
     a, _, _, q, k, v = qkv("exponential")
     r = a.queries("r")
     a.exponential(dot(q, k) + r, a.inverse_temperature("beta"))
     a.output("o", a.average(v))
     a.output("mass", a.average(1))
+    a.output("p", a.average(v) / (a.average(1) + 1))
     return a
 
 
@@ -115,7 +130,41 @@ def clipped_cosine():
     return a
 
 
-MORE = [capped, masked, rbf, linear, polynomial, exponential, energy_gradient, two_blocks, turned, clipped_cosine]
+def shared():
+    """Keys that are averaged, and scored beside normalized ones; a stream that is a row and a column; an output of no average."""
+    a = Attention("shared")
+    d, e = a.dims("D E")
+    q, k, p, u, b = a.queries("q", d), a.keys("k", d), a.queries("p", e), a.keys("u", e), a.parameters("b", e)
+    c_i, c_j = a.stream("c")
+    a.softmax(dot(q, k) + dot(p, normalize(u)) + c_i - c_j)
+    a.output("o", a.average(k) - q)
+    a.output("z", b)
+    return a
+
+
+def decaying():
+    """Weights that are 0 where their derivative is, as a power of it, and that overflow above the diagonal."""
+    a, _, _, q, k, v = qkv("decaying")
+    i, j = a.positions()
+    a.linear(relu(dot(q, k)) ** 1.5 * exp(8 * (j - i)))
+    a.output("o", a.average(v))
+    return a
+
+
+def windowed():
+    """Functions of positions that have no derivative at 0, and energies of -inf where they are 0."""
+    a, _, _, q, k, v = qkv("windowed")
+    i, j = a.positions()
+    window = a.constant("window", 12.5)
+    a.softmax(dot(q, k) - a.parameters("slope") * sqrt(absolute(i - j)) + log(relu(window - i + j)))
+    a.output("o", a.average(v))
+    return a
+
+
+MORE = [
+    *(capped, masked, rbf, linear, polynomial, exponential, energy_gradient, two_blocks, turned, clipped_cosine),
+    *(shared, decaying, windowed),
+]
 
 
 def everything():

@@ -34,7 +34,7 @@ from chunkform.runtime import replay
 CASE = Case(batch=2, steps=20, heads=2, width=8)
 CASES = {
     "float16, causal": replace(CASE, batch=1, dtype=torch.float16, causal=True, same=True),
-    "float32, groups": replace(CASE, heads=4, key_heads=2, keys=33),
+    "float32, groups": replace(CASE, heads=4, key_heads=(2,), keys=33),
 }
 own = replay.room, replay.Recorded.replay
 replays: list[bool] = []  # one for each pass that was replayed

@@ -1,11 +1,18 @@
 """Bad declarations and bad arguments get one clear error."""
 
+import ast
+import builtins
+import re
+
 import pytest
 import torch
 
+from attention.attentions import everything
+from chunkform.codegen.attention.emit import emit
+from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.errors import ArgumentError, BackendError, DimensionError, NameError_, SpecError
 from chunkform.generated import kattention, ked, softmax_attention
-from chunkform.spec.language import Attention, dot
+from chunkform.spec.language import Attention, Program, dot
 
 X = torch.randn(1, 5, 2, 4)
 Q = torch.randn(2, 3, 4)
@@ -87,6 +94,73 @@ def test_bad_declarations():
         a.output("o", k)
     with pytest.raises(SpecError, match="uses an average, which is known after the energy only"):
         a.average(a.average(k))
+
+
+@pytest.mark.parametrize("name", "mass value1 t_0 i low needs combine torch OP causal".split())
+def test_names_of_generated_code_are_reserved(name):
+    a, *_ = attention()
+    with pytest.raises(NameError_, match=f"the name '{name}' is reserved"):
+        a.parameters(name)
+
+
+def test_names_that_would_be_one_in_generated_code():
+    a, _, q, k = attention()
+    a.parameters("do BD2")
+    a.softmax(dot(q, k))
+    with pytest.raises(NameError_, match=r"the output 'o' and the parameter 'do' of mine would both be called do"):
+        a.output("o", a.average(k))
+    with pytest.raises(NameError_, match=r"the parameter 'q_i' and the query 'q' of mine would both be called q_i"):
+        a.parameters("q_i")
+    with pytest.raises(NameError_, match=r"the dim 'D2' and the parameter 'BD2' of mine would both be called BD2"):
+        a.dims("D2")
+
+
+@pytest.mark.parametrize("name", ["combine", "OP", "triton", "energy"])
+def test_an_op_does_not_take_the_place_of_what_its_file_calls(name):
+    a = Attention(name)
+    d = a.dims("D")
+    q, k, x = a.queries("q", d), a.keys("k", d), a.queries("x", d)
+    a.softmax(dot(q, k))
+    a.output("o", a.average(k) - x)
+    with pytest.raises(NameError_, match=rf"test_arguments.py:\d+.*the name '{name}' is reserved"):
+        emit(compile_attention(a), tidy=False)
+
+
+def test_every_name_in_functions_that_read_arguments_is_reserved():
+    a = next(a for a in everything() if a.name == "kattention_f6")
+    c = compile_attention(a)
+    users = {v.name for v in (*a.variables, *c.lowered.variables)} | {d.name for d in a.dim_list}
+    derived = re.compile(rf"(B|size_)?({'|'.join(users)})(_[pbth12])?|dy")
+    made = re.compile(r"(row|\w+\d)_[pbth]")  # by a kernel, of a result
+    plain = Attention("plain")
+    for f in ast.parse(emit(c, tidy=False)).body:
+        names = names_in(f) if isinstance(f, ast.FunctionDef) else set()
+        for name in (names if names & {"given", "EACH"} else set()) - {"op", a.name, *dir(builtins)}:
+            if not derived.fullmatch(name) and not made.fullmatch(name):
+                with pytest.raises(NameError_, match="is reserved"):
+                    plain.parameters(name)
+
+
+def names_in(f):
+    return {x.id for x in ast.walk(f) if isinstance(x, ast.Name)} | {
+        x.arg for x in ast.walk(f) if isinstance(x, ast.arg)
+    }
+
+
+def test_what_recurrences_have_and_attentions_do_not():
+    with pytest.raises(SpecError, match=r"an attention has no inputs: write a\.queries and a\.keys"):
+        Attention("mine").inputs("q")
+    with pytest.raises(SpecError, match="got 'softmax_attention', which is of the kind attention"):
+        Program("two").apply("softmax_attention")
+
+
+def test_an_energy_without_a_value_is_refused_with_its_line():
+    a, _, q, k = attention()
+    i, j = a.positions()
+    a.softmax(dot(q, k) + 1 / (i - j))
+    a.output("o", a.average(k))
+    with pytest.raises(SpecError, match=r"test_arguments.py:\d+.*mine has no value .* \(a quotient by 0\)"):
+        compile_attention(a)
 
 
 def test_beta_belongs_to_a_head():

@@ -16,7 +16,7 @@ from chunkform.spec.language import find
 
 HERE = Path(__file__).parent
 FULL = {"batch": 1, "steps": 45, "width": 8}
-TAIL = {"batch": 1, "steps": 40, "keys": 25, "causal": True, "heads": 4, "key_heads": 2, "width": 6, "seed": 1}
+TAIL = {"batch": 1, "steps": 40, "keys": 25, "causal": True, "heads": 4, "key_heads": (2,), "width": 6, "seed": 1}
 HALF = {"batch": 1, "steps": 30, "width": 8, "causal": True, "dtype": "float16", "seed": 2}  # blocks held in registers
 GROUPS = {
     "catalogue": ("softmax_attention", "kattention_f6", "self_attention", "relay_nodes"),
@@ -40,6 +40,13 @@ def interpret(names, cases, **how):
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_gradient_in_the_interpreter(group):
     rows = interpret(GROUPS[group], [FULL, TAIL, *([HALF] if group == "catalogue" else [])])
+    assert len(rows) > 20
+    assert [r for r in rows if not r["ok"]] == []
+
+
+def test_heads_that_do_not_divide_each_other_and_weights_that_overflow_in_the_interpreter():
+    cases = [TAIL, TAIL | {"heads": 6, "key_heads": (2, 3)}]
+    rows = interpret(("shared", "decaying"), cases)
     assert len(rows) > 20
     assert [r for r in rows if not r["ok"]] == []
 

@@ -46,6 +46,13 @@ def test_row_terms_stay_out_of_a_softmax_and_in_what_has_none():
     assert list(compile_attention(a).split.rows) == ["row1"]
 
 
+def test_a_product_in_several_terms_is_one_score():
+    a, _, _, q, k, v = qkv("series")
+    a.linear(1 + dot(q, k) / 3 + dot(q, k) ** 2 / 2)
+    a.output("o", a.average(v))
+    assert list(compile_attention(a).split.scores) == ["score1"]
+
+
 def test_factors_between_query_and_key_meet_on_the_dim_of_the_parameters():
     assert compiled("self_attention").split.scores["score1"][0].axes == ("D",)
 

@@ -28,7 +28,7 @@ CASES = {
     "usual": Case(batch=2, steps=257, heads=3, width=64, same=True, device="cuda"),
     "causal": Case(batch=1, steps=300, heads=2, width=128, same=True, device="cuda", seed=1, causal=True),
     "odd": Case(
-        batch=1, steps=129, keys=200, heads=4, key_heads=2, width=96, same=True, device="cuda", seed=2, causal=True
+        batch=1, steps=129, keys=200, heads=4, key_heads=(2,), width=96, same=True, device="cuda", seed=2, causal=True
     ),
     "widest": Case(batch=1, steps=140, heads=2, width=256, same=True, device="cuda", seed=3, causal=True),
     "blind rows": Case(batch=1, steps=200, keys=77, heads=2, width=40, device="cuda", seed=4, causal=True),
