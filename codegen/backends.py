@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .ir import dim_of
-from .pipeline import Compiled
+from .pipeline import Compiled, once
 from .print_segments import segments_source
 from .print_torch import torch_saved, torch_source
 from .sequential import sequential_torch_source, sequential_triton_source, start_source
@@ -79,6 +79,7 @@ def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...]
     return found
 
 
+@once
 def triton_section(
     c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None
 ) -> Section:

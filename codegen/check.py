@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chunkform.errors import SpecError
+
 from .ir import dim_of
 from .oracle import oracle
 from .pipeline import Compiled
@@ -20,6 +22,7 @@ from .pipeline import Compiled
 AMPLIFIED = 4.0
 EXPLODED = 1e12
 FLOORS = (None, -40.0, -10.0, -3.0)  # of log decays
+POSITIVE = ((), ("states",), ("states", "variables"))  # what is drawn positive, for functions such as logarithms
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
 
 
@@ -37,6 +40,7 @@ class Case:
     decay: str = "usual"  # usual | extreme | none | strong
     initial: bool = True
     same: bool = False  # are all dims of the same size? Else each is 8 wider than the one before
+    positive: tuple[str, ...] = ()  # as in POSITIVE
 
 
 @dataclass(frozen=True)
@@ -97,11 +101,15 @@ def sample(c: Compiled, case: Case) -> Sample:
             given[v.name] = (normal(*lead, *own) / own[0] ** 0.5).to(case.dtype if v.kind == "input" else wide)
         else:
             given[v.name] = torch.rand(*lead, generator=g).to(case.dtype if v.kind == "input" else wide)
+    if "variables" in case.positive:
+        given = {n: x if c.step.variable(n).is_decay else x.abs() for n, x in given.items()}
     shapes = {s.name: [case.batch, case.heads, *(dims[dim_of(a)] for a in s.axes)] for s in c.step.states}
     states: dict[str, Tensor | None] = {
         n: (0.1 * normal(*shape)).to(wide) if case.initial and c.step.state(n).initial is None else None
         for n, shape in shapes.items()
     }
+    if "states" in case.positive:
+        states = {n: None if x is None else x.abs() for n, x in states.items()}
     cotangents: dict[str, Tensor | None] = {
         n: normal(case.batch, case.steps, case.heads, *(dims[dim_of(a)] for a in axes)).to(case.dtype)
         for n, axes in c.step.output_axes.items()
@@ -133,14 +141,22 @@ def check_op(c: Compiled, op: Callable[..., Any], case: Case, backend: str | Non
     """The errors of one call, forward and backward. `op` is the generated function.
 
     A quantity that misses its bound is judged by the problem's own conditioning (see `Row.rounding`). A recurrence whose values
-    float32 can't hold is checked with milder decays, or on a shorter sequence; the rows' cases say which.
+    float32 can't hold is checked with milder decays, or on a shorter sequence, and one that has none with positive arguments; the
+    rows' cases say which.
+
+    Raises:
+        SpecError: it has no finite values with any of them.
     """
     keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
     for held, s, exact in samples(c, case):
         rows = _rows(c, op, held, s, keys, exact, backend)
         if rows is not None:
             return rows
-    raise AssertionError(f"{c.name} has no finite values even after one step")
+    raise SpecError(
+        f"{c.name} can't be checked: it should have finite values for random arguments, and has none even after one step, also "
+        "where these are positive",
+        c.spec.where,
+    )
 
 
 def _rows(
@@ -201,22 +217,37 @@ def samples(c: Compiled, case: Case, largest: float = EXPLODED) -> Iterator[tupl
     """(case, arguments, the oracle's values): random arguments, the wildest first whose values are below `largest`, so that
     float32 can hold and multiply them.
 
-    For each length milder decays are tried as well, for what divides by a decay; shorter ones are for what explodes.
+    For each length milder decays are tried as well, for what divides by a decay; shorter ones are for what explodes. Positive
+    arguments are for what has no values otherwise, even after one step.
     """
-    keys = {v.name: v.name for v in c.step.variables}
     lengths = [case.steps]
     while lengths[-1] > 1:
         lengths.append(lengths[-1] // 2 | 1 if lengths[-1] > 3 else 1)
-    for steps, floor in itertools.product(lengths, FLOORS):
-        s = sample(c, dataclasses.replace(case, steps=steps))
-        note = case.decay
-        if floor is not None:
-            decays = {v.name for v in c.step.variables if v.is_decay}
-            s = dataclasses.replace(s, given={n: x.clamp(min=floor) if n in decays else x for n, x in s.given.items()})
-            note = f"{case.decay}, at least {floor:g}"
-        exact = _reference(c, s, keys)
-        if all(not x.numel() or (bool(x.isfinite().all()) and float(x.abs().max()) < largest) for x in exact.values()):
-            yield dataclasses.replace(case, steps=steps, decay=note), s, exact
+    tries = list(itertools.product(lengths, FLOORS))
+    for positive in POSITIVE:
+        case = dataclasses.replace(case, positive=positive)
+        if _sampled(c, case, *tries[-1], largest) is None:
+            continue
+        for steps, floor in tries:
+            found = _sampled(c, case, steps, floor, largest)
+            if found is not None:
+                yield found
+
+
+def _sampled(
+    c: Compiled, case: Case, steps: int, floor: float | None, largest: float
+) -> tuple[Case, Sample, dict[str, Tensor]] | None:
+    """Arguments for so many steps, with log decays no lower than a floor, if the oracle's values are below `largest`."""
+    s = sample(c, dataclasses.replace(case, steps=steps))
+    note = case.decay
+    if floor is not None:
+        decays = {v.name for v in c.step.variables if v.is_decay}
+        s = dataclasses.replace(s, given={n: x.clamp(min=floor) if n in decays else x for n, x in s.given.items()})
+        note = f"{case.decay}, at least {floor:g}"
+    exact = _reference(c, s, {v.name: v.name for v in c.step.variables})
+    if all(not x.numel() or (bool(x.isfinite().all()) and float(x.abs().max()) < largest) for x in exact.values()):
+        return dataclasses.replace(case, steps=steps, decay=note), s, exact
+    return None
 
 
 def _reference(c: Compiled, s: Sample, keys: dict[str, str], dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -259,9 +260,13 @@ def canonical_axis(axis: str, taken: set[str]) -> str:
 
 def rename(x: Node, mapping: dict[str, str]) -> Node:
     """x with free axes renamed, all at once."""
-    mapping = {a: b for a, b in mapping.items() if a != b and a in x.axes}
-    if not mapping:
-        return x
+    items = tuple(sorted((a, b) for a, b in mapping.items() if a != b and a in x.axes))
+    return _renamed(x, items) if items else x
+
+
+@lru_cache(maxsize=2**16)
+def _renamed(x: Node, items: tuple[tuple[str, str], ...]) -> Node:
+    mapping = dict(items)
     new = [mapping.get(a, a) for a in x.axes]
     if len(set(new)) != len(new):
         raise ValueError(f"renaming {mapping} would merge axes of {x.axes}")

@@ -148,8 +148,8 @@ class _Lowering:
         return self._terms(m, lambda _: True) if self._multiplies(m, state) else [m]
 
     def _multiplies(self, m: Matrix, state: Matrix) -> bool:
-        """Is m a matrix without states, and is there one in what it is a product with?"""
-        return not m.is_vector and not self._states_in(m) and self._states_in(state)
+        """Is m a matrix in which no state stands whole, and is there one in what it is a product with?"""
+        return not m.is_vector and not self._whole_states(m) and self._states_in(state)
 
     def _terms(self, m: Matrix, further: Callable[[Matrix], bool]) -> list[Matrix]:
         """The terms of a sum, and of those terms that are to be taken `further` apart."""
@@ -252,8 +252,8 @@ def scalar_node(
         return mul(*(go(a) for a in x.args))
     if x.is_Pow:
         base, exponent = x.args
-        if exponent.is_Rational:
-            return power(go(base), Fraction(int(exponent.p), int(exponent.q)))
+        if exponent.is_Rational or exponent.is_Float:
+            return power(go(base), go(exponent).attrs[0])
         return fn("exp", mul(go(exponent), go(sympy.log(base))))
     if isinstance(x, sympy.Max | sympy.Min):
         sign = 1 if isinstance(x, sympy.Max) else -1

@@ -14,7 +14,7 @@ adjoint needs of the forward states are the same nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from dataclasses import replace as dc_replace
 
@@ -38,7 +38,8 @@ from .ir import (
 )
 from .matrix_values import MatrixValue, RawWrite, contracted, late_only, rank_one, scaled_write, split_scalars
 from .read_write import Cross, NormalForm, NotAffine, Pairing, Read, StateForm, Write, affine_terms
-from .step import StepProgram
+from .refusal import part_of, spelled_out
+from .step import StateVar, StepProgram
 
 
 @dataclass
@@ -53,13 +54,11 @@ class _Draft:
 
 def normalize(program: StepProgram) -> NormalForm:
     """The read-write form of a forward program."""
-    from .refusal import spelled_out
-
     to_trajectory = trajectories(program, *program.updates.values(), *program.outputs.values())
     interpreter = Interpreter({s.name: s for s in program.states}, {s.name: "trajectory" for s in program.states})
     with spelled_out(interpreter) as spelling:
         drafts = _drafts(interpreter, program, to_trajectory)
-        values = {n: interpreter.plain(replace(x, to_trajectory)) for n, x in program.outputs.items()}
+        values = _values(interpreter, {n: replace(x, to_trajectory) for n, x in program.outputs.items()})
         canonical = _Canonical(interpreter, drafts, values)
         spelling.reads, spelling.snapshots = canonical.reads, canonical.final
         return canonical.form()
@@ -67,35 +66,32 @@ def normalize(program: StepProgram) -> NormalForm:
 
 def normalize_adjoint(a: Adjoint) -> NormalForm:
     """The read-write form of an adjoint program together with the forward states whose trajectory it reads."""
-    from .refusal import spelled_out
-
     to_trajectory = trajectories(a.forward, *a.forward.updates.values(), *a.forward.outputs.values())
     states = {s.name: s for s in (*a.forward.states, *a.program.states)}
     kinds = {s.name: "trajectory" for s in a.forward.states} | {s.name: "state" for s in a.program.states}
     interpreter = Interpreter(states, kinds)
     with spelled_out(interpreter) as spelling:
         drafts = _drafts(interpreter, a.forward, to_trajectory) + _drafts(interpreter, a.program, {})
-        values = {n: interpreter.plain(x) for n, x in a.program.outputs.items()}
+        values = _values(interpreter, a.program.outputs)
         canonical = _Canonical(interpreter, drafts, values)
         spelling.reads, spelling.snapshots = canonical.reads, canonical.final
         return canonical.form()
+
+
+def _values(interpreter: Interpreter, outputs: dict[str, Node]) -> dict[str, Node]:
+    values = {}
+    for name, node in outputs.items():
+        with part_of(node):
+            values[name] = interpreter.plain(node)
+    return values
 
 
 def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[Node, Node]) -> list[_Draft]:
     drafts = []
     for s in program.states:
         node = replace(program.updates[s.name], to_trajectory)
-        value = interpreter.form(node)
-        if not isinstance(value, MatrixValue):
-            row, col = (*s.axes, None, None)[:2]  # the update forgets the state at each step
-            value = MatrixValue(s.name, row, col, ZERO, (), tuple(rank_one(value, row, col)))
-        if value.state != s.name:
-            value = _based_on(value, s.name)
-        if (value.row, value.col) != (*s.axes, None, None)[:2]:
-            raise NotAffine("the state is transposed in each step", node)
-        if value.decay is not None and len(value.decay.axes) > 1:
-            raise NotAffine("the decay runs over both axes of the state, entry by entry", value.decay)
-        drafts.append(_Draft(s.name, value, program.direction))
+        with part_of(node):
+            drafts.append(_Draft(s.name, _update(interpreter, s, node), program.direction))
     mixed = mixed_states(drafts)
     for d in drafts:
         if d.name in mixed:
@@ -108,6 +104,21 @@ def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[
                 d.value.decay,
             )
     return drafts
+
+
+def _update(interpreter: Interpreter, s: StateVar, node: Node) -> MatrixValue:
+    """What a state is after the step."""
+    value = interpreter.form(node)
+    row, col = (*s.axes, None, None)[:2]
+    if not isinstance(value, MatrixValue):  # the update forgets the state at each step
+        value = MatrixValue(s.name, row, col, ZERO, (), tuple(rank_one(value, row, col)))
+    if value.state != s.name:
+        value = _based_on(value, s.name)
+    if (value.row, value.col) != (row, col):
+        raise NotAffine("the state is transposed in each step", node)
+    if value.decay is not None and len(value.decay.axes) > 1:
+        raise NotAffine("the decay runs over both axes of the state, entry by entry", value.decay)
+    return value
 
 
 def mixed_states(drafts: Iterable[_Draft]) -> set[str]:
@@ -159,23 +170,68 @@ class _Canonical:
         leaves = {w.right: w.leaf for g in formed for s in g for w in s.writes if w.leaf is not None}
         values = {n: cancelled(replace(self._rewritten(x), leaves)) for n, x in self.values.items()}
         vectors = {n: replace(self._rewritten(r.vector), leaves) for n, r in self.reads.items()}
-        made = {y for x in values.values() for y in map(self._read_at, _outside_sums(x)) if y is not None}
+        joined = {n: self._joined(x, vectors, leaves) for n, x in values.items()}
+        forms = [self._formed(formed, x, vectors, leaves) for x in (values, *([joined] if joined != values else []))]
+        return min(forms, key=lambda form: len(form.reads))
+
+    def _formed(
+        self,
+        groups: list[tuple[StateForm, ...]],
+        values: dict[str, Node],
+        vectors: dict[Node, Node],
+        leaves: dict[Node, Node],
+    ) -> NormalForm:
+        """The form in which values are so, with no more reads than they take."""
+        made = {y: y.leaf for x in values.values() for y in map(self._read_at, _outside_sums(x)) if y is not None}
         values = {n: self._from_other_side(x, made, vectors) for n, x in values.items()}
+        known = {r: leaves[r.leaf] for r in self.reads.values() if r.leaf in leaves} | made  # writes that are reads
+
+        def shorter(x: Node) -> Node:
+            while (y := self._from_other_side(x, known, vectors, unless=made)) is not x:
+                x = y
+            return x
+
+        values = {n: shorter(x) for n, x in values.items()}
         pairings = tuple(
             Pairing(
                 leaf("pairing", n, self.drafts[n].value.decay.axes),  # type: ignore[union-attr]
                 n,
-                *(replace(self._rewritten(x), leaves) for x in parts),
+                *(shorter(replace(self._rewritten(x), leaves)) for x in parts),
             )
             for n, parts in self.pairings.items()
         )
-        formed = [tuple(self._known(s, leaves) for s in g) for g in formed]
+        formed = [tuple(self._known(s, leaves) for s in g) for g in groups]
         reads = {n: dc_replace(r, vector=vectors[n]) for n, r in self.reads.items()}
         values = {n: self._shortened(x, formed) for n, x in values.items()}
         wanted = [*values.values(), *(x for p in pairings for x in (p.late, p.early))]
         needed = self._needed(wanted, formed, reads)
         crosses = tuple(self.crosses.values())
         return NormalForm(tuple(formed), {n: r for n, r in reads.items() if n in needed}, values, pairings, crosses)
+
+    def _joined(self, x: Node, vectors: dict[Node, Node], leaves: dict[Node, Node]) -> Node:
+        """x with what it reads of a state with several vectors as one read with their sum: a S v + b S w = S (a v + b w)."""
+        groups: dict[object, list[tuple[Node, Node, Node]]] = {}
+        for term in terms_of(x):
+            found = [f for f in factors_of(term) if f in self.reads]
+            coefficient = mul(*(f for f in factors_of(term) if f not in found))
+            if len(found) == 1 and not coefficient.axes and not any(map(_is_made, walk(coefficient))):
+                r = self.reads[found[0]]
+                groups.setdefault((r.state, r.side, r.snapshot), []).append((term, coefficient, r.leaf))
+        for parts in groups.values():
+            if len(parts) < 2 or not all(vectors[y].axes for *_, y in parts):
+                continue
+            shared = set.intersection(*({f for f in factors_of(c) if f.op != "const"} for _, c, _ in parts))
+            outside, vector = ONE, add(*(mul(c, vectors[y]) for _, c, y in parts))
+            if vector not in leaves:
+                outside = mul(*shared)
+                rest = (mul(*(f for f in factors_of(c) if f not in shared)) for _, c, _ in parts)
+                vector = add(*(mul(c, vectors[y]) for c, (*_, y) in zip(rest, parts, strict=True)))
+            vector, read = leaves.get(vector, vector), self.reads[parts[0][2]]
+            name = f"{read.leaf.attrs[1].rpartition('.')[0]}.{vector.key[:10]}"
+            made = leaf("read", name, read.leaf.attrs[2])
+            self.reads[made], vectors[made] = dc_replace(read, leaf=made, vector=vector), vector
+            x = add(x, mul(outside, made), *(mul(-1, term) for term, _, _ in parts))
+        return x
 
     def _shortened(self, x: Node, formed: list[tuple[StateForm, ...]]) -> Node:
         """x without reads that a solved write already tells: w = c + g y gives g y = w - c, wherever g divides the term."""
@@ -195,8 +251,10 @@ class _Canonical:
             x = expand(add(*terms), x.axes)
         return x
 
-    def _from_other_side(self, x: Node, made: set[Read], vectors: dict[Node, Node]) -> Node:
-        """x with sums x^T S y over a read S^T x as sums over a read S y, where that is made anyway."""
+    def _from_other_side(
+        self, x: Node, made: dict[Read, Node], vectors: dict[Node, Node], unless: Collection[Read] = ()
+    ) -> Node:
+        """x with sums x^T S y over a read S^T x as sums over a read S y, where that is made anyway, `unless` the first is too."""
         found: dict[Node, Node] = {}
         for y in walk(x):
             factors = factors_of(y.args[0]) if y.op == "sum" else ()
@@ -205,12 +263,14 @@ class _Canonical:
                 continue
             r = self._read_at(reads[0])
             assert r is not None
+            if r in unless:
+                continue
             scalar, rest = split_scalars(mul(*(f for f in factors if f is not reads[0])))
-            for other in made:
+            for other, known in made.items():
                 same = (other.state, other.snapshot) == (r.state, r.snapshot) and other.side != r.side
                 vector = vectors[other.leaf]
                 if same and rename(vector, dict(zip(vector.axes, rest.axes, strict=False))) is rest:
-                    found[y] = mul(scalar, total(mul(vectors[r.leaf], other.leaf), *other.leaf.axes))
+                    found[y] = mul(scalar, total(mul(vectors[r.leaf], known), *known.axes))
         return replace(x, found)
 
     def _known(self, s: StateForm, leaves: dict[Node, Node]) -> StateForm:
@@ -406,7 +466,7 @@ class _Canonical:
 
     def _group(self, names: list[str]) -> tuple[StateForm, ...]:
         own = set(names)
-        drafts = {n: self._merged(n) for n in names}
+        drafts = {n: self._writes(n) for n in names}
 
         def feeds(x: Node) -> bool:
             return bool(self._states_in(x) & own)
@@ -427,6 +487,7 @@ class _Canonical:
                 raise NotAffine(
                     "states that are added to each other are read from both sides", self.final[names[0]].decay or ONE
                 )
+        drafts = {n: _merged(writes, n in flipped) for n, writes in drafts.items()}
         for n in names:
             if n in flipped:
                 self._flip_reads(n)
@@ -465,8 +526,8 @@ class _Canonical:
             if r.state == state:
                 self.reads[node] = dc_replace(r, side="col" if r.side == "row" else "row")
 
-    def _merged(self, name: str) -> list[tuple[RawWrite, bool]]:
-        """Writes of one phase that share their left vector (or their right one) become one."""
+    def _writes(self, name: str) -> list[tuple[RawWrite, bool]]:
+        """The writes of a state, and whether each comes after the decay."""
         final = self.final[name]
         out: list[tuple[RawWrite, bool]] = []
         for late, group in ((False, final.before), (True, final.after)):
@@ -477,25 +538,7 @@ class _Canonical:
                 RawWrite(mul(w.scalar, *_scalars(w.left, w.right)), *(split_scalars(x)[1] for x in (w.left, w.right)))
                 for w in raw
             ]
-            by_left: dict[Node, list[RawWrite]] = {}
-            for w in raw:
-                by_left.setdefault(w.left, []).append(w)
-            singles: list[RawWrite] = []
-            for left, same in by_left.items():
-                if len(same) == 1:
-                    singles += same
-                    continue
-                common = same[0].scalar if len({w.scalar for w in same}) == 1 else ONE
-                right = add(*(mul(w.right if common is not ONE else mul(w.scalar, w.right)) for w in same))
-                singles.append(RawWrite(common, left, right))
-            by_right: dict[Node, list[RawWrite]] = {}
-            for w in singles:
-                by_right.setdefault(w.right, []).append(w)
-            for right, same in by_right.items():
-                if right is not ONE or len(same) == 1:
-                    out += [(w, late) for w in same]
-                else:
-                    out.append((RawWrite(ONE, add(*(mul(w.scalar, w.left) for w in same)), right), late))
+            out += [(w, late) for w in raw]
         return out
 
     def _check_affine(self, x: Node, own: set[str]) -> None:
@@ -523,5 +566,27 @@ def _outside_sums(x: Node) -> Iterable[Node]:
             yield from _outside_sums(y)
 
 
+def _is_made(x: Node) -> bool:
+    """Is x what a sweep yields?"""
+    return x.op == "leaf" and x.attrs[0] in ("read", "write", "pairing")
+
+
 def _scalars(*nodes: Node) -> Iterable[Node]:
     return [split_scalars(x)[0] for x in nodes]
+
+
+def _merged(writes: list[tuple[RawWrite, bool]], flipped: bool) -> list[tuple[RawWrite, bool]]:
+    """Writes of one phase that share a vector become one: first those with the one that feedback contracts."""
+    for alike, other in (("right", "left"), ("left", "right"))[:: 1 if flipped else -1]:
+        groups: dict[tuple[Node, bool], list[RawWrite]] = {}
+        for w, late in writes:
+            groups.setdefault((getattr(w, alike), late), []).append(w)
+        writes = []
+        for (vector, late), same in groups.items():
+            one = same[0]
+            if len(same) > 1:
+                common = one.scalar if len({w.scalar for w in same}) == 1 else ONE
+                parts = [getattr(w, other) if common is not ONE else mul(w.scalar, getattr(w, other)) for w in same]
+                one = RawWrite(common, **{alike: vector, other: add(*parts)})
+            writes.append((one, late))
+    return writes

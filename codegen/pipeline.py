@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chunkform.spec.language import Recurrence
 
@@ -44,10 +46,30 @@ class Compiled:
     gates: tuple[GateResult, ...] = ()
     substeps: Substeps | None = None
     substep: Compiled | None = None
+    known: dict[Any, Any] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )  # what `once` has found out
 
     @property
     def name(self) -> str:
         return self.step.name
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def once(f: Callable[Concatenate[Compiled, P], R]) -> Callable[Concatenate[Compiled, P], R]:
+    """A function of a compiled recurrence, which finds out the same thing about it once."""
+
+    @functools.wraps(f)
+    def found(c: Compiled, *args: P.args, **words: P.kwargs) -> R:
+        key = (f, *map(id, args), *((n, id(x)) for n, x in words.items()))
+        if key not in c.known:
+            c.known[key] = f(c, *args, **words), args, words  # which stay, so that nothing else has their ids
+        return c.known[key][0]
+
+    return found
 
 
 def compile_spec(r: Recurrence) -> Compiled:
@@ -98,11 +120,9 @@ def _compile(r: Recurrence, step: StepProgram, gates: list[GateResult]) -> Compi
 
 def _where(step: StepProgram, backwards: Adjoint, why: NotAffine) -> Any:
     """The line of the spec that holds the offending term, or the update that contains it."""
-    for program in (step, backwards.program):
-        origins = [(_as_state(x), where) for x, where in program.origins.items()]
-        if (where := line_of(_as_state(why.term), origins)) is not None:
-            return where
-    return None
+    equation = None if why.equation is None else _as_state(why.equation)
+    terms = {**backwards.program.origins, **step.origins}
+    return line_of(_as_state(why.term), equation, [(_as_state(x), where) for x, where in terms.items()])
 
 
 def _as_state(x: Node) -> Node:

@@ -16,10 +16,11 @@ from .ir import (
 
 
 class NotAffine(Exception):
-    """Why a step program has no read-write form: `term` is the node, `reason` a sentence about it."""
+    """Why a step program has no read-write form: `term` is the node, `reason` a sentence about it, `equation` what it is part of,
+    where that is known."""
 
-    def __init__(self, reason: str, term: Node) -> None:
-        self.reason, self.term = reason, term
+    def __init__(self, reason: str, term: Node, equation: Node | None = None) -> None:
+        self.reason, self.term, self.equation = reason, term, equation
         super().__init__(f"{reason}: {term!r}")
 
 

@@ -74,16 +74,36 @@ def spelled_out(interpreter: Interpreter) -> Iterator[Spelling]:
     try:
         yield spelling
     except NotAffine as why:
-        raise NotAffine(why.reason, spelling.spelled(why.term)) from None
+        raise NotAffine(why.reason, spelling.spelled(why.term), why.equation) from None
 
 
-def line_of(term: Node, origins: Iterable[tuple[Node, Any]]) -> Any:
-    """Where the spec says `term`, or else the smallest term around it. `origins` gives terms and their places."""
+@contextmanager
+def part_of(equation: Node) -> Iterator[None]:
+    """Within it, `NotAffine` leaves with the update or the output that its term is part of."""
+    try:
+        yield
+    except NotAffine as why:
+        why.equation = equation
+        raise
+
+
+def line_of(term: Node, equation: Node | None, origins: Iterable[tuple[Node, Any]]) -> Any:
+    """Where the spec says `term`, or else the smallest term around it, or the equation that it is part of. `origins` gives terms
+    and their places."""
     core = split_constant(term)[1]
     pieces = {x for x in core.args if x.op != "const"} if core.op in ("mul", "add") else {core}
     around = [(set(walk(node)), where) for node, where in origins if where is not None]
-    for wanted in ({term}, {core}, pieces):  # part of a longer product or sum has no node of its own: its pieces have
+    # part of a longer product or sum has no node of its own: its pieces have; and what stands alone is in many terms
+    wishes = [{term}, {core}, pieces] if core.args else []
+    wishes += [{core}] if equation is None else [{equation}, {core}]
+    for wanted in wishes:
         holding = [(len(parts), n) for n, (parts, _) in enumerate(around) if wanted <= parts]
         if holding:
             return around[min(holding)[1]][1]
-    return None
+    named = _named(walk(term))  # whatever their axes are called
+    holding = [(len(parts), n) for n, (parts, _) in enumerate(around) if named and named <= _named(parts)]
+    return around[min(holding)[1]][1] if holding else None
+
+
+def _named(nodes: Iterable[Node]) -> set[tuple[str, str]]:
+    return {x.attrs[:2] for x in nodes if x.op == "leaf"}

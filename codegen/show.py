@@ -126,8 +126,8 @@ class Notation:
                 inner = x.args[0]
                 return self.show(inner, row if row in inner.axes else None, col if col in inner.axes else None)
             case "add":
-                parts = [a for a in x.args if split_constant(a)[1].op != "peak"]  # on which nothing depends
-                return self.sum_of_terms(x, row, col) if len(parts) == len(x.args) else self.show(add(*parts), row, col)
+                plain = _unshifted(x)
+                return self.sum_of_terms(x, row, col) if plain is x else self.show(plain, row, col)
             case "pow":
                 return self.power(x, row, col)
             case "fn":
@@ -444,6 +444,7 @@ class Notation:
 
     def indexed(self, x: Node, nested: bool = False) -> Piece:
         """x with its axes written as indices; `nested`: x is a sum that indices are wanted for."""
+        x = _unshifted(x)
         if not nested and self.is_matrix(x):
             row, col = self.orient(x)
             index = ",".join(_index(a) for a in (row, col) if a is not None)
@@ -503,6 +504,12 @@ class Notation:
         if "_" not in shown:
             return f"{shown}_{{{index}}}" if self.tex or len(index) > 1 else f"{shown}_{index}"
         return f"[{shown}]_{{{index}}}" if self.tex or len(index) > 1 else f"[{shown}]_{index}"
+
+
+def _unshifted(x: Node) -> Node:
+    """A sum without peaks, on which nothing depends."""
+    parts = [a for a in x.args if split_constant(a)[1].op != "peak"] if x.op == "add" else x.args
+    return x if len(parts) == len(x.args) else add(*parts)
 
 
 def _index(axis: str) -> str:

@@ -27,6 +27,7 @@ from .tile import (
     axis_name,
     block_name,
     is_state,
+    part_name,
     size_name,
 )
 
@@ -101,7 +102,7 @@ class Kernel:
         lines.append("T, H, chunks, starts, parts, length," if self.walks else "T, H, chunks, begins, stops, programs,")
         if self.borders:
             lines.append("blocks,")
-        words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
+        words = [*sizes, *(block_name(x) for x in self.axes), *map(part_name, self.parts)]
         words += ["FLAT", "GROUP"] if self.others else []
         words += ["YIELD", "WARPS", "STAGES"] if self.walks else ["CHUNK"]
         words += [*(["PRODUCTS"] if self.products else []), *(["READ"] if self.apart else [])]
@@ -786,10 +787,10 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
 
 
 def _block_loop(axis: str) -> list[str]:
-    index, width = axis_name(axis), size_name(dim_of(axis))
+    index, width, part = axis_name(axis), size_name(dim_of(axis)), part_name(axis)
     return [
-        f"for {index}_start in range(0, {width}, part_{index}):",
-        f"    {index} = {index}_start + tl.arange(0, part_{index})",
+        f"for {index}_start in range(0, {width}, {part}):",
+        f"    {index} = {index}_start + tl.arange(0, {part})",
         f"    {index}_ok = {index} < {width}",
     ]
 

@@ -7,14 +7,10 @@ from collections import Counter
 
 from ..ir import Node
 from ..pipeline import Compiled
-from .reserved import RESERVED
+from .reserved import RESERVED, SUFFIXES
 from .slices import counter
-from .tile import KEPT, axis_name, block_name, size_name
+from .tile import KEPT, axis_name, block_name, part_name, size_name
 
-SUFFIXES = re.compile(
-    r"_(p|b|t|h|g|a|n|r|by_head|borders|blocks|sums|starts|ends|linear|resets|extents|extent|"
-    r"all|end|before|ok|in|out|first|last|next|start|late|early)$"
-)
 STEMS = {
     "read": "read",
     "write": "write",
@@ -25,6 +21,7 @@ STEMS = {
     "ahead": "ahead",
     "weight": "weight",
 }
+NUMBERED = re.compile(rf"({'|'.join(STEMS.values())})\d*")
 
 
 class Names:
@@ -32,7 +29,9 @@ class Names:
 
     def __init__(self, c: Compiled) -> None:
         axes = [x for d in c.step.dims for x in (d, f"{d}{KEPT}")]
-        self.reserved = set(RESERVED) | {f(x) for x in axes for f in (size_name, axis_name, block_name, counter)}
+        self.reserved = set(RESERVED) | {
+            f(x) for x in axes for f in (size_name, axis_name, block_name, part_name, counter)
+        }
         self.known: dict[object, str] = {}
         self.counts: Counter[str] = Counter()
 
@@ -52,6 +51,8 @@ class Names:
             name = f"{stem}{self.counts[stem]}"
         else:
             name = re.sub(r"\W", "_", x.attrs[1])
+            if NUMBERED.fullmatch(name):  # which matrices and weights are called as they are
+                name += "_"
         while name in self.reserved or SUFFIXES.search(name) or name in self.known.values():
             name += "_"
         return name

@@ -9,7 +9,7 @@ import jinja2
 
 from ..adjoint import gradient_name
 from ..gates import gate_plan
-from ..pipeline import Compiled
+from ..pipeline import Compiled, once
 from ..segments import feeds_back, linear_sweep, same_walk
 from ..stages import Plan
 from .blocks import Blocks, blocks
@@ -95,6 +95,7 @@ def _texts(
     return parts, printed
 
 
+@once
 def walked(c: Compiled, plan: Plan) -> Plan:
     """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
     plan = simplified(plan)
@@ -103,6 +104,7 @@ def walked(c: Compiled, plan: Plan) -> Plan:
     return cut(plan, once.heavy) if once.heavy else plan
 
 
+@once
 def roles(c: Compiled) -> Blocks:
     """What the sweeps of the backward plan do, as kernels walk it, by what reads states at the borders of blocks."""
     assert c.backward is not None
@@ -110,6 +112,7 @@ def roles(c: Compiled) -> Blocks:
     return blocks(plan, fuse(plan), [s.name for s in c.step.states])
 
 
+@once
 def whole_walk(c: Compiled) -> Together | None:
     """The backward pass as one walk that makes all of it, where that is faster."""
     assert c.backward is not None

@@ -32,7 +32,7 @@ from ..ir import (
     walk,
 )
 from ..show import plain
-from .reserved import RESERVED
+from .reserved import RESERVED, SUFFIXES
 
 INNER = "%ik"
 STEPS = (ROW, INNER, COL)
@@ -789,8 +789,8 @@ class Tiles:
             return Value(self.loads[variable,], order, raw=True)
         if kind == WEIGHT:
             return self._weight(leaf(kind, name), order)
-        if kind in ("constant",):
-            return Value(self.argument(self.name_of(x), "number", x), ())
+        if kind == "constant":
+            return Value(self.argument(f"{self.name_of(x)}_c", "number", x), ())
         own = tuple(a for a in order if a not in STEPS)
         if kind == "intra" and name in self.intra:
             return self.decayed_sums(self.intra[name])
@@ -933,7 +933,7 @@ INTERNAL = RESERVED | set("m p s t w x y".split())  # names of every kernel
 def axis_name(axis: str) -> str:
     """The name of an index over an axis: that of its dim, with an underscore where kernels have another use for that."""
     dim = dim_of(axis).removesuffix(KEPT)
-    name = f"{dim}_" if dim in INTERNAL else dim
+    name = f"{dim}_" if dim in INTERNAL or SUFFIXES.search(dim) else dim
     if axis.endswith(KEPT):
         return f"{name}_kept"
     return name if axis == dim else f"{name}_{len(axis) - len(dim) + 1}"
@@ -948,3 +948,7 @@ def size_name(dim: str) -> str:
 
 def block_name(axis: str) -> str:
     return f"block_{axis_name(axis)}"
+
+
+def part_name(axis: str) -> str:
+    return f"part_{axis_name(axis)}"

@@ -18,7 +18,7 @@ from .expression import Contraction, Matrix, entry
 from .functions import sigmoid_, softplus_
 from .recurrence import Recurrence
 from .source import Source, caller
-from .terms import factors, flipped, summands
+from .terms import flipped, summands, symmetric_factors
 
 UNKNOWN, NONNEGATIVE, POSITIVE = 0, 1, 2
 SIGNS = {">= 0": NONNEGATIVE, "> 0": POSITIVE}
@@ -48,7 +48,7 @@ class _Analysis:
         return any([self.summand(x, where) for x in summands(m, self.lets)])
 
     def summand(self, term: Matrix, where: Source) -> bool:
-        scalar, parts = factors(term)
+        scalar, parts = symmetric_factors(term, self.lets)
         sign = self.sign(scalar)
         if not sign:
             raise SpecError(

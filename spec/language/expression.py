@@ -16,7 +16,7 @@ import sympy
 from chunkform.errors import DimensionError, SpecError
 
 from . import formula as formulas
-from .source import Source, caller
+from .source import Source, caller, wrote
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Dim:
         """Whatever is one of the language's own, as a claim's step is, answers for itself."""
         if any(type(x).__module__.startswith("chunkform.") and not isinstance(x, Matrix | Dim) for x in others):
             return NotImplemented
-        raise DimensionError(f"the dim {self} is no number: its size is r.size({self})", caller())
+        raise DimensionError(f"the dim {self} is no number: its size is r.size({self}), where r declares it", caller())
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _refuse
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _refuse
@@ -117,11 +117,19 @@ class Matrix:
             and self.args == other.args
         )
 
-    def __lt__(self, other: Matrix) -> bool:  # SymPy sorts the terms of a sum
-        return (text(self), self._hash) < (text(other), other._hash)
+    def __lt__(self, other: Any) -> bool:
+        return self._sorts() < other._sorts()
 
-    def __gt__(self, other: Matrix) -> bool:
-        return (text(self), self._hash) > (text(other), other._hash)
+    def __gt__(self, other: Any) -> bool:
+        return self._sorts() > other._sorts()
+
+    def _sorts(self) -> tuple[str, int]:
+        """By what SymPy sorts the terms of a sum; a spec's own comparison, as that of max(a, b), would pick one whole term."""
+        if wrote(2):
+            raise SpecError(
+                f"{text(self)} is compared: write apply(Max, a, b), relu or absolute, entry by entry", caller()
+            )
+        return text(self), self._hash
 
     @property
     def shape(self) -> tuple[Dim, Dim]:

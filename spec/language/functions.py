@@ -58,7 +58,7 @@ def _entrywise(function: Any) -> Any:
         value = scalar_of(x)
         if value is None:
             hint = f": write {x}.prev or {x}.next" if hasattr(x, "prev") else ""
-            hint = f": its size is r.size({x})" if isinstance(x, Dim) else hint
+            hint = f": its size is r.size({x}), where r declares it" if isinstance(x, Dim) else hint
             raise SpecError(f"a function takes a term of the spec, got {x!r}{hint}", caller())
         return function(value)
 

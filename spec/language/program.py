@@ -157,7 +157,8 @@ class Program(Declaration):
         where = caller()
         found = find(os.fspath(recurrence))[0] if isinstance(recurrence, str | os.PathLike) else recurrence
         if not isinstance(found, Recurrence):
-            raise SpecError(f"apply takes a recurrence, or a name of the catalogue, got {recurrence!r}", where)
+            kind = f", which is of the kind {found.noun}" if isinstance(found, Declaration) else ""
+            raise SpecError(f"apply takes a recurrence, or the name of one, got {recurrence!r}{kind}", where)
         r = found.validate()
         wanted = {v.name for v in r.variables}
         if wanted != set(quantities):

@@ -11,7 +11,7 @@ from chunkform.errors import SpecError
 from .expression import Matrix, dot, eye
 from .recurrence import Equation, Recurrence, State
 from .source import caller
-from .terms import factors, summands
+from .terms import factors, flipped, summands, symmetric_factors
 
 
 def rank_one_state(r: Recurrence, matrix: Matrix, what: str) -> tuple[State, Any, Any, Matrix, Any]:
@@ -28,10 +28,10 @@ def rank_one_state(r: Recurrence, matrix: Matrix, what: str) -> tuple[State, Any
     decay: Any = sympy.Integer(0)
     writes = []
     for term in summands(update.term, lets):
-        scalar, parts = factors(term)
+        scalar, parts = symmetric_factors(term, lets)
         if len(parts) == 1 and parts[0] == state.prev:
             decay += scalar
-        elif len(parts) == 2 and parts[0].is_vector:
+        elif len(parts) == 2 and parts[0].is_vector and flipped(parts[1]) == parts[0]:
             writes.append((scalar, parts[0]))
         else:
             raise SpecError(

@@ -39,6 +39,12 @@ def caller() -> Source:
     return Source(frame.f_code.co_filename, frame.f_lineno)
 
 
+def wrote(depth: int) -> bool:
+    """Is a function's caller, so many frames up, neither this library nor SymPy?"""
+    frame = sys._getframe(depth + 1)
+    return not _is_ours(frame) and not frame.f_globals.get("__name__", "").startswith("chunkform.")
+
+
 def _is_ours(frame: FrameType) -> bool:
     """Is this a line of the language, or of SymPy, which calls the language back?"""
     module = frame.f_globals.get("__name__", "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import sympy
@@ -74,6 +75,36 @@ def factors(m: Matrix) -> tuple[sympy.Expr, list[Matrix]]:
     if m.op == "transpose" and m.args[0].op in ("scale", "matmul", "diag", "eye", "transpose"):
         return factors(flipped(m.args[0]))
     return sympy.Integer(1), [m]
+
+
+def symmetric_factors(m: Matrix, lets: Mapping[str, Equation]) -> tuple[sympy.Expr, list[Matrix]]:
+    """A product as (scalar, matrices in order), of which the last is the first one's transpose, the last but one the second's,
+    and so on, as far as that is so: what has a name of its own is written out where it takes that."""
+    scalar, parts = factors(m)
+    before: list[Matrix] = []
+    after: list[Matrix] = []
+    while len(parts) > 1:
+        outer = product(_written_out(parts[0], 0, lets), _written_out(parts[-1], -1, lets))
+        found = next(((x, y) for x, y in outer if flipped(y[1][-1]) == x[1][0]), None)
+        if found is None:
+            break
+        (a, left), (b, right) = found
+        scalar, before, after = scalar * a * b, [*before, left[0]], [right[-1], *after]
+        parts = [*left[1:], *parts[1:-1], *right[:-1]]
+    return scalar, [*before, *parts, *after]
+
+
+def _written_out(m: Matrix, end: int, lets: Mapping[str, Equation]) -> Iterator[tuple[sympy.Expr, list[Matrix]]]:
+    """A factor, and what it is in other words: at this end one name after the other is written out."""
+    scalar, parts = sympy.Integer(1), [m]
+    while True:
+        yield scalar, parts
+        bare = parts[end].args[0] if parts[end].op == "transpose" else parts[end]
+        if bare.op != "symbol" or bare.args[0] not in lets:
+            return
+        term = lets[bare.args[0]].term
+        more, inner = factors(term if bare is parts[end] else flipped(term))
+        scalar, parts = scalar * more, [*inner, *parts[1:]] if end == 0 else [*parts[:-1], *inner]
 
 
 def applied(m: Matrix, vector: Matrix, lets: Mapping[str, Equation]) -> Matrix:

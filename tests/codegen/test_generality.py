@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from chunkform.codegen.check import Case, check_op
+from chunkform.codegen import check
+from chunkform.codegen.check import Case, check_op, samples
 from chunkform.codegen.compile import compile_op
+from chunkform.codegen.cost import Sizes, sweep_flops
 from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.errors import SpecError
 from chunkform.spec.language import (
+    Matrix,
     Recurrence,
     absolute,
     cos,
     diag,
     dot,
     exp,
+    eye,
     hadamard,
     load,
     log,
@@ -128,6 +133,12 @@ class Parts:
         self.al, self.be = r.decay("al", self.d), r.decay("be", self.e)
         self.S = r.state("S", self.d, self.e)
 
+    def key_of_another(self) -> Matrix:
+        """The key, as another state scales it."""
+        A = self.r.state("A", self.d)
+        self.r.update(A, self.lam * A.prev + hadamard(self.k, self.k))
+        return self.k / (1 + A.next)
+
     def compiled(self, update: object, output: object | None = None) -> Compiled:
         self.r.update(self.S, update)
         self.r.output("o", self.S.next.T * self.q if output is None else output)
@@ -154,6 +165,8 @@ AFFINE = {
     "an error that is gated entry by entry": lambda p: p.S.prev + p.k * hadamard(sigmoid(p.u), p.v - p.S.prev.T * p.x).T,
     "a correction in two steps": lambda p: p.S.prev + p.k * (p.v - (p.S.prev + p.x * p.u.T).T * p.k).T,
     "a Householder matrix": lambda p: p.S.prev - 2 * normalize(p.k) * (normalize(p.k).T * p.S.prev) + p.x * p.v.T,
+    "a transition that another state makes": lambda p: (eye(p.d) - p.b * p.key_of_another() * p.k.T) * p.S.prev + p.k * p.v.T,
+    "the same, which has a name": lambda p: p.lam * p.r.let("H", eye(p.d) - p.k * p.key_of_another().T) * p.S.prev + p.x * p.v.T,
     "the state forgotten at each step": lambda p: p.k * p.v.T,
     "a constant decay": lambda p: p.S.prev / 2 + p.k * p.v.T,
     "a state that is only read": lambda p: p.S.prev,
@@ -211,6 +224,34 @@ def test_what_is_not_affine_says_why(name: str) -> None:
     assert tuple(g.name for g in compiled.gates)[:2] == ("lower", "adjoint")
 
 
+def test_the_delta_rule_costs_the_same_however_it_is_written() -> None:
+    """As papers print it, a matrix times the state, and multiplied out; with keys in rows, and in columns."""
+    spelled = [
+        (lambda p: p.lam * (eye(p.d) - p.b * p.k * p.k.T) * p.S.prev + p.b * p.k * p.v.T, lambda p: p.S.next.T * p.q),
+        (lambda p: p.lam * p.S.prev + p.b * p.k * (p.v - p.lam * p.S.prev.T * p.k).T, lambda p: p.S.next.T * p.q),
+        (lambda p: p.S.prev * (p.lam * (eye(p.e) - p.b * p.v * p.v.T)) + p.b * p.k * p.v.T, lambda p: p.S.next * p.u),
+        (lambda p: p.lam * p.S.prev + p.b * (p.k - p.lam * p.S.prev * p.v) * p.v.T, lambda p: p.S.next * p.u),
+    ]
+    found = []
+    for update, output in spelled:
+        p = Parts()
+        compiled = p.compiled(update(p), output(p))
+        (write,) = compiled.form.state("S").writes
+        assert write.leaf is not None
+        found.append([sum(sweep_flops(s, Sizes()) for s in x.sweeps) for x in (compiled.forward, compiled.backward)])
+    assert found == found[:1] * 4
+
+
+def test_a_state_that_stands_alone_is_in_the_line_of_its_equation() -> None:
+    p = Parts()
+    Q = p.r.state("Q", p.d, p.d)
+    read = p.r.let("read", Q.prev * p.k)
+    p.r.update(Q, Q.prev.T)
+    compiled = p.compiled(p.S.prev + read * p.v.T)
+    assert compiled.reason == "the state is transposed in each step: Q_{t-1}"
+    assert "r.update(Q" in str(compiled.reason_where)
+
+
 def test_a_matrix_times_the_state_is_sequential() -> None:
     p = Parts()
     A = p.r.inputs("A", p.d, p.d)
@@ -223,3 +264,16 @@ def test_a_matrix_of_inputs_may_be_read_with() -> None:
     A = p.r.parameter("A", p.d, p.d)
     compiled = p.compiled(p.S.prev + (A * p.k) * p.v.T, p.S.next.T * (A.T * p.q))
     assert compiled.family == "chunk-parallel"
+
+
+def test_what_has_values_for_positive_arguments_alone_is_checked_with_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = Parts()
+    A = p.r.state("A", p.d)
+    p.r.update(A, p.lam * A.prev + p.k**2)
+    compiled = p.compiled(p.lam * p.S.prev + log(A.next) * p.v.T)
+    case, s, exact = next(samples(compiled, Case(steps=3, width=4)))
+    assert (case.positive, case.steps) == (("states",), 3) and (s.given["k"] < 0).any()
+    assert all(x.isfinite().all() for x in exact.values())
+    monkeypatch.setattr(check, "POSITIVE", ((),))
+    with pytest.raises(SpecError, match=r"test_generality.py:\d+.* variation can't be checked"):
+        check_op(compiled, lambda: None, case)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import sympy
 
+from chunkform.codegen import proof
 from chunkform.codegen.ir import mul
 from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.proof import _simplified, _terms, symbolic_proof
+from chunkform.codegen.proof import _larger, _simplified, _terms, symbolic_proof
 from chunkform.spec.language import find
 
 
@@ -39,3 +41,12 @@ def test_what_would_have_too_many_terms_is_not_expanded() -> None:
     assert _simplified((a + b) ** 2 - a**2 - 2 * a * b - b**2) == 0
     assert _simplified(1 / (a + b) - (a - b) / (a**2 - b**2)) == 0
     assert _simplified(sympy.prod(1 + a**n * b for n in range(20))) is None
+
+
+def test_what_there_is_no_patience_for_is_not_differentiated(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = sympy.symbols("a b")
+    assert not _larger(a - b, 1) and not _larger(a / b, 1) and _larger(sum(a**n * b for n in range(9)), 4)
+    monkeypatch.setattr(proof, "PATIENCE", 1)
+    monkeypatch.setattr(sympy, "diff", None)
+    (_, _, *lines) = symbolic_proof(compile_spec(find("lightning_attention")[0]))
+    assert lines and all(line.endswith("left to the gates") for line in lines)

@@ -7,6 +7,7 @@ import pytest
 from chunkform.codegen.programs.partition import partition
 from chunkform.errors import DimensionError, NameError_, SpecError
 from chunkform.spec.language import Program, cg, diag, dot, exp, eye, hadamard, neumann, sherman_morrison, sigmoid
+from chunkform.spec.language.rank_one import rank_one_state
 
 
 class Parts:
@@ -35,6 +36,8 @@ ALLOWED = {
     "a decay": lambda t: t.lam * t.H.prev + t.u * t.u.T,
     "a signed weight": lambda t: t.lam * t.H.prev + t.beta * t.u * t.u.T,
     "a weight on either side": lambda t: t.H.prev + t.u * (t.beta * t.u).T,
+    "a vector and a name for it": lambda t: t.H.prev + t.p.let("z", t.beta * t.u) * t.u.T,
+    "two names for a vector": lambda t: t.H.prev + t.p.let("z", t.u / 2) * t.p.let("y", t.beta * t.u).T,
     "a sigmoid": lambda t: t.H.prev + sigmoid(t.b) * t.u * t.u.T,
     "an exponential": lambda t: exp(t.b) * t.H.prev + t.u * t.u.T,
     "what a decay leaves": lambda t: t.lam * t.H.prev + (1 - t.lam) * t.u * t.u.T,
@@ -60,6 +63,8 @@ REFUSED = {
     "a difference": (lambda t: t.lam * t.H.prev + (t.lam - t.mu) * t.u * t.u.T, r"the factor lam - mu"),
     "more than is left": (lambda t: t.H.prev + (1 - t.lam - t.mu) * t.u * t.u.T, r"1"),
     "two vectors": (lambda t: t.lam * t.H.prev + t.u * t.w.T, r"u \* w.T isn't symmetric"),
+    "a name for another vector": (lambda t: t.lam * t.H.prev + t.p.let("z", t.w) * t.u.T, r"z \* u.T isn't symmetric"),
+    "a negative weight in a name": (lambda t: t.H.prev + t.p.let("z", -t.u) * t.u.T, r"the factor -1 of the term"),
     "a channel's decay on one side": (lambda t: diag(t.a) * t.H.prev + t.u * t.u.T, r"isn't symmetric"),
     "a diagonal without a sign": (lambda t: t.H.prev + diag(t.free), r"the diagonal free"),
     "an entrywise product": (lambda t: hadamard(t.H.prev, t.u * t.u.T), r"isn't symmetric positive semidefinite"),
@@ -135,6 +140,12 @@ def test_a_solve_that_needs_itself_is_refused():
     p.output("o", y)
     with pytest.raises(SpecError, match="a step can't both solve and be solved for"):
         partition(p)
+
+
+def test_sherman_morrison_finds_the_vector_that_is_written():
+    t = Parts()
+    t.p.update(t.H, t.lam * t.H.prev + t.p.let("z", t.beta * t.u) * t.u.T)
+    assert rank_one_state(t.p.step, t.H.next, "x")[2:4] == (t.beta, t.u)
 
 
 def test_sherman_morrison_names_what_it_cannot_invert():

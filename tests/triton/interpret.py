@@ -73,6 +73,7 @@ def main(job: dict) -> list[dict]:
         rows += [row for name in job["names"] for row in groups(name)]
     if job.get("forced"):
         together_module._pays = lambda *_: True  # one walk makes all, whatever is faster
+        compiled.cache_clear()
     if "whole" in job:
         rows += [row for name in job["names"] for row in whole(name, job["whole"])]
     if job.get("again"):

@@ -1,5 +1,6 @@
 """Statements of walks, slice by slice; how many chunks come ahead; and the tiles of kernels that read at borders."""
 
+import ast
 import itertools
 from dataclasses import replace
 
@@ -7,6 +8,8 @@ import pytest
 from triton_errors import compiled
 
 from chunkform.codegen.inspect import inspect_op
+from chunkform.codegen.pipeline import compile_spec
+from chunkform.codegen.triton import triton_source
 from chunkform.codegen.triton.host import Host
 from chunkform.codegen.triton.reserved import RESERVED
 from chunkform.codegen.triton.section import walked
@@ -14,6 +17,7 @@ from chunkform.codegen.triton.slices import needed_for, sliced
 from chunkform.codegen.triton.tile import CannotPrint, axis_name, block_name, size_name
 from chunkform.runtime import launch
 from chunkform.runtime.launch import Config
+from chunkform.spec.language import Recurrence
 
 SETUP = ["d = n_d * 2", "S = zeros(2)", "if first:", "    S += load(d)"]
 
@@ -179,6 +183,25 @@ def test_what_one_read_loads_is_known():
 @pytest.mark.parametrize("name", sorted(n for n in RESERVED if n.islower()))
 def test_dims_may_have_any_name_that_kernels_use(name):
     assert not {axis_name(name), size_name(name), block_name(name)} & RESERVED
+
+
+@pytest.mark.parametrize(
+    "names", ["x p m since seen", "t until k_each matrix1 part_d", "w kept k2 pairs S_live", "y s b_each sums weight1"]
+)
+def test_kernels_store_over_none_of_their_arguments(names):
+    r = Recurrence("named")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v, g = r.inputs("v", e), r.decay("g")
+    one, two, three, four, *five = [r.constant(n, 0.5) for n in names.split()]
+    S = r.state("S", d, e)
+    r.update(S, g * S.prev + one * k * (v - two * S.prev.T * (three * k)).T)
+    r.output("o", four * S.next.T * q + sum(five))
+    for kernel in ast.walk(ast.parse(triton_source(compile_spec(r)))):
+        if isinstance(kernel, ast.FunctionDef) and kernel.decorator_list:
+            stored = {x.id for x in ast.walk(kernel) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+            given = {x.arg for x in kernel.args.args}
+            assert not {x for x in stored & given if not x.endswith("_p")}, kernel.name  # pointers move on
 
 
 def test_tiles_that_read_at_borders_are_never_narrow_in_16_bits():

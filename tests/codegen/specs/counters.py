@@ -61,3 +61,10 @@ S = r.state("S", d, e)
 r.update(S, lam * S.prev + ones(d) * (v - sigmoid(b) * lam * S.prev.T * ones(d)).T)
 r.output("o", S.next.T * q)
 equal_keys = r
+
+r = Recurrence("kept", doc="A number that stays as it began, and is what is put out.")
+x = r.inputs("x")
+h = r.state("h")
+r.update(h, h.prev)
+r.output("o", h.next)
+kept = r
