@@ -11,13 +11,18 @@ from .places import Places, parts_for
 
 SCAN = 32  # steps that a program scans at once
 WIDTH = 32  # channels of a program, which has one warp
-CROWD = 2  # so many such programs take the place of one of other kernels
+FEW, MANY = 2, 4  # so many such programs take the place of one of other kernels
 
 
 @triton.jit
 def one_after_other(a, b, later_a, later_b):
     """The map of two steps, S -> a S + b, from those of the earlier and of the later one."""
     return a * later_a, b * later_a + later_b
+
+
+@triton.jit
+def times(a, b):
+    return a * b
 
 
 @triton.jit
@@ -32,8 +37,15 @@ def scan_width(size: int) -> int:
 
 
 def scan_parts(p: Places, tiles: int) -> int:
-    """Into how many parts to cut sequences, where a head has so many programs."""
-    return parts_for(p, cdiv(p.sequences * p.heads * tiles, CROWD))
+    """Into how many parts to cut sequences, where a head has so many programs: into none, unless there are few; and then so that
+    there are many, as what each part leaves is another walk over all of it."""
+    programs = p.sequences * p.heads * tiles
+    return 1 if parts_for(p, cdiv(programs, FEW)) == 1 else parts_for(p, cdiv(programs, MANY))
+
+
+def scan_stages(parts: int) -> int:
+    """Of a program's loads: one more where a multiprocessor has few programs."""
+    return 4 if parts == 1 else 3
 
 
 @triton.jit(do_not_specialize=["parts"])

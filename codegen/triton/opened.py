@@ -141,7 +141,7 @@ CHEAP = ("abs", "relu", "sign", "step")  # functions that take an instruction or
 def done_ahead(node: Node) -> bool:
     """Is a quantity of a step made once, ahead of the kernels that use it, and not by each on its tiles? What is made of sums or
     peaks over an axis, or of matrices; and what takes several functions of vectors, which are slower than memory: the
-    preconditioned gated delta rule 6996 to PRECOND on an H100."""
+    preconditioned gated delta rule 6996 to 4874 us on an H100."""
     nodes = list(walk(node))
     functions = [y for y in nodes if y.axes and ((y.op == "fn" and y.attrs[0] not in CHEAP) or _is_root(y))]
     return len(functions) > 1 or any(y.op in ("sum", "peak", "eye") or len(y.axes) > 1 for y in nodes)

@@ -21,7 +21,7 @@ IMPORTS = {
     "chunkform.runtime.pieces": "LATE is_zero join_pieces late_pieces",
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",
     "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
-    "chunkform.runtime.scan": "SCAN one_after_other scan_parts scan_width scanned with_those_before",
+    "chunkform.runtime.scan": "SCAN one_after_other scan_parts scan_stages scan_width scanned times with_those_before",
     "chunkform.runtime.substeps": "of_substep packed_in",
     "chunkform.runtime.together": (
         "aligned apart block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "

@@ -68,15 +68,14 @@ def scan_kernel(
     S = names(leaf("state", e.state))
     before, after = (value_of(e.state, when, axes) for when in (BEFORE, AFTER))
     printed = _Values(e, axes, results, names, name_of)
-    f, w, f_before, w_before, whole, edge = map(
-        printed.printer.fresh, ("f", "w", "f_before", "w_before", "whole", "edge")
+    f, w, f_before, w_before, whole, edge, enters = map(
+        printed.printer.fresh, ("f", "w", "f_before", "w_before", "whole", "edge", "enters")
     )
     setup, loop = _places(axes, forward)
     setup += [
         f"{S} = tl.zeros({state}, tl.float32)",
-        f"{whole} = tl.zeros({state}, tl.float32) + 1.0",
-        f"if {S}_first is not None:",
-        f"    {S} += {_state('load', f'{S}_first', axes)}",
+        f"{whole} = tl.full({tile}, 1.0, tl.float32)",
+        *_entering(enters, f"{S}_first", axes, forward),
     ]
     made, texts = printed.statements({"factor": e.factor, "added": e.added}, dict.fromkeys(("factor", "added"), axes))
     ok, entering = ("i_ok[:, None]", f"{S}[None, :]") if axes else ("i_ok", S)
@@ -86,30 +85,36 @@ def scan_kernel(
         f"{f} = tl.zeros({tile}, tl.float32) + tl.where({ok}, {texts['factor']}, 1.0)",
         f"{w} = tl.zeros({tile}, tl.float32) + tl.where({ok}, {texts['added']}, 0.0){f' * {f}' * e.early}",
     ]
+    loop += [f"if {S}_linear is not None:", f"    {whole} *= {f}"]
+    # what enters comes with the first step: if the loop began with it, it would have two layouts, and be scanned for both
+    loop += [f"if {S}_first is not None:", f"    {w} += {f} * tl.where(n == 0, {enters}, 0.0)"]
+    alone = f"{f}, {w} = tl.associative_scan(({f}, {w}), 0, one_after_other)"
     if any(y is before for r in results for y in walk(r.node)):
         loop += [
-            f"{f}, {w}, {f_before}, {w_before} = tl.associative_scan(",
-            f"    ({f}, {w}, tl.full({tile}, 1.0, tl.float32), tl.zeros({tile}, tl.float32)), 0, with_those_before",
-            ")",
-            f"{names(before)} = {w_before} + {f_before} * {entering}",
+            "if YIELD:",
+            f"    {f}, {w}, {f_before}, {w_before} = tl.associative_scan(",
+            f"        ({f}, {w}, tl.full({tile}, 1.0, tl.float32), tl.zeros({tile}, tl.float32)), 0, with_those_before",
+            "    )",
+            f"    {names(before)} = {w_before} + {f_before} * {entering}",
+            f"    if {S}_first is not None:",
+            f"        {names(before)} += tl.where(n == 0, {enters}, 0.0)",
+            "else:",
+            f"    {alone}",
         ]
     else:
-        loop.append(f"{f}, {w} = tl.associative_scan(({f}, {w}), 0, one_after_other)")
+        loop.append(alone)
     at_edge = f"{edge}[:, None]" if axes else edge
     loop += [
         f"{names(after)} = {w} + {f} * {entering}",
         f"{edge} = i == {'C - 1' if forward else '0'}  # steps beyond the end keep states as they are",
         f"{S} = tl.sum(tl.where({at_edge}, {names(after)}, 0.0), axis=0)",
-        f"if {S}_linear is not None:",
-        f"    {whole} *= tl.sum(tl.where({at_edge}, {f}, 0.0), axis=0)",
     ]
     if results:
         made, texts = printed.statements({r.name: r.node for r in results}, {r.name: r.order for r in results})
         stores = [line for r in results for line in stored(r, texts[r.name])]
         loop += ["if YIELD:", *(f"    {line}" for line in (*made, *stores))]
-    last = []
-    for what, value in (("last", S), ("linear", whole)):
-        last += [f"if {S}_{what} is not None:", f"    {_state('store', f'{S}_{what}', axes, value)}"]
+    last = [f"if {S}_first is not None:", f"    {S} += tl.where(count == 0, tl.sum({enters}, axis=0), 0.0)"]
+    last += [*_left(f"{S}_last", S, axes), *_left(f"{S}_linear", f"tl.reduce({whole}, 0, times)", axes)]
     parameters = (f"{S}_first, {S}_last, {S}_linear,", *printed.parameters, *(f"{r.name}_out," for r in results))
     doc = f"A scan of {e.state}, {'forwards' if forward else 'backwards'}, and what is made of each step there."
     lines = {"setup": setup, "loop": loop, "after": last}
@@ -143,14 +148,24 @@ def _places(axes: Axes, forward: bool) -> tuple[list[str], list[str]]:
     return setup, loop
 
 
-def _state(what: str, pointer: str, axes: Axes, value: str = "") -> str:
-    """The text that loads or stores a state of a part, or something like it."""
-    index = axis_name(axes[0]) if axes else ""
-    place = f"{pointer} + sh * {size_name(axes[0])} + {index}" if axes else f"{pointer} + sh"
-    masked = f", mask={index}_ok" if axes else ""
-    if what == "store":
-        return f"tl.store({place}, {value}{masked})"
-    return f"tl.load({place}{f'{masked}, other=0.0' if axes else ''})"
+def _entering(name: str, pointer: str, axes: Axes, forward: bool) -> list[str]:
+    """The statements that load the state that enters, if there is one, at the first step of a tile, zero at the others: so it has
+    the layout of tiles."""
+    at_first = "i == 0" if forward else "i == C - 1"
+    place, ok = f"{pointer} + sh + i * 0", at_first
+    if axes:
+        index, size = axis_name(axes[0]), size_name(axes[0])
+        place = f"{pointer} + sh * {size} + {index}[None, :] + i[:, None] * 0"
+        ok = f"({at_first})[:, None] & {index}_ok[None, :]"
+    return [f"if {pointer} is not None:", f"    {name} = tl.load({place}, mask={ok}, other=0.0)"]
+
+
+def _left(pointer: str, value: str, axes: Axes) -> list[str]:
+    """The statements that store what is left of a part, a state or what is like one."""
+    if not axes:
+        return [f"if {pointer} is not None:", f"    tl.store({pointer} + sh, {value})"]
+    index, size = axis_name(axes[0]), size_name(axes[0])
+    return [f"if {pointer} is not None:", f"    tl.store({pointer} + sh * {size} + {index}, {value}, mask={index}_ok)"]
 
 
 class _Values:
@@ -224,7 +239,7 @@ def launched(kernel: ScanKernel, results: list[Result], first: str, forward: boo
             f"    {kernel.name}, (lay.sequences * parts * H * cdiv({width}, width),),",
             *(f"    {x}," for x in (*states, *tensors, *outs)),
             f"    *lay.walked, parts, lay.length(parts), {''.join(f'{x}, ' for x in words)}C=SCAN, YIELD={not ends},",
-            "    STAGES=4, num_warps=1,",
+            "    STAGES=scan_stages(parts), num_warps=1,",
             ")",
         ]
 
