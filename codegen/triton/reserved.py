@@ -34,7 +34,7 @@ IMPORTS = {
 RESERVED = frozenset(
     "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS blocks first_block first_row jointly "
     "places_of_borders needs_backward tiles column column_ok program i_ok exchange EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
-    "APART PRODUCTS READ warps identity ends linear read keeps walk reached edge live piece PIECE "
+    "APART PRODUCTS READ RESULTS warps identity ends linear read keeps walk reached edge live piece PIECE "
     "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
     "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
     "begins stops starts start late early gradients initial outputs finals found wanted incoming".split()

@@ -43,7 +43,7 @@ class ScanKernel(RowKernel):
 
     def signature(self) -> list[str]:
         sizes = dict.fromkeys(size_name(dim_of(a)) for a in self.axes)
-        words = [*sizes, *(block_name(a) for a in self.axes), "C", "YIELD", "STAGES"]
+        words = [*sizes, *(block_name(a) for a in self.axes), "C", "RESULTS", "STAGES"]
         places = "T, H, chunks, starts, parts, length,"
         return [*self.parameters, places, ", ".join(f"{w}: tl.constexpr" for w in words) + ","]
 
@@ -91,7 +91,7 @@ def scan_kernel(
     alone = f"{f}, {w} = tl.associative_scan(({f}, {w}), 0, one_after_other)"
     if any(y is before for r in results for y in walk(r.node)):
         loop += [
-            "if YIELD:",
+            "if RESULTS:",
             f"    {f}, {w}, {f_before}, {w_before} = tl.associative_scan(",
             f"        ({f}, {w}, tl.full({tile}, 1.0, tl.float32), tl.zeros({tile}, tl.float32)), 0, with_those_before",
             "    )",
@@ -112,7 +112,7 @@ def scan_kernel(
     if results:
         made, texts = printed.statements({r.name: r.node for r in results}, {r.name: r.order for r in results})
         stores = [line for r in results for line in stored(r, texts[r.name])]
-        loop += ["if YIELD:", *(f"    {line}" for line in (*made, *stores))]
+        loop += ["if RESULTS:", *(f"    {line}" for line in (*made, *stores))]
     last = [f"if {S}_first is not None:", f"    {S} += tl.where(count == 0, tl.sum({enters}, axis=0), 0.0)"]
     last += [*_left(f"{S}_last", S, axes), *_left(f"{S}_linear", f"tl.reduce({whole}, 0, times)", axes)]
     parameters = (f"{S}_first, {S}_last, {S}_linear,", *printed.parameters, *(f"{r.name}_out," for r in results))
@@ -238,7 +238,7 @@ def launched(kernel: ScanKernel, results: list[Result], first: str, forward: boo
             "launch(",
             f"    {kernel.name}, (lay.sequences * parts * H * cdiv({width}, width),),",
             *(f"    {x}," for x in (*states, *tensors, *outs)),
-            f"    *lay.walked, parts, lay.length(parts), {''.join(f'{x}, ' for x in words)}C=SCAN, YIELD={not ends},",
+            f"    *lay.walked, parts, lay.length(parts), {''.join(f'{x}, ' for x in words)}C=SCAN, RESULTS={not ends},",
             "    STAGES=scan_stages(parts), num_warps=1,",
             ")",
         ]
