@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import subprocess
 import symtable
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import jinja2
 
-from chunkform.errors import BuildError
+from chunkform.errors import BuildError, NameError_
+from chunkform.spec.language import Declaration
 
 from .backends import Section, sections
 from .decode import MODULES as DECODE_IMPORTS
@@ -59,7 +61,22 @@ def emit(c: Compiled, tidy: bool = True) -> str:
         docstring=docstring(c),
         given="{" + ", ".join(f'"{v.name}": {_key(v.name, v.is_decay)}' for v in c.step.variables) + "}",
     )
+    check_name(c.spec, out)
     return formatted(out) if tidy else out
+
+
+def check_name(spec: Declaration, text: str) -> None:
+    """Refuse an op that would take the place of what its file calls otherwise."""
+    bound: list[str] = []
+    for x in ast.parse(text).body:
+        if isinstance(x, ast.Import | ast.ImportFrom):
+            bound += [n.asname or n.name for n in x.names]
+        elif isinstance(x, ast.FunctionDef):
+            bound.append(x.name)
+        elif isinstance(x, ast.Assign):
+            bound += [y.id for y in x.targets if isinstance(y, ast.Name)]
+    if any(bound.count(name) > 1 for name in (spec.name, f"{spec.name}_step")):
+        raise NameError_(f"the name {spec.name!r} is reserved: choose another", spec.where)
 
 
 def environment() -> jinja2.Environment:

@@ -85,12 +85,13 @@ def predict(
     """The time of both passes at a shape (B, T, H, D); None where the Triton kernels go step by step."""
     if c.forward is None or c.backward is None or triton_section(c).stepwise:
         return None
-    empty = Plan(c.forward.form, (), ())  # scans compute next to nothing
     sizes = Sizes({d: shape[3] for d in c.step.dims}, chunk, element)
     started = launches(c)
     part, times = in_substeps(c)
     assert part.forward is not None and part.backward is not None
-    plans = (empty, empty) if scanned(c) else (part.forward, walked(part, part.backward))
+    plans = part.forward, walked(part, part.backward)
+    if scanned(c):  # which computes next to nothing
+        plans = Plan(part.forward.form, (), ()), Plan(part.backward.form, (), ())
     forward = _pass(plans[0], forward_cost(c, sizes), started[0], shape, sizes, machine, times)
     backward = _pass(plans[1], backward_cost(c, sizes), started[1], shape, sizes, machine, times)
     return Prediction(machine, shape, forward, backward)

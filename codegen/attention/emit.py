@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
 from dataclasses import replace
 from typing import Any
 
-from chunkform.errors import NameError_
-
-from ..emit import _title, _wrapped, environment, formatted, names_from_outside
+from ..emit import _title, _wrapped, check_name, environment, formatted, names_from_outside
 from ..ir import Node, leaves
 from .derivation import derivation_lines, formulas
 from .lower import QUERY
@@ -73,8 +70,8 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
     page["moved"] = None if c.moved is None else moved_maps(c.moved) | {"sizes": moved_sizes(c)}
     template = environment().get_template("attention.py.jinja")
     body = template.render(**page, imports="")
-    check_name(c, body)
     out = template.render(**page, imports=imports(body))
+    check_name(c.spec, out)
     return formatted(out) if tidy else out
 
 
@@ -114,13 +111,6 @@ def imports(text: str) -> str:
         if found:
             lines.append(f"from {module} import {', '.join(found)}")
     return "\n".join(lines)
-
-
-def check_name(c: CompiledAttention, text: str) -> None:
-    """Refuse an op that would take the place of what its file calls otherwise."""
-    imported = {(n.asname or n.name) for x in ast.parse(imports(text)).body for n in x.names}  # type: ignore[attr-defined]
-    if c.name in imported or len(re.findall(rf"^(?:def {c.name}\(|{c.name} = )", text, re.M)) > 1:
-        raise NameError_(f"the name {c.name!r} is reserved: choose another", c.spec.where)
 
 
 def spec_hash(c: CompiledAttention) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from ..backends import Section
-from ..emit import OPTIONS, _dims, _imports, _key, _wrapped, environment, formatted
+from ..emit import OPTIONS, _dims, _imports, _key, _wrapped, check_name, environment, formatted
 from .calls import backward_text, forward_text, residual_name
 from .derivation import derivation_lines
 from .pipeline import CompiledProgram
@@ -44,6 +44,7 @@ def emit(c: CompiledProgram, tidy: bool = True) -> str:
         signature=signature_text(c),
         public=public,
     )
+    check_name(c.graph.program, out)
     return formatted(out) if tidy else out
 
 

@@ -3,6 +3,8 @@ make what they can of each step on their way, and kernels of rows for the rest."
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..adjoint import gradient_name
 from ..entrywise import Entry, entrywise
 from ..ir import Node, dim_of, leaf, walk
@@ -100,8 +102,8 @@ class ScanHost(Host):
     def _rows_of(self, values: dict[str, Node], orders: dict[str, Axes]) -> dict[str, Result]:
         return super()._rows_of({n: x for n, x in values.items() if n not in self.made}, orders)
 
-    def _values(self, values: dict, orders: dict, made: dict) -> dict[str, str]:  # type: ignore[override]
-        return super()._values(values, orders, made | self.made)
+    def _values(self, values: dict[str, Node], orders: dict[str, Axes], made: Mapping[str, str]) -> dict[str, str]:
+        return super()._values(values, orders, {**made, **self.made})
 
 
 def _states(x: Node) -> set[str]:

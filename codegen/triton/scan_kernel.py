@@ -33,7 +33,7 @@ ENTRYWISE = frozenset("leaf const number size add mul pow fn expand".split())
 
 @dataclass(frozen=True)
 class ScanKernel(RowKernel):
-    """A printed scan of `state`."""
+    """A printed scan; `state` is what the state is called."""
 
     state: str = ""
 
@@ -118,9 +118,7 @@ def scan_kernel(
     parameters = (f"{S}_first, {S}_last, {S}_linear,", *printed.parameters, *(f"{r.name}_out," for r in results))
     doc = f"A scan of {e.state}, {'forwards' if forward else 'backwards'}, and what is made of each step there."
     lines = {"setup": setup, "loop": loop, "after": last}
-    return ScanKernel(
-        name, lines, doc, (), axes, None, True, parameters=parameters, leaves=printed.leaves, state=e.state
-    )
+    return ScanKernel(name, lines, doc, (), axes, None, True, parameters=parameters, leaves=printed.leaves, state=S)
 
 
 def _places(axes: Axes, forward: bool) -> tuple[list[str], list[str]]:
@@ -220,23 +218,24 @@ class _Values:
 def launched(kernel: ScanKernel, results: list[Result], first: str, forward: bool, finals: str) -> list[str]:
     """The statements that scan a state, in parts where there are few programs, and allocate what that makes. `finals`: when the
     last state is wanted."""
-    S, perhaps = kernel.parameters[0].split("_first")[0], sometimes(results)
+    S, perhaps = kernel.state, sometimes(results)
     sizes = [size_name(dim_of(a)) for a in kernel.axes]
-    width = sizes[0] if sizes else "1"
-    lines = [f"width = scan_width({width})", f"parts = scan_parts(lay, cdiv({width}, width))"]
+    width = f"scan_width({sizes[0]})" if sizes else "1"
+    tiles = f"cdiv({sizes[0]}, {width})" if sizes else "1"
+    lines = [f"parts = scan_parts(lay, {tiles})"]
     for r in results:
         shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
         alone = "" if r.wanted is None else f" if {r.wanted} else None"
         lines.append(f"{r.name} = some.new_empty(({shape}), dtype={r.dtype}){alone}")
     tensors = [passed(tensor, x, perhaps.get(x.attrs[:2])) for _, tensor, x in kernel.leaves]
-    words = [f"{x}={x}" for x in sizes] + [f"{block_name(a)}=width" for a in kernel.axes]
+    words = [f"{x}={x}" for x in sizes] + [f"{block_name(a)}={width}" for a in kernel.axes]
 
     def launch(ends: bool) -> list[str]:
         states = ["None", f"{S}_ends", f"{S}_linear"] if ends else [f"{S}_starts", f"{S}_last", "None"]
         outs = ["None" if ends else r.name for r in results]
         return [
             "launch(",
-            f"    {kernel.name}, (lay.sequences * parts * H * cdiv({width}, width),),",
+            f"    {kernel.name}, (lay.sequences * parts * H * {tiles},),",
             *(f"    {x}," for x in (*states, *tensors, *outs)),
             f"    *lay.walked, parts, lay.length(parts), {''.join(f'{x}, ' for x in words)}C=SCAN, RESULTS={not ends},",
             "    STAGES=scan_stages(parts), num_warps=1,",

@@ -99,9 +99,9 @@ def _texts(
 def walked(c: Compiled, plan: Plan) -> Plan:
     """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
     plan = simplified(plan)
-    once = Host(c, plan, True, cuttable(c))
-    once.text()
-    return cut(plan, once.heavy) if once.heavy else plan
+    host = Host(c, plan, True, cuttable(c))
+    host.text()
+    return cut(plan, host.heavy) if host.heavy else plan
 
 
 @once

@@ -59,10 +59,10 @@ def test_what_does_depend_on_the_size_of_exponentials_is_left_alone():
 def test_the_gate_refuses_a_shift_that_matters():
     step = lower(pooled("soft", lambda q, s: s * total(exp(q) ** 2) / total(exp(q)) ** 2))
     (exponential,) = {x for x in walk(*step.outputs.values()) if x.op == "fn"}
-    wrong = {
+    harmless = {
         n: replaced(x, {exponential: fn("exp", add(exponential.args[0], const(1)))}) for n, x in step.outputs.items()
     }
-    gate_stable(step, dataclasses.replace(step, outputs=wrong))
+    gate_stable(step, dataclasses.replace(step, outputs=harmless))
     shifted = stable(step)
     gate_stable(step, shifted)
     (low,) = {x for x in walk(*shifted.outputs.values()) if x.op == "fn"}

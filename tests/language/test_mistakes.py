@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkform.codegen.emit import emit
 from chunkform.codegen.pipeline import compile_spec
 from chunkform.errors import (
     CausalityError,
@@ -16,7 +17,7 @@ from chunkform.errors import (
     NameError_,
     SpecError,
 )
-from chunkform.spec.language import load
+from chunkform.spec.language import Recurrence, load
 
 HEAD = """\
 from chunkform.spec.language import *
@@ -222,3 +223,14 @@ def test_no_file(tmp_path: Path) -> None:
 def test_the_first_mistake_wins(tmp_path: Path) -> None:
     message = str(refused(tmp_path, HEAD + "r.update(S, S.prev + k)\nr.update(S, S.prev + 1)\n"))
     assert f"bad.py:{HEAD_LINES + 1}" in message and "scalar" not in message
+
+
+@pytest.mark.parametrize("name", ["torch", "OP", "launch"])
+def test_an_op_does_not_take_the_place_of_what_its_file_calls(name: str) -> None:
+    r = Recurrence(name)
+    x, lam = r.inputs("x"), r.decay("lam")
+    h = r.state("h")
+    r.update(h, lam * h.prev + x)
+    r.output("o", h.next)
+    with pytest.raises(NameError_, match=rf"test_mistakes.py:\d+.*the name {name!r} is reserved"):
+        emit(compile_spec(r), tidy=False)

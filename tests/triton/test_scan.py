@@ -12,14 +12,15 @@ STEPS, HEADS, WIDTH = 140, 1, 5
 
 
 def spec():
-    """Factors of either sign, a factor for all entries, a state that another reads, numbers, and a parameter."""
+    """Factors of either sign, a factor for all entries, a state that another reads, numbers, and a parameter; under names that a
+    kernel might use itself."""
     from chunkform.spec.language import Recurrence, hadamard, tanh
 
     r = Recurrence("signed")
     d = r.dims("d")
-    x, a = r.inputs("x a", d)
+    x, a = r.inputs("width edge", d)
     b = r.inputs("b")
-    w = r.parameter("w", d)
+    w = r.parameter("whole", d)
     lam = r.decay("lam")
     g = r.decay("g", d)
     h, m, z, n = r.state("h", d), r.state("m", d), r.state("z", d), r.state("n")
@@ -43,9 +44,9 @@ def main():
     found = []
     for parts, bounds in ((1, None), (2, None), (1, (0, 37, 37, 41, STEPS))):
         torch.manual_seed(parts)
-        given = {n: torch.randn(vectors) / 2 for n in ("x", "a")} | {
+        given = {n: torch.randn(vectors) / 2 for n in ("width", "edge")} | {
             "b": torch.rand(numbers),
-            "w": torch.randn(HEADS, WIDTH),
+            "whole": torch.randn(HEADS, WIDTH),
         }
         given |= {"log_lam": -torch.rand(numbers), "log_g": -3 * torch.rand(vectors)}
         count = 1 if bounds is None else len(bounds) - 1
