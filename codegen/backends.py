@@ -48,7 +48,7 @@ _SEQUENTIAL = {
     "chunkform.runtime.packed": "backward_by_length forward_by_length",
     "chunkform.runtime.sequential": (
         "block_of computed_in gradient_like incoming layout_of rows_of segment_length stacked strides_of tile_of too_wide "
-        "typed_like warps_for"
+        "typed_like warps_for whole_warps"
     ),
     "chunkform.runtime.torch_form": "dtype_of",
 }

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
+import importlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +14,7 @@ from typing import Any
 from filelock import FileLock
 
 from chunkform.errors import LoadError, SpecError
+from chunkform.runtime import cached
 from chunkform.runtime.tuned import cache_folder
 from chunkform.spec.language import Declaration, find
 
@@ -47,7 +47,7 @@ def compile_module(spec: Declaration | str | os.PathLike) -> ModuleType:
             if not _intact(path):
                 text = kind.emit(c, tidy=False)
                 write_atomically(path, text + _CHECKSUM + _digest(text) + "\n")
-    return _load(f"chunkform_cached_{r.name}_{key}", path)
+    return _load(path)
 
 
 @functools.cache
@@ -86,16 +86,7 @@ def _intact(path: Path) -> bool:
     return bool(mark) and digest.strip() == _digest(text)
 
 
-def _load(name: str, path: Path) -> ModuleType:
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+def _load(path: Path) -> ModuleType:
+    cached.__path__[:] = [str(path.parent)]
+    importlib.invalidate_caches()  # the file may be younger than what Python has seen of its folder
+    return importlib.import_module(f"{cached.__name__}.{path.stem}")

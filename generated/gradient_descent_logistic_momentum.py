@@ -278,14 +278,31 @@ def sequential_forward_kernel(
             tl.store(
                 W_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n
             )
-        for offset in range(tl.minimum(segment, steps - checkpoint * segment)):
-            now = tl.cast(checkpoint, tl.int64) * segment + offset
-            x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
-            z = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0).to(tl.float32)
-            y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
-            eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
-            mu = tl.exp(tl.load(mu_at + now * mu_stride1).to(tl.float32))
-            keep = tl.exp(tl.load(keep_at + now * keep_stride1).to(tl.float32))
+        length = tl.minimum(segment, steps - checkpoint * segment)
+        origin = tl.cast(checkpoint, tl.int64) * segment
+        now = origin
+        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+        eta_ahead = tl.load(eta_at + now * eta_stride1)
+        mu_ahead = tl.load(mu_at + now * mu_stride1)
+        keep_ahead = tl.load(keep_at + now * keep_stride1)
+        for offset in range(length):
+            now = origin + offset
+            there = tl.minimum(offset + 1, length - 1)
+            then = origin + there
+            x = x_ahead.to(tl.float32)
+            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z = z_ahead.to(tl.float32)
+            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y = y_ahead.to(tl.float32)
+            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta = eta_ahead.to(tl.float32)
+            eta_ahead = tl.load(eta_at + then * eta_stride1)
+            mu = tl.exp(mu_ahead.to(tl.float32))
+            mu_ahead = tl.load(mu_at + then * mu_stride1)
+            keep = tl.exp(keep_ahead.to(tl.float32))
+            keep_ahead = tl.load(keep_at + then * keep_stride1)
             t1 = tl.sum(x[None, :] * W, axis=1)
             error = tl.sigmoid(t1) - y
             t2 = mu * V + error[:, None] * x[None, :]
@@ -365,15 +382,29 @@ def sequential_backward_kernel(
         W = tl.load(
             W_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
         ).to(tl.float32)
+        origin = tl.cast(checkpoint, tl.int64) * segment
+        now = origin
+        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+        eta_ahead = tl.load(eta_at + now * eta_stride1)
+        mu_ahead = tl.load(mu_at + now * mu_stride1)
+        keep_ahead = tl.load(keep_at + now * keep_stride1)
         for offset in range(length):
-            now = tl.cast(checkpoint, tl.int64) * segment + offset
+            now = origin + offset
+            there = tl.minimum(offset + 1, length - 1)
+            then = origin + there
             tl.store(V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
             tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
-            x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
-            y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
-            eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
-            mu = tl.exp(tl.load(mu_at + now * mu_stride1).to(tl.float32))
-            keep = tl.exp(tl.load(keep_at + now * keep_stride1).to(tl.float32))
+            x = x_ahead.to(tl.float32)
+            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            y = y_ahead.to(tl.float32)
+            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta = eta_ahead.to(tl.float32)
+            eta_ahead = tl.load(eta_at + then * eta_stride1)
+            mu = tl.exp(mu_ahead.to(tl.float32))
+            mu_ahead = tl.load(mu_at + then * mu_stride1)
+            keep = tl.exp(keep_ahead.to(tl.float32))
+            keep_ahead = tl.load(keep_at + then * keep_stride1)
             t1 = tl.sum(x[None, :] * W, axis=1)
             error = tl.sigmoid(t1) - y
             t2 = mu * V + error[:, None] * x[None, :]
@@ -382,22 +413,47 @@ def sequential_backward_kernel(
             V = next_V
             W = next_W
         tl.debug_barrier()
+        now = origin + length - 1
+        V_ahead = tl.load(
+            V_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+        )
+        W_ahead = tl.load(
+            W_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+        )
+        x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+        y_ahead_2 = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+        eta_ahead_2 = tl.load(eta_at + now * eta_stride1)
+        mu_ahead_2 = tl.load(mu_at + now * mu_stride1)
+        keep_ahead_2 = tl.load(keep_at + now * keep_stride1)
+        do_ahead = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
         for rest in range(length):
             offset = length - 1 - rest
-            now = tl.cast(checkpoint, tl.int64) * segment + offset
-            V = tl.load(
-                V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-            ).to(tl.float32)
-            W = tl.load(
-                W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-            ).to(tl.float32)
-            x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
-            z = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0).to(tl.float32)
-            y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
-            eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
-            mu = tl.exp(tl.load(mu_at + now * mu_stride1).to(tl.float32))
-            keep = tl.exp(tl.load(keep_at + now * keep_stride1).to(tl.float32))
-            do = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0).to(tl.float32)
+            now = origin + offset
+            there = tl.maximum(offset - 1, 0)
+            then = origin + there
+            V = V_ahead.to(tl.float32)
+            V_ahead = tl.load(
+                V_states_at + ((room + there) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            )
+            W = W_ahead.to(tl.float32)
+            W_ahead = tl.load(
+                W_states_at + ((room + there) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            )
+            x = x_ahead_2.to(tl.float32)
+            x_ahead_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z = z_ahead.to(tl.float32)
+            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y = y_ahead_2.to(tl.float32)
+            y_ahead_2 = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta = eta_ahead_2.to(tl.float32)
+            eta_ahead_2 = tl.load(eta_at + then * eta_stride1)
+            mu = tl.exp(mu_ahead_2.to(tl.float32))
+            mu_ahead_2 = tl.load(mu_at + then * mu_stride1)
+            keep = tl.exp(keep_ahead_2.to(tl.float32))
+            keep_ahead_2 = tl.load(keep_at + then * keep_stride1)
+            do = do_ahead.to(tl.float32)
+            do_ahead = tl.load(do_at + then * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
             t1 = do[:, None] * z[None, :] + dW
             t2 = dV - eta * t1
             derror = tl.sum(x[None, :] * t2, axis=1)
@@ -494,7 +550,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
         size_m=size_m,
         block_m=block_m,
         tiles=tiles,
-        num_warps=warps_for(max(block_m * block_n, 1)),
+        num_warps=warps_for(block_m * block_n + block_m * block_n, 128),
     )
     return outputs, finals, saved
 

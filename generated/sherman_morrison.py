@@ -52,6 +52,7 @@ from chunkform.runtime.sequential import (
     too_wide,
     typed_like,
     warps_for,
+    whole_warps,
 )
 from chunkform.runtime.torch_form import dtype_of
 
@@ -244,11 +245,22 @@ def sequential_forward_kernel(
             tl.store(
                 S_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_d * size_d) + at_d_d, S, mask=in_d_d
             )
-        for offset in range(tl.minimum(segment, steps - checkpoint * segment)):
-            now = tl.cast(checkpoint, tl.int64) * segment + offset
-            q = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0).to(tl.float32)
-            u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
-            lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
+        length = tl.minimum(segment, steps - checkpoint * segment)
+        origin = tl.cast(checkpoint, tl.int64) * segment
+        now = origin
+        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        u_ahead = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+        lam_ahead = tl.load(lam_at + now * lam_stride1)
+        for offset in range(length):
+            now = origin + offset
+            there = tl.minimum(offset + 1, length - 1)
+            then = origin + there
+            q = q_ahead.to(tl.float32)
+            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            u = u_ahead.to(tl.float32)
+            u_ahead = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+            lam = tl.exp(lam_ahead.to(tl.float32))
+            lam_ahead = tl.load(lam_at + then * lam_stride1)
             t1 = 1.0 / lam
             Su = tl.sum(u[None, :] * S, axis=1)
             t2 = tl.sum(u * Su, axis=0)
@@ -305,26 +317,45 @@ def sequential_backward_kernel(
         S = tl.load(
             S_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
         ).to(tl.float32)
+        origin = tl.cast(checkpoint, tl.int64) * segment
+        now = origin
+        u_ahead = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+        lam_ahead = tl.load(lam_at + now * lam_stride1)
         for offset in range(length):
-            now = tl.cast(checkpoint, tl.int64) * segment + offset
+            now = origin + offset
+            there = tl.minimum(offset + 1, length - 1)
+            then = origin + there
             tl.store(S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_d_d, S, mask=in_d_d)
-            u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
-            lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
+            u = u_ahead.to(tl.float32)
+            u_ahead = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+            lam = tl.exp(lam_ahead.to(tl.float32))
+            lam_ahead = tl.load(lam_at + then * lam_stride1)
             Su = tl.sum(u[None, :] * S, axis=1)
             t1 = tl.sum(u * Su, axis=0)
             uS = tl.sum(u[:, None] * S, axis=0)
             S = 1.0 / lam * (S - (1.0 / (lam + t1) * Su)[:, None] * uS[None, :])
         tl.debug_barrier()
+        now = origin + length - 1
+        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        u_ahead_2 = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+        lam_ahead_2 = tl.load(lam_at + now * lam_stride1)
+        do_ahead = tl.load(do_at + now * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0)
         for rest in range(length):
             offset = length - 1 - rest
-            now = tl.cast(checkpoint, tl.int64) * segment + offset
+            now = origin + offset
+            there = tl.maximum(offset - 1, 0)
+            then = origin + there
             S = tl.load(
                 S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
             ).to(tl.float32)
-            q = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0).to(tl.float32)
-            u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
-            lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
-            do = tl.load(do_at + now * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0).to(tl.float32)
+            q = q_ahead.to(tl.float32)
+            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            u = u_ahead_2.to(tl.float32)
+            u_ahead_2 = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+            lam = tl.exp(lam_ahead_2.to(tl.float32))
+            lam_ahead_2 = tl.load(lam_at + then * lam_stride1)
+            do = do_ahead.to(tl.float32)
+            do_ahead = tl.load(do_at + then * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0)
             uS = tl.sum(u[:, None] * S, axis=0)
             t1 = tl.sum(uS * do, axis=0)
             Su = tl.sum(u[None, :] * S, axis=1)
@@ -429,8 +460,10 @@ def sequential_forward_rows_kernel(
                     mask=in_row_d,
                 )
             tl.debug_barrier()
-        for offset in range(tl.minimum(segment, steps - checkpoint * segment)):
-            now = tl.cast(checkpoint, tl.int64) * segment + offset
+        length = tl.minimum(segment, steps - checkpoint * segment)
+        origin = tl.cast(checkpoint, tl.int64) * segment
+        for offset in range(length):
+            now = origin + offset
             q = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0).to(tl.float32)
             u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
             lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
@@ -544,8 +577,9 @@ def sequential_backward_rows_kernel(
                 mask=in_row_d,
             )
         tl.debug_barrier()
+        origin = tl.cast(checkpoint, tl.int64) * segment
         for offset in range(length):
-            now = tl.cast(checkpoint, tl.int64) * segment + offset
+            now = origin + offset
             for block in range(tl.cdiv(size_d, block_row)):
                 at_row = block * block_row + tl.arange(0, block_row)
                 wide_row = tl.cast(at_row, tl.int64)
@@ -599,7 +633,7 @@ def sequential_backward_rows_kernel(
         tl.debug_barrier()
         for rest in range(length):
             offset = length - 1 - rest
-            now = tl.cast(checkpoint, tl.int64) * segment + offset
+            now = origin + offset
             q = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0).to(tl.float32)
             u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
             lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
@@ -822,7 +856,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
             batch * steps,
             size_d=size_d,
             block_d=block_d,
-            num_warps=warps_for(max(block_d * block_d, 1)),
+            num_warps=warps_for(block_d * block_d, 128),
         )
     return outputs, finals, saved
 
@@ -908,7 +942,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             batch * steps,
             size_d=size_d,
             block_d=block_d,
-            num_warps=warps_for(max(block_d * block_d, 1)),
+            num_warps=whole_warps(block_d * block_d),
         )
     for name, part in parts.items():
         gradients[name] = part.sum(0)

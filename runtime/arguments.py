@@ -102,6 +102,8 @@ def _check_tensor(signature: Signature, a: Argument, value: Any) -> None:
         raise ArgumentError(
             f"{what} must be float32, bfloat16, float16 or float64, got {str(value.dtype).removeprefix('torch.')}"
         )
+    if value.layout != torch.strided:
+        raise ArgumentError(f"{what} must be a dense tensor, got the layout {value.layout}")
     if value.dim() != len(a.layout):
         raise ArgumentError(f"{what} must have {len(a.layout)} axes {shape}, got the shape {list(value.shape)}")
 

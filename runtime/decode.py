@@ -146,7 +146,7 @@ class Step:
             looks = [(x.shape, x.stride(), x.dtype, x.device) for x in every]
             key: Any = (inplace, backend, len(states), *looks, *[p % 16 == 0 for p in places])
             plan = self._plans.get(key)
-        except AttributeError:  # something isn't a tensor: the checks say what
+        except (AttributeError, RuntimeError):  # something isn't a tensor, or has no memory: the checks say what
             key = plan = None
         if plan is None:
             plan = self._plan(states, given, inplace, outs, backend)
@@ -193,6 +193,13 @@ class Step:
         like = tensors[self.signature.leading.name]
         shapes = [(sizes["B"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in self.signature.outputs]
         _check_out(self.signature, outs, shapes, like)
+        for key, written in (("state", states if inplace else []), ("out", outs)):
+            for x in written:
+                if any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride(), strict=True)):
+                    raise ArgumentError(
+                        f"{self.signature.name}: {key} is written to, and must have memory for each entry; got "
+                        f"an expanded one of shape {list(x.shape)} and strides {list(x.stride())}: pass its .contiguous()"
+                    )
         originals = [given[n] for n in self._tensors]
         backend = _backend(self, asked, [*originals, *states, *outs])
         plan = _Plan(self, sizes["H"], shapes, like.dtype, like.device)

@@ -101,9 +101,18 @@ def rows_of(width: int, rows: int) -> int:
     return max(1, min(rows, BLOCK // width))
 
 
-def warps_for(entries: int) -> int:
-    """Warps for a tile: some 32 of its entries in each thread, from 1 to 16 warps."""
-    return max(1, min(16, entries // 1024))
+def warps_for(entries: int, each: int = 32) -> int:
+    """Warps for a tile: some `each` of its entries in each thread, from 1 to 16 warps.
+
+    Sums over a tile's rows go through shared memory where several warps hold them, so that fewer warps are faster as long as
+    their registers hold the tile.
+    """
+    return 1 << min(4, (entries // (32 * each)).bit_length() - 1) if entries >= 32 * each else 1
+
+
+def whole_warps(entries: int) -> int:
+    """Warps for a backward pass over whole states: some 32 entries in each thread, or 64 where that takes more than 4 warps."""
+    return max(min(4, warps_for(entries)), warps_for(entries, 64))
 
 
 def strides_of(*tensors: Tensor) -> list[int]:

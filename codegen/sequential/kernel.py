@@ -1,7 +1,9 @@
 """The text of one kernel: its names, its arguments, where they lie in memory, and its statements.
 
 In a kernel, `at_d` are a program's indices along dim d, `in_d` says which of them exist, `wide_d` are the indices in 64 bits;
-`at_d_e` and `in_d_e` are the same for a contiguous block over d and e. `index` counts batch entries times heads, `now` steps.
+`at_d_e` and `in_d_e` are the same for a contiguous block over d and e. `index` counts batch entries times heads, `now` steps;
+`then` is the step that comes after it in the loop, and `there` its place in the segment. What a step takes from memory is loaded
+during the step before it, as nothing else would fill the time that memory takes.
 """
 
 from __future__ import annotations
@@ -31,6 +33,17 @@ class Pointer:
     call: str
     strides: list[str] = field(default_factory=list)
     lead: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Statements ahead of a loop over steps, and those of each step, that load what a step takes."""
+
+    first: list[str] = field(default_factory=list)
+    each: list[str] = field(default_factory=list)
+
+    def __add__(self, other: Loads) -> Loads:
+        return Loads(self.first + other.first, self.each + other.each)
 
 
 class Kernel:
@@ -100,10 +113,21 @@ class Kernel:
         """The value of a variable, at step `now` where it has steps; a decay from its logarithm."""
         return self.value(self.raw_strided(x, axes), decay)
 
-    def raw_strided(self, x: Pointer, axes: Axes) -> str:
+    def raw_strided(self, x: Pointer, axes: Axes, step: str = "now") -> str:
         own = x.strides[len(x.lead) :]
         offsets = " + ".join(f"{at} * {s}" for at, s in zip(_over(axes, "wide_{}"), own, strict=True))
-        return self.raw(f"{x.name} + now * {x.strides[1]}" if len(x.lead) == 3 else x.name, axes, offsets)
+        return self.raw(f"{x.name} + {step} * {x.strides[1]}" if len(x.lead) == 3 else x.name, axes, offsets)
+
+    def loads(self, name: str, x: Pointer, axes: Axes, decay: bool = False) -> Loads:
+        """`name` as a variable's value at step `now`; vectors and numbers come a step ahead, matrices would fill registers."""
+        if len(axes) > 1:
+            return Loads([], [f"{name} = {self.load_strided(x, axes, decay)}"])
+        return self.ahead(name, [self.raw_strided(x, axes, step) for step in ("now", "then")], decay)
+
+    def ahead(self, name: str, raw: list[str], decay: bool = False) -> Loads:
+        """`name` as what was loaded a step ahead. raw: the texts that load it, for the first step and for the next one."""
+        held = self.names.fresh(f"{name}_ahead")
+        return Loads([f"{held} = {raw[0]}"], [f"{name} = {self.value(held, decay)}", f"{held} = {raw[1]}"])
 
     def value(self, raw: str, decay: bool = False) -> str:
         """What was loaded as a number to compute with."""
@@ -167,8 +191,10 @@ class Kernel:
     def launch(self, lines: Iterable[str]) -> dict[str, Any]:
         """Arguments by their roles, the widths of tiles, and the size of the largest one."""
         states = [s.axes for s in self.c.step.states]
-        heavy = states + [v.axes for v in self.c.step.variables if v.kind.endswith("parameter")]
-        largest = sorted({" * ".join(sorted(f"block_{dim_of(a)}" for a in axes)) for axes in heavy if axes})
+        parameters = [v.axes for v in self.c.step.variables if v.kind.endswith("parameter")]
+        largest = sorted(
+            {" * ".join(sorted(f"block_{dim_of(a)}" for a in axes)) for axes in states + parameters if axes}
+        )
         beside = [" * ".join(f"block_{dim_of(a)}" for a in axes if dim_of(a) != self.tiling.dim) for axes in states]
         return {
             "dims": self.dims,
@@ -184,7 +210,14 @@ class Kernel:
             "groups": self.groups,
             "smallest": 16 if any("tl.dot" in x for x in lines) else 1,
             "entries": f"max({', '.join(largest)}, 1)" if largest else "1",
+            "held": _entries(states),
+            "fixed": _entries([axes for axes in parameters if len(axes) > 1]),
         }
+
+
+def _entries(tiles: list[Axes]) -> str:
+    """How many entries tiles have together; empty where there are none."""
+    return " + ".join(" * ".join(f"block_{dim_of(a)}" for a in axes) or "1" for axes in tiles)
 
 
 def _over(axes: Axes, form: str) -> list[str]:

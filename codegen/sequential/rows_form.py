@@ -66,6 +66,7 @@ def forward_rows(c: Compiled, plan: RowPlan) -> dict[str, Any]:
         "before": before,
         "kept": kept.name,
         "checkpoints": checkpoints,
+        "first": [],
         "step": [*loads, *step, *stores, *_assign(k, p, results), "tl.debug_barrier()"],
         "last": last,
     }
@@ -126,6 +127,8 @@ def backward_rows(c: Compiled, forward: RowPlan, backward: RowPlan) -> dict[str,
     return rows_launch(k, behind, [*forward_step, *step], len(ahead.slots)) | {
         "before": before,
         "restart": parts["restart"],
+        "forward_first": [],
+        "first": [],
         "forward_step": [
             *parts["keep"],
             *forward_loads,

@@ -14,7 +14,7 @@ from ..ir import Node, dim_of, leaves
 from ..pipeline import Compiled
 from ..step import Var
 from .initial import depends_on_parameters
-from .kernel import Axes, Kernel
+from .kernel import Axes, Kernel, Loads
 from .names import first_input, shape_text, sizes, tensors
 from .rows_form import backward_rows, forward_rows, plans
 from .template import render
@@ -68,13 +68,16 @@ def _forward(c: Compiled) -> dict[str, Any]:
     read = _read(*nodes.values())
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
     before: list[str] = []
-    loads: list[str] = []
+    loads = Loads()
     for v in tensors(p):
         if (v.kind, v.name) in read:
             x = k.strided(v.name, f'given["{v.name}"]', _lead(k, v), len(v.axes))
             before.append(k.advance(x))
-            line = f"{k.names.of(v.kind, v.name)} = {k.load_strided(x, v.axes, v.is_decay)}"
-            (loads if v.per_step else before).append(line)
+            name = k.names.of(v.kind, v.name)
+            if v.per_step:
+                loads += k.loads(name, x, v.axes, v.is_decay)
+            else:
+                before.append(f"{name} = {k.load_strided(x, v.axes, v.is_decay)}")
     checkpoints, last = [], []
     for s in p.states:
         start = k.contiguous(f"{s.name}_start", f'start["{s.name}"]')
@@ -96,7 +99,8 @@ def _forward(c: Compiled) -> dict[str, Any]:
         "before": before,
         "kept": kept.name,
         "checkpoints": checkpoints,
-        "step": [*loads, *lines, *stores, *k.assign({s.name: results[s.name] for s in p.states})],
+        "first": loads.first,
+        "step": [*loads.each, *lines, *stores, *k.assign({s.name: results[s.name] for s in p.states})],
         "last": last,
         "outputs": outputs,
         "finals": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
@@ -116,8 +120,9 @@ def _backward(c: Compiled) -> dict[str, Any]:
     read = forward_read | backward_read
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
     before, forward_loads, loads = _loads(k, forward_read, backward_read)
-    states = _states(k)
-    before += states.pop("before")
+    states, back = _states(k)
+    loads = back + loads
+    before += states["before"]
     totals = {v.name: k.names.fresh(f"d{v.name}") for v in p.variables if v.kind.endswith("parameter")}
     sums = {f"out {gradient_name(p.variable(n))}" for n in totals}
     orders = {s.name: s.axes for s in p.states} | {s.name: s.axes for s in a.states}
@@ -145,8 +150,10 @@ def _backward(c: Compiled) -> dict[str, Any]:
     return k.launch([*forward_lines, *lines]) | {
         "before": before,
         "restart": states["restart"],
-        "forward_step": [*states["keep"], *forward_loads, *forward_lines, *forward_assign],
-        "step": [*states["back"], *loads, *lines, *stores, *assign],
+        "forward_first": forward_loads.first,
+        "forward_step": [*states["keep"], *forward_loads.each, *forward_lines, *forward_assign],
+        "first": loads.first,
+        "step": [*loads.each, *lines, *stores, *assign],
         "last": states["last"],
         "per_step": per_step,
         "per_head": per_head,
@@ -159,49 +166,54 @@ def _backward(c: Compiled) -> dict[str, Any]:
     }
 
 
-def _loads(k: Kernel, forward: set[Any], backward: set[Any]) -> tuple[list[str], list[str], list[str]]:
-    """Statements before the loops, in the loop over a segment's states, and in the loop over the adjoint's steps."""
+def _loads(k: Kernel, forward: set[Any], backward: set[Any]) -> tuple[list[str], Loads, Loads]:
+    """Statements before the loops, for the loop over a segment's states, and for the loop over the adjoint's steps."""
     before: list[str] = []
-    recompute: list[str] = []
-    adjoint: list[str] = []
+    recompute, adjoint = Loads(), Loads()
     for v in tensors(k.c.step):
         key = (v.kind, v.name)
         if key not in forward | backward:
             continue
         x = k.strided(v.name, f'given["{v.name}"]', _lead(k, v), len(v.axes))
         before.append(k.advance(x))
-        line = f"{k.names.of(*key)} = {k.load_strided(x, v.axes, v.is_decay)}"
+        name = k.names.of(*key)
         if not v.per_step:
-            before.append(line)
+            before.append(f"{name} = {k.load_strided(x, v.axes, v.is_decay)}")
         if v.per_step and key in forward:
-            recompute.append(line)
+            recompute += k.loads(name, x, v.axes, v.is_decay)
         if v.per_step and key in backward:
-            adjoint.append(line)
+            adjoint += k.loads(name, x, v.axes, v.is_decay)
     for n, axes in k.c.step.output_axes.items():
         if ("cotangent", f"d{n}") in backward:
             x = k.strided(f"d{n}", f'incoming_steps["{n}"]', ("entry", "begin", "head"), len(axes))
             before.append(k.advance(x))
-            adjoint.append(f"{k.names.of('cotangent', f'd{n}')} = {k.load_strided(x, axes)}")
+            adjoint += k.loads(k.names.of("cotangent", f"d{n}"), x, axes)
     return before, recompute, adjoint
 
 
-def _states(k: Kernel) -> dict[str, list[str]]:
-    """Statements that move states between registers, checkpoints and the workspace, by where they stand."""
-    out: dict[str, list[str]] = {"before": [], "restart": [], "keep": [], "back": [], "last": []}
+def _states(k: Kernel) -> tuple[dict[str, list[str]], Loads]:
+    """Statements that move states between registers, checkpoints and the workspace, by where they stand; and those that bring
+    them back: a step ahead where they are tiles, as whole ones would fill registers."""
+    out: dict[str, list[str]] = {"before": [], "restart": [], "keep": [], "last": []}
+    back = Loads()
     for s in k.c.step.states:
         kept = k.contiguous(f"{s.name}_checkpoints", f'saved["{s.name}"]')
         space = k.contiguous(f"{s.name}_states", f'workspace["{s.name}"]')
         end = k.contiguous(f"d{s.name}_final", f'ends["{s.name}"]')
         start = k.contiguous(f"d{s.name}_start", f'initial_gradients["{s.name}"]')
         name, gradient = k.names.of("state", s.name), k.names.of("state", f"d{s.name}")
-        row = "(room + offset) * heads + head"
-        here = k.address(space, f"({row}) * tiles + tile" if _copies(k, s.axes) else row, s.axes)
+        rows = [f"(room + {place}) * heads + head" for place in ("offset", "(length - 1)", "there")]
+        rows = [f"({row}) * tiles + tile" if _copies(k, s.axes) else row for row in rows]
+        here, latest, there = (k.address(space, row, s.axes) for row in rows)
         out["before"].append(f"{gradient} = {k.load(k.address(end, 'index', s.axes), s.axes)}")
         out["restart"].append(f"{name} = {k.load(k.address(kept, CHECKPOINT, s.axes), s.axes)}")
         out["keep"].append(k.store(here, s.axes, name))
-        out["back"].append(f"{name} = {k.load(here, s.axes)}")
+        if k.tiling.dim is None and len(s.axes) > 1:
+            back += Loads([], [f"{name} = {k.load(here, s.axes)}"])
+        else:
+            back += k.ahead(name, [k.raw(latest, s.axes), k.raw(there, s.axes)])
         out["last"].append(k.store(k.address(start, "index", s.axes), s.axes, gradient, k.kind(s.axes)))
-    return out
+    return out, back
 
 
 def _copies(k: Kernel, axes: Axes) -> bool:

@@ -217,10 +217,11 @@ class Recurrence(Declaration):
         return setting_of(self).names(names)
 
     def define(self, name: str, index: Any, body: Any) -> Any:
-        """An abbreviation for claims: `p = r.define("p", t, (1 - lam(t)) * dS(t).T * k(t))`, then `p(t + 1)`."""
+        """An abbreviation for claims: `p = r.define("p", t, (1 - lam(t)) * dS(t).T * k(t))`, then `p(t + 1)`. `index` may be
+        several, or none: `()`."""
         from .claims import setting_of
 
-        return setting_of(self).define(name, (index,), body)
+        return setting_of(self).define(name, index if isinstance(index, tuple) else (index,), body)
 
     def claim(self, name: str, *what: Any, **about: Any) -> Any:
         """State a formula for the judge: `r.claim("dq", dq(t), S(t) * do(t))`; see `docs/claims.md`."""

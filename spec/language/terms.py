@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
 import sympy
 
-from .expression import Atom, Contraction, Matrix, Term, matmul
+from .expression import Atom, Contraction, Matrix, Term, matmul, scale
 from .recurrence import Equation, _kind_of, _name_of, atoms
 
 
@@ -47,6 +48,13 @@ def summands(m: Matrix, lets: Mapping[str, Equation]) -> list[Matrix]:
             return [flipped(x) for x in summands(m.args[0], lets)]
         case "symbol" if not m.is_vector and m.args[0] in lets:
             return summands(lets[m.args[0]].term, lets)
+        case "matmul":  # X (A + B) X^T is X A X^T + X B X^T
+            scalar, parts = symmetric_factors(m, lets)
+            middle = len(parts) // 2
+            inner = summands(parts[middle], lets) if len(parts) % 2 and middle else []
+            if len(inner) > 1:
+                products = [functools.reduce(matmul, [*parts[:middle], x, *parts[middle + 1 :]]) for x in inner]
+                return [scale(scalar, x) for x in products]
     return [m]
 
 
@@ -116,9 +124,12 @@ def applied(m: Matrix, vector: Matrix, lets: Mapping[str, Equation]) -> Matrix:
         for part in reversed(parts):
             if part.op == "eye":
                 continue
-            value = (
-                matmul(part, value) if part.op != "diag" else Matrix("hadamard", (part.args[0], value), *value.shape)
-            )
+            if not isinstance(value, Matrix):  # u.T x, for the factor u of u u.T
+                value = scale(value, part)
+            elif part.op == "diag":
+                value = Matrix("hadamard", (part.args[0], value), *value.shape)
+            else:
+                value = matmul(part, value)
         value = scalar * value
         total = value if total is None else total + value
     return total

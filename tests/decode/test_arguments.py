@@ -152,6 +152,12 @@ MISTAKES = {
         lambda: {"state": None, "state_dtype": torch.int8},
         r"state_dtype must be a floating-point dtype",
     ),
+    "an expanded out": (lambda: {"out": torch.zeros(B, 1, D).expand(B, H, D)}, r"out is written to, and must have memory"),
+    "an expanded state": (
+        lambda: {"state": torch.zeros(B, 1, D, D).expand(B, H, D, D), "inplace": True},
+        r"state is written to, .* strides \[36, 0, 6, 1\]: pass its .contiguous",
+    ),
+    "a sparse tensor": (lambda: {"q": torch.randn(B, H, D).to_sparse()}, r"q must be a dense tensor"),
     "a gradient": (lambda: {"q": torch.randn(B, H, D, requires_grad=True)}, r"has no gradient.*torch.no_grad"),
     "a backend": (lambda: {"backend": "cuda"}, r"backend must be 'torch', 'triton' or None, got 'cuda'"),
 }

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from chunkform.codegen.check import Case
+from chunkform.codegen.programs.check import check_program
+from chunkform.codegen.programs.kind import generated_module
 from chunkform.codegen.programs.partition import partition
+from chunkform.codegen.programs.pipeline import compile_program
 from chunkform.errors import DimensionError, NameError_, SpecError
 from chunkform.spec.language import Program, cg, diag, dot, exp, eye, hadamard, neumann, sherman_morrison, sigmoid
 from chunkform.spec.language.rank_one import rank_one_state
@@ -46,6 +51,7 @@ ALLOWED = {
     "a transpose": lambda t: t.lam * t.H.prev.T + t.u * t.u.T,
     "a channel's decay on both sides": lambda t: diag(t.a) * t.H.prev * diag(t.a) + t.u * t.u.T,
     "a diagonal": lambda t: t.lam * t.H.prev + t.u * t.u.T + diag(t.lamb),
+    "a sum between diagonals": lambda t: t.H.prev + diag(t.w) * (diag(t.lamb) + t.beta * t.u * t.u.T) * diag(t.w),
 }
 
 
@@ -89,6 +95,17 @@ def test_nothing_makes_it_definite():
 def test_a_diagonal_makes_it_definite():
     t = Parts(initial=False)
     t.solve(t.lam * t.H.prev + t.u * t.u.T, t.H.next + diag(t.lamb))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_what_is_added_to_a_state_is_part_of_the_matrix(scaled):
+    t = Parts(initial=False)
+    a, b = t.p.let("z", 2 * t.w), t.beta
+    matrix = diag(a) * (t.H.next + b * t.u * t.u.T) * diag(a) if scaled else t.H.next + b * t.u * t.u.T
+    t.p.output("o", t.solve(t.lam * t.H.prev + t.u * t.u.T, matrix + diag(t.lamb), cg(12)))
+    c = compile_program(t.p)
+    rows = check_program(c, getattr(generated_module(c), t.p.name), Case(steps=40, width=5, dtype=torch.float64))
+    assert not [(r.quantity, r.error) for r in rows if not r.ok]
 
 
 def test_a_diagonal_that_is_taken_away():

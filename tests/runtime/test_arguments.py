@@ -29,6 +29,7 @@ def arguments(**changes):
         ({"v": torch.randn(B, T + 1, H, E)}, r"v has T = 10, but q has T = 9"),
         ({"log_lam": -torch.rand(B, T)}, r"log_lam must have 3 axes \[B, T, H\], got the shape \[2, 9\]"),
         ({"q": torch.randn(B, T, H, D).long()}, r"q must be float32.* got int64"),
+        ({"q": torch.randn(B, T, H, D).to_sparse()}, r"q must be a dense tensor, got the layout torch.sparse_coo"),
         ({"q": [1.0]}, r"q must be a tensor \[B, T, H, d\], got list"),
         ({"initial_state": torch.zeros(B, H, E, D)}, r"initial_state must be \[B, H, d, e\] = \[2, 3, 4, 5\]"),
         ({"initial_state": (torch.zeros(B, H, D, E),) * 2}, r"initial_state must hold 1 states \(S\), got 2"),

@@ -1,8 +1,10 @@
 """`chunkform.compile`: one op from a spec, and a cache that survives damage and company."""
 
+import pickle
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 import chunkform
 from chunkform.codegen.compile import compile_module
 from chunkform.errors import LoadError, SpecError
+from chunkform.runtime import cached
 
 SPEC = textwrap.dedent(
     '''
@@ -32,7 +35,7 @@ SPEC = textwrap.dedent(
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path / "cache"))
-    for name in [n for n in sys.modules if n.startswith("chunkform_cached_")]:
+    for name in [n for n in sys.modules if n.startswith(f"{cached.__name__}.")]:
         del sys.modules[name]
     path = tmp_path / "mine.py"
     path.write_text(SPEC)
@@ -71,6 +74,20 @@ def test_processes_may_fill_the_cache_at_once(spec, tmp_path):
     code = f"import chunkform; chunkform.compile({str(spec)!r}); print('done')"
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [p.communicate(timeout=120)[0].strip() for p in running] == ["done"] * 3
+
+
+def test_threads_may_compile_at_once(spec):
+    with ThreadPoolExecutor(4) as pool:
+        ops = list(pool.map(lambda _: chunkform.compile(spec), range(4)))
+    assert len(set(ops)) == 1
+
+
+def test_a_pickled_op_is_found_by_another_process(spec, tmp_path):
+    op, path = chunkform.compile(spec), tmp_path / "op.pickle"
+    path.write_bytes(pickle.dumps(op))
+    code = f"import pickle; print(pickle.load(open({str(path)!r}, 'rb')).__module__)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ran.stdout.strip() == op.__module__, ran.stderr
 
 
 def test_a_file_with_two_recurrences_asks_which(spec):

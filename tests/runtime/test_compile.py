@@ -172,7 +172,7 @@ def test_an_op_from_a_recurrence_compiles_whole(tmp_path, monkeypatch):
     r.output("o", S.next.T * q)
     op = chunkform.compile(r)
     registered = op.__globals__["OP"].registered
-    assert registered.forward.name().startswith("chunkform::chunkform_cached_compiled_decayed_sum_")
+    assert registered.forward.name().startswith("chunkform::compiled_decayed_sum_")
     arguments = [*torch.randn(3, 1, 9, 2, 4), -torch.rand(1, 9, 2)]
     compiled = whole(op)
     for scale in (0.5, 2.0):
