@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from .evaluate import CHUNK_OPERATIONS, stacked
+from .evaluate import BEYOND, CHUNK_OPERATIONS, stacked
 from .ir import COL, INNER, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
 from .matrix_values import split_scalars
 from .mixing import Mixing, factored, is_mixed, state_in
@@ -131,7 +131,7 @@ class Builder:
 
     def left(self, w: Write) -> Node:
         """What a write is on the side of the rows; see `written`."""
-        return self.ending(w.left) if w.leaf in self.values else self.stream(w.left)
+        return self.ending(w.left) if self.solve and w.leaf is not None else self.stream(w.left)
 
     def written(self, w: Write) -> Node:
         """What is written with `left`: one of the two is zero beyond the sequence's end."""
@@ -328,10 +328,12 @@ def _between(d: Any, i: int, j: int, late: bool, write_late: bool, m: Any, order
     return value
 
 
-def _rows_last(x: Node, value: Any) -> Any:
-    """The decay's values with the chunk axis last."""
+def _rows_last(x: Node, value: Any, m: Any, sizes: dict[str, int]) -> Any:
+    """The decay's values with the chunk axis last, one beyond the sequence's end."""
     position = x.axes.index(ROW) - len(x.axes)
-    return np.moveaxis(np.asarray(value, dtype=object), position, -1)
+    d = np.moveaxis(np.asarray(value, dtype=object), position, -1).copy()
+    d[..., d.shape[-1] - sizes.get(BEYOND, 0) :] = m.const(Fraction(1)).item()
+    return d
 
 
 def _sweep_order(count: int, direction: int) -> list[int]:
@@ -342,7 +344,7 @@ def _mask(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     count = sizes[ROW]
     late, write_late, inclusive, direction = x.attrs if x.op == "decay_mask" else (False, False, *x.attrs)
     order = _sweep_order(count, direction)
-    d = _rows_last(x.args[0], args[0]) if args else None
+    d = _rows_last(x.args[0], args[0], m, sizes) if args else None
     lead = d.shape[:-1] if d is not None else ()
     one, zero = m.const(Fraction(1)), m.const(Fraction(0))
     out = np.empty((count, count, *lead), dtype=object)
@@ -357,7 +359,7 @@ def _mask(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
 
 
 def _edge(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
-    d = _rows_last(x.args[0], args[0])
+    d = _rows_last(x.args[0], args[0], m, sizes)
     count, lead = d.shape[-1], d.shape[:-1]
     late, direction = x.attrs
     order = _sweep_order(count, direction)
@@ -375,7 +377,7 @@ def _edge(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
 
 
 def _all(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
-    d = _rows_last(x.args[0], args[0])
+    d = _rows_last(x.args[0], args[0], m, sizes)
     value = np.broadcast_to(m.const(Fraction(1)), d.shape[:-1])
     for s in range(d.shape[-1]):
         value = m.mul(value, d[..., s])

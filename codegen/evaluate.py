@@ -280,6 +280,7 @@ def _apply(x: Node, done: dict[Node, Any], env: Env, m: Any, sizes: dict[str, in
     return CHUNK_OPERATIONS[x.op](x, [done[a] for a in x.args], m, sizes)
 
 
+BEYOND = "beyond"  # in sizes: how many of a chunk's last rows are beyond the sequence's end, where decays are one
 CHUNK_OPERATIONS: dict[str, Any] = {}  # filled by chunk.py with the exact meaning of its operations
 
 

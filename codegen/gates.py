@@ -168,13 +168,13 @@ def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None, walks: bo
             outputs, finals = run_adjoint(a, given, initial, cotangents, last, m, sizes, steps)
             program = a.program
         env: Env = {(v.kind, v.name): given[v.name] for v in a.forward.variables}
-        for lengths in chunkings(steps):
-            values, states, computed = run_plan(forward, env, initial, m, sizes, lengths)
+        for lengths, beyond in chunkings(steps):
+            values, states, computed = run_plan(forward, env, initial, m, sizes, lengths, beyond=beyond)
             if backward is not None:
                 own = env | {("cotangent", n): x for n, x in cotangents.items()}
                 own |= {(x.attrs[0], x.attrs[1]): computed[x.attrs[0], x.attrs[1]] for x in backward.saved}
-                values, states, _ = run_plan(backward, own, {**initial, **last}, m, sizes, lengths, last)
-            cut = f"(chunks of {lengths})"
+                values, states, _ = run_plan(backward, own, {**initial, **last}, m, sizes, lengths, last, beyond)
+            cut = f"(chunks of {lengths}, and {beyond} steps beyond the end)"
             for name, node in program.outputs.items():
                 yield (
                     f"{name} {cut}",
@@ -296,9 +296,9 @@ def run_adjoint(
     return gradients, states
 
 
-def chunkings(steps: int) -> list[list[int]]:
-    """One step a chunk, one chunk, mixed lengths, and a shorter last one."""
-    return [[1] * steps, [steps], [2, 1, steps - 3], [3, steps - 3]]
+def chunkings(steps: int) -> list[tuple[list[int], int]]:
+    """One step a chunk, one chunk, mixed lengths, and a last one that goes on beyond the sequence's end, by so many steps."""
+    return [([1] * steps, 0), ([steps], 0), ([2, 1, steps - 3], 0), ([3, steps - 3], 2)]
 
 
 def _broadcast(value: Any, axes: tuple[str, ...], wanted: tuple[str, ...], sizes: dict[str, int], *lead: int) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .evaluate import CHUNK_OPERATIONS
+from .evaluate import BEYOND, CHUNK_OPERATIONS
 from .ir import (
     COL,
     ONE,
@@ -170,14 +170,15 @@ def _weights_of(x: Node) -> list[Node]:
 # --- exact meaning, for gates -----------------------------------------------------------------------------------------
 
 
-def _matrices(x: Node, args: list[Any], m: Any, count: int) -> list[list[list[Any]]]:
-    """A at each step of the chunk, in the order of the sweep."""
+def _matrices(x: Node, args: list[Any], m: Any, count: int, beyond: int) -> list[list[list[Any]]]:
+    """A at each step of the chunk, in the order of the sweep; the identity for the last `beyond` steps."""
     positions, n, direction = x.attrs[0], x.attrs[1], x.attrs[-1]
-    zero = m.const(Fraction(0)).item()
+    one, zero = m.const(Fraction(1)).item(), m.const(Fraction(0)).item()
     out = []
     for i in range(count) if direction > 0 else range(count - 1, -1, -1):
-        a = [[zero] * n for _ in range(n)]
-        for (row, col), value in zip(positions, args, strict=True):
+        inside = i < count - beyond
+        a = [[zero if inside or row != col else one for col in range(n)] for row in range(n)]
+        for (row, col), value in zip(positions, args, strict=True) if inside else ():
             value = np.asarray(value, dtype=object)
             a[row][col] = value[i] if value.ndim else value.item()
         out.append(a)
@@ -197,7 +198,7 @@ def _mix(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     count = sizes[ROW]
     _, n, to, of = x.attrs[:4]
     late, direction = (x.attrs[4] if x.op in ("mix_mask", "mix_in") else False), x.attrs[-1]
-    steps = _matrices(x, args, m, count)
+    steps = _matrices(x, args, m, count, sizes.get(BEYOND, 0))
     place = (lambda i: i) if direction > 0 else (lambda i: count - 1 - i)
     zero = m.const(Fraction(0)).item()
     if x.op == "mix_all":

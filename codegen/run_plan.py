@@ -10,7 +10,7 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from .evaluate import Env, evaluate, evaluate_all, stacked
+from .evaluate import BEYOND, Env, evaluate, evaluate_all, stacked
 from .ir import ROW, ZERO, Node, add, dim_of, expand, leaf, total, walk
 from .run_steps import stored
 from .segments import Pair, SegmentMap
@@ -28,8 +28,10 @@ def run_plan(
     sizes: dict[str, int],
     lengths: list[int],
     finals_dot: dict[str, Any] | None = None,
+    beyond: int = 0,
 ) -> tuple[dict[str, Any], dict[str, Any], Env]:
-    """(values, last states, everything computed). `env` holds sequences with a leading time axis; chunks have `lengths`.
+    """(values, last states, everything computed). `env` holds sequences with a leading time axis; chunks have `lengths`, and
+    the last one `beyond` rows more, beyond the sequence's end.
 
     A value that a sweep takes is computed ahead of it. `finals_dot` holds the incoming gradient of each last state, which a
     pairing starts from.
@@ -45,7 +47,7 @@ def run_plan(
                 for x in walk(*stage.given.values()):
                     if x.op == "leaf" and x.attrs[0] == "stored" and x.attrs[:2] not in env and x.attrs[1] in nodes:
                         env[x.attrs[:2]] = _sequence(nodes[x.attrs[1]], env, arithmetic, sizes, steps)
-                run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths)
+                run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths, beyond)
             case Accumulate():
                 _accumulate(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, steps)
                 if stage.at_borders:
@@ -53,13 +55,13 @@ def run_plan(
                     _from_states(stage, env, p, arithmetic, sizes, lengths)
                 if stage.direct is not None:
                     summed = env["pairing", stage.pairing.leaf.attrs[1]]
-                    _unroll(stage.direct, env, arithmetic, sizes, lengths)
+                    _unroll(stage.direct, env, arithmetic, sizes, lengths, beyond)
                     if not arithmetic.equal(env["pairing", stage.pairing.leaf.attrs[1]], summed):
                         raise GateError(
                             f"pass plan: the pairing of {stage.pairing.state}, summed and unrolled, differs"
                         )
             case Unroll():
-                _unroll(stage, env, arithmetic, sizes, lengths)
+                _unroll(stage, env, arithmetic, sizes, lengths, beyond)
             case Map():
                 for name, node in stage.values.items():
                     values[name] = _sequence(node, env, arithmetic, sizes, steps)
@@ -81,9 +83,10 @@ def run_sweep(
     m: Any,
     sizes: dict[str, int],
     lengths: list[int],
+    beyond: int = 0,
 ) -> None:
     chunk, steps = sweep.chunk, sum(lengths)
-    streams = {x: _sequence(node, env, m, sizes, steps) for x, node in sweep.given.items()}
+    streams = {x: _padded(_sequence(node, env, m, sizes, steps), beyond, m) for x, node in sweep.given.items()}
     states = {s: initial[s] for s in sweep.states}
     starts = np.concatenate([[0], np.cumsum(lengths)])
     order = range(len(lengths)) if sweep.direction > 0 else range(len(lengths) - 1, -1, -1)
@@ -91,17 +94,18 @@ def run_sweep(
     pieces: dict[Node, list[Any]] = {x: [None] * len(lengths) for x in chunk.outputs}
     sums: dict[tuple[str, str], list[Any]] = {}
     for n in order:
-        own = {**sizes, ROW: lengths[n]}
+        more = beyond if n == len(lengths) - 1 else 0
+        own = {**sizes, ROW: lengths[n] + more, BEYOND: more}
         local: Env = {("state in", s): states[s] for s in states}
         for name, state in states.items():
             edges[name][n] = state
         for x, value in streams.items():
-            local["stream", x.attrs[1]] = value[starts[n] : starts[n + 1]]
+            local["stream", x.attrs[1]] = value[starts[n] : starts[n + 1] + more]
         for x, node in chunk.definitions.items():
             local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own), node, own)
         for border in sweep.borders:
             for slot, value in border_sums(border, local, m, own).items():
-                sums.setdefault((border.state, slot), [None] * len(lengths))[n] = value
+                sums.setdefault((border.state, slot), [None] * len(lengths))[n] = _inside(value, border, lengths[n])
         names = list(chunk.outputs)
         results = evaluate_all([*(chunk.outputs[x] for x in names), *chunk.states.values()], local, m, own)
         for x, value in zip(names, results, strict=False):
@@ -111,7 +115,8 @@ def run_sweep(
             assert set(node.axes) <= set(full)
             from .evaluate import aligned
 
-            pieces[x][n] = np.broadcast_to(np.asarray(aligned(value, node.axes, full), dtype=object), shape)
+            whole = np.broadcast_to(np.asarray(aligned(value, node.axes, full), dtype=object), shape)
+            pieces[x][n] = whole.take(range(lengths[n]), full.index(ROW))
         for name, value in zip(chunk.states, results[len(names) :], strict=True):
             axes = tuple(sorted(chunk.state_axes[name]))
             shape = tuple(sizes[dim_of(a)] for a in axes)
@@ -121,6 +126,17 @@ def run_sweep(
     finals.update(states)
     env.update({("edges", name): values for name, values in edges.items()})
     env.update({("sums", f"{state}.{slot}"): values for (state, slot), values in sums.items()})
+
+
+def _padded(value: Any, beyond: int, m: Any) -> Any:
+    """A sequence with zeros for steps beyond its end."""
+    zero = m.const(Fraction(0)).item()
+    return np.concatenate([value, np.full((beyond, *value.shape[1:]), zero, dtype=object)]) if beyond else value
+
+
+def _inside(value: Any, border: Border, length: int) -> Any:
+    """Sums of one chunk at its steps, without those beyond the sequence's end."""
+    return value if border.totals else value[:length]
 
 
 def border_sums(border: Border, local: Env, m: Any, own: dict[str, int]) -> dict[str, Any]:
@@ -165,16 +181,17 @@ def run_map(
     return blocks, parts
 
 
-def _unroll(stage: Unroll, env: Env, m: Any, sizes: dict[str, int], lengths: list[int]) -> None:
+def _unroll(stage: Unroll, env: Env, m: Any, sizes: dict[str, int], lengths: list[int], beyond: int) -> None:
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    streams = {x: _sequence(node, env, m, sizes, sum(lengths)) for x, node in stage.streams.items()}
+    streams = {x: _padded(_sequence(node, env, m, sizes, sum(lengths)), beyond, m) for x, node in stage.streams.items()}
     pieces: dict[Node, list[Any]] = {x: [] for x in stage.outputs}
     for n, length in enumerate(lengths):
         local: Env = {("state in", s.name): env["edges", s.name][n] for s in (*stage.forward, *stage.backward)}
-        local |= {("stream", x.attrs[1]): value[starts[n] : starts[n + 1]] for x, value in streams.items()}
-        own = {**sizes, ROW: length}
+        more = beyond if n == len(lengths) - 1 else 0
+        local |= {("stream", x.attrs[1]): value[starts[n] : starts[n + 1] + more] for x, value in streams.items()}
+        own = {**sizes, ROW: length + more, BEYOND: more}
         for x, value in zip(stage.outputs, evaluate_all(stage.outputs.values(), local, m, own), strict=True):
-            pieces[x].append(np.broadcast_to(np.asarray(value, dtype=object), (length,)))
+            pieces[x].append(np.broadcast_to(np.asarray(value, dtype=object), (length + more,))[:length])
     for x, parts in pieces.items():
         env["pairing", x.attrs[1]] = np.concatenate(parts)
 

@@ -414,12 +414,6 @@ def sequential_backward_kernel(
             W = next_W
         tl.debug_barrier()
         now = origin + length - 1
-        V_ahead = tl.load(
-            V_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-        )
-        W_ahead = tl.load(
-            W_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-        )
         x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
         z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
         y_ahead_2 = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
@@ -432,14 +426,12 @@ def sequential_backward_kernel(
             now = origin + offset
             there = tl.maximum(offset - 1, 0)
             then = origin + there
-            V = V_ahead.to(tl.float32)
-            V_ahead = tl.load(
-                V_states_at + ((room + there) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-            )
-            W = W_ahead.to(tl.float32)
-            W_ahead = tl.load(
-                W_states_at + ((room + there) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-            )
+            V = tl.load(
+                V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            ).to(tl.float32)
+            W = tl.load(
+                W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            ).to(tl.float32)
             x = x_ahead_2.to(tl.float32)
             x_ahead_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
             z = z_ahead.to(tl.float32)

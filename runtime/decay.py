@@ -117,10 +117,16 @@ def _factors(g: Tensor, late: bool, write_late: bool, direction: int) -> tuple[T
     return read.to(g.dtype).exp(), write.to(g.dtype).exp()
 
 
+def _like(g: Tensor, x: Tensor | float) -> Tensor:
+    """A number as a tensor of g's shape."""
+    return x if isinstance(x, Tensor) else torch.full_like(g, x)
+
+
 def channel_product(
-    x: Tensor, y: Tensor, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
+    x: Tensor | float, y: Tensor | float, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
 ) -> Tensor:
-    """[..., C, C]: the sum over channels of x_i y_j and the decays between them; x, y, g are [..., C, d]."""
+    """[..., C, C]: the sum over channels of x_i y_j and the decays between them; x, y, g are [..., C, d], or x or y a number."""
+    x, y = _like(g, x), _like(g, y)
     split = _factors(g, late, write_late, direction)
     if split is None:
         mask = decay_mask(g, late, write_late, inclusive, direction, dim=-2)
@@ -131,9 +137,11 @@ def channel_product(
 
 
 def channel_apply(
-    weights: Tensor | float, y: Tensor, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
+    weights: Tensor | float, y: Tensor | float, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
 ) -> Tensor:
-    """[..., C, d]: the sum over j of weights_ij y_j and the decays between them; weights is [..., C, C], or a number."""
+    """[..., C, d]: the sum over j of weights_ij y_j and the decays between them; weights is [..., C, C], y [..., C, d], either
+    may be a number."""
+    y = _like(g, y)
     split = _factors(g, late, write_late, direction)
     if split is None:
         mask = decay_mask(g, late, write_late, inclusive, direction, dim=-2)

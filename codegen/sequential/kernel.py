@@ -119,8 +119,9 @@ class Kernel:
         return self.raw(f"{x.name} + {step} * {x.strides[1]}" if len(x.lead) == 3 else x.name, axes, offsets)
 
     def loads(self, name: str, x: Pointer, axes: Axes, decay: bool = False) -> Loads:
-        """`name` as a variable's value at step `now`; vectors and numbers come a step ahead, matrices would fill registers."""
-        if len(axes) > 1:
+        """`name` as a variable's value at step `now`; vectors and numbers come a step ahead, where registers are left."""
+        matrices = any(len(v.axes) > 1 for v in self.c.step.variables if v.kind.endswith("parameter"))
+        if len(axes) > 1 or matrices:
             return Loads([], [f"{name} = {self.load_strided(x, axes, decay)}"])
         return self.ahead(name, [self.raw_strided(x, axes, step) for step in ("now", "then")], decay)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ..ir import ZERO, leaf, walk
+from ..ir import ZERO, Node, leaf, walk
 from ..read_write import StateForm
 from ..stages import Accumulate, Plan, Sweep
 from .fuse import Fused
@@ -89,11 +89,24 @@ def _pays(walks: dict[int, Sweep], pieces: dict[int, Sweep]) -> bool:
 
 
 def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str], fused: Fused) -> bool:
-    """Does a walk load what is only read where it has left its states?"""
-    late = [j for j, s in pieces.items() if j not in walks and (s.borders or not own.issuperset(s.states))]
-    made = {x.leaf.attrs[:2] for j in late for x in fused.stores[j]}
-    nodes = [n for k, s in walks.items() for n in (*s.given.values(), *(x.node for x in fused.stores[k]))]
-    return any(y.op == "leaf" and y.attrs[:2] in made for y in walk(*nodes))
+    """Does a walk load what is only read where it has left its states? Or does a kernel that reads at borders, for one tile
+    axis, load what one for another makes later?"""
+    read = [j for j in pieces if j not in walks]
+    late = {j for j in read if pieces[j].borders or not own.issuperset(pieces[j].states)}
+    made = {x.leaf.attrs[:2]: j for j in read for x in fused.stores[j]}
+
+    def loaded(nodes: Iterable[Node]) -> set[int]:
+        return {made[y.attrs[:2]] for y in walk(*nodes) if y.op == "leaf" and y.attrs[:2] in made}
+
+    loads = {j: loaded([*pieces[j].given.values(), *(x.node for x in fused.stores[j])]) - {j} for j in read}
+    ahead = loaded([n for k, s in walks.items() for n in (*s.given.values(), *(x.node for x in fused.stores[k]))])
+    while more := {i for j in ahead for i in loads[j]} - ahead:
+        ahead |= more
+    tiles = {j: opened(pieces[j], True).tile for j in read if j not in ahead}
+    order = list(dict.fromkeys(tiles.values()))
+    return bool(ahead & late) or any(
+        order.index(tiles[i]) > order.index(tile) for j, tile in tiles.items() for i in loads[j] if i in tiles
+    )
 
 
 def _sums_inside(s: StateForm, pieces: dict[int, Sweep], walks: dict[int, Sweep], fused: Fused) -> bool:

@@ -1160,7 +1160,7 @@ class Host:
         found, products = self._products({v.name: self.fused.values[gradient_name(v)] for v in variables})
         for users, lines in products:
             self._under(users, lines)
-        values = {gradient_name(v): found[v.name] for v in variables}
+        values = {gradient_name(v): _along(found[v.name], v.axes) for v in variables}
         made = self._gradients_by_rows(variables, values)
         for v in variables:
             name = gradient_name(v)
@@ -1446,6 +1446,11 @@ def inputs(p: StepProgram, names: Names, first: Var | None = None) -> list[str]:
 def _orders(variables: list[Var]) -> dict[str, tuple[str, ...]]:
     """The axes of variables, by the names of their gradients."""
     return {gradient_name(v): v.axes for v in variables}
+
+
+def _along(node: Node, axes: tuple[str, ...]) -> Node:
+    """A vector's value along the vector's own axis, which may be the other one of a square state where it is made."""
+    return rename(node, dict(zip(node.axes, axes, strict=True))) if len(node.axes) == len(axes) == 1 else node
 
 
 def _is_zero(node: Node) -> bool:

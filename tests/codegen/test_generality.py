@@ -84,6 +84,10 @@ def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
         "oja",
         "rwkv6",
         "stacked",
+        "pulled_by_a_tenth",
+        "centred_rows",
+        "ones_by_channel",
+        "along_and_across",
     ],
 )
 def test_the_torch_form_over_several_chunks_matches_the_oracle(name: str) -> None:

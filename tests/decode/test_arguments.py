@@ -152,7 +152,10 @@ MISTAKES = {
         lambda: {"state": None, "state_dtype": torch.int8},
         r"state_dtype must be a floating-point dtype",
     ),
-    "an expanded out": (lambda: {"out": torch.zeros(B, 1, D).expand(B, H, D)}, r"out is written to, and must have memory"),
+    "an expanded out": (
+        lambda: {"out": torch.zeros(B, 1, D).expand(B, H, D)},
+        r"out is written to, and must have memory",
+    ),
     "an expanded state": (
         lambda: {"state": torch.zeros(B, 1, D, D).expand(B, H, D, D), "inplace": True},
         r"state is written to, .* strides \[36, 0, 6, 1\]: pass its .contiguous",

@@ -70,9 +70,13 @@ def test_corrections_in_other_forms_than_the_catalogues():
     assert_small(interpret(names, [SMALL | {"heads": 1, "decay": "extreme"}]), 1e-5)
 
 
+def test_a_gradient_whose_terms_come_from_several_sweeps():
+    assert_small(interpret(("decay_as_an_input", "along_and_across"), [SMALL | {"heads": 1}]), 1e-5)
+
+
 def test_nothing_is_written_beyond_the_last_step():
     """What is written doesn't depend on the inputs, which are zero there."""
-    names = ("towards_new", "decayed_count", "steady_writes", "moving_averages", "equal_keys")
+    names = ("towards_new", "decayed_count", "steady_writes", "moving_averages", "equal_keys", "pulled_by_a_tenth")
     assert_small(interpret(names, [SMALL | {"heads": 1}], parts=FEW), 1e-5)
 
 

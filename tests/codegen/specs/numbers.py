@@ -1,0 +1,63 @@
+"""Bare numbers and vectors of ones where others have inputs, and parameters and decays where others have something else."""
+
+from chunkform.spec.language import Recurrence, diag, dot, ones, tanh
+
+r = Recurrence("pulled_by_a_tenth", doc="A vector that is pulled towards its input by a tenth of what is between them.")
+d = r.dims("d")
+x = r.inputs("x", d)
+lam = r.decay("lam")
+h = r.state("h", d)
+r.update(h, lam * h.prev + 0.1 * (x - h.prev))
+r.output("y", h.next)
+pulled_by_a_tenth = r
+
+r = Recurrence("centred_rows", doc="A tenth of the sum of the rows is taken from each row.")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+S = r.state("S", d, e)
+r.update(S, S.prev - 0.1 * ones(d) * (S.prev.T * ones(d)).T + k * v.T)
+r.output("o", S.next.T * q)
+centred_rows = r
+
+r = Recurrence(
+    "ones_by_channel", doc="A key of ones, whose channels decay each in their own way, and a read with ones."
+)
+d, e = r.dims("d e")
+q = r.inputs("q", d)
+v = r.inputs("v", e)
+alpha = r.decay("alpha", d)
+S = r.state("S", d, e)
+r.update(S, diag(alpha) * S.prev + ones(d) * v.T)
+r.output("o", S.next.T * q)
+r.output("sums", S.next.T * ones(d))
+ones_by_channel = r
+
+r = Recurrence(
+    "along_and_across",
+    doc="A square state that a parameter is written to along one axis, and read with along the other.",
+)
+d = r.dims("d")
+q, k = r.inputs("q k", d)
+u = r.parameter("u", d)
+lam = r.decay("lam")
+S = r.state("S", d, d)
+r.update(S, lam * S.prev + k * u.T)
+r.output("o", dot(u, S.next * q))
+along_and_across = r
+
+r = Recurrence(
+    "decay_as_an_input",
+    doc="A decay that an output is read with, so that terms of its gradient come from several sweeps.",
+)
+d, e = r.dims("d e")
+k = r.inputs("k", d)
+v = r.inputs("v", e)
+beta = r.decay("beta", e)
+lam = r.decay("lam")
+S, R = r.state("S", d, e), r.state("R", d, e)
+r.update(R, lam * R.prev + k * v.T)
+r.update(S, S.prev * diag(beta) - 0.1 * (S.prev * v) * v.T)
+r.output("o", R.next * beta)
+r.output("y", tanh(S.prev.T * k))
+decay_as_an_input = r
