@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as dc_replace
+from fractions import Fraction
 
 from .ir import (
     ONE,
@@ -62,7 +63,7 @@ class Interpreter:
     def whole(self, m: MatrixValue, x: Node) -> Node:
         if m.row is not None and m.col is not None:
             raise NotAffine("the whole state is used, not a product of it with a vector", x)
-        return self.read(m, "col" if m.col is None else "row", ONE)
+        return self.read(m, "col" if m.col is None and m.row is not None else "row", ONE)
 
     def _form(self, x: Node) -> Node | MatrixValue:
         if x.op == "leaf":
@@ -133,7 +134,7 @@ class Interpreter:
             assert m.decay is not None
             for name, c in ((m.state, m.decay), *m.others):
                 if c.axes:
-                    raise NotAffine("a state that is added to another decays channel by channel", x)
+                    raise NotAffine("states that are added to each other are scaled channel by channel", x)
                 coefficients[name] = add(coefficients.get(name, ZERO), c)
             writes += m.after
         for _, v in parts:
@@ -319,12 +320,28 @@ def positive(x: Node) -> bool:
         case "mul":
             return all(positive(a) for a in x.args)
         case "add":
-            return all(positive(a) for a in x.args) or below_one(x) is not None
-        case "pow":
+            some, others = any(map(positive, x.args)), all(map(_at_least_zero, x.args))
+            return (some and others) or below_one(x) is not None
+        case "pow" | "sum" | "expand":
             return positive(x.args[0])
         case "fn":
             return x.attrs[0] in ("exp", "sigmoid", "softplus")
     return False
+
+
+def _at_least_zero(x: Node) -> bool:
+    """Is x >= 0 whatever the inputs?"""
+    match x.op:
+        case "const":
+            return x.attrs[0] >= 0
+        case "mul" | "add" | "sum" | "expand":
+            return all(map(_at_least_zero, x.args))
+        case "pow":
+            n = Fraction(x.attrs[0])
+            return (n.denominator == 1 and n.numerator % 2 == 0) or _at_least_zero(x.args[0])
+        case "fn" if x.attrs[0] in ("relu", "abs"):
+            return True
+    return positive(x)
 
 
 def below_one(x: Node) -> Node | None:

@@ -12,6 +12,7 @@ from chunkform.errors import FunctionError, NameError_
 from chunkform.spec.language import Matrix, Recurrence
 from chunkform.spec.language.expression import ONE as UNIT
 from chunkform.spec.language.expression import Atom, Contraction, entry
+from chunkform.spec.language.terms import flipped
 
 from .functions import TABLE
 from .ir import Node, add, canonical_axis, const, expand, eye, fn, leaf, mul, number, power, rename, total
@@ -117,9 +118,10 @@ class _Lowering:
                     if len(parts) > 1:
                         pairs = [(x, b) if i == 0 else (a, x) for x in parts]
                         return add(*(self._product(x, y, row, col) for x, y in pairs))
-                for i, (x, state) in enumerate(((self._spelled(a), b), (self._spelled(b), a))):
-                    if x.op == "matmul" and x.args[0].cols is not UNIT and self._multiplies(x, state):
-                        y, z = x.args  # a product of matrices, by which the state is multiplied one after the other
+                for i, (x, other) in enumerate(((self._inside_out(a), b), (self._inside_out(b), a))):
+                    one_by_one = (other.is_vector and not x.is_vector) or self._multiplies(x, other)
+                    if x.op == "matmul" and x.args[0].cols is not UNIT and one_by_one:
+                        y, z = x.args  # a product of matrices, by which the other is multiplied one after the other
                         if i == 0:
                             return self._product(y, Matrix("matmul", (z, b), z.rows, b.cols), row, col)
                         return self._product(Matrix("matmul", (a, y), a.rows, y.cols), z, row, col)
@@ -180,9 +182,27 @@ class _Lowering:
             return name.partition(".")[0] in self.updates
         return any(self._states_in(a) for a in m.args)
 
+    def _inside_out(self, m: Matrix) -> Matrix:
+        """What a matrix that has a name of its own is; a product's transpose as a product."""
+        m = self._spelled(m)
+        inner = self._spelled(m.args[0]) if m.op == "transpose" else m
+        return flipped(inner) if inner is not m and inner.op == "matmul" else m
+
     def _by_state(self, m: Matrix) -> list[Matrix]:
-        """A sum of several states as its terms, for a product with it is the sum of the products with each."""
-        return self._terms(m, lambda x: len(self._whole_states(x)) > 1)
+        """A sum of states, or of a state and what isn't written to one, as its terms: a product with it is the sum of theirs."""
+        terms = self._terms(m, lambda x: len(self._whole_states(x)) > 1)
+        if len(terms) > 1:
+            return terms
+        terms = self._terms(m, lambda x: bool(self._whole_states(x)))
+        beside = [x for x in terms if not self._whole_states(x)]
+        return [m] if len(terms) - len(beside) < 2 and all(map(self._is_outer, beside)) else terms
+
+    def _is_outer(self, m: Matrix) -> bool:
+        """Is m an outer product, times a number?"""
+        m = self._spelled(m)
+        if m.op in ("scale", "transpose"):
+            return self._is_outer(m.args[-1])
+        return m.op == "matmul" and m.args[0].cols is UNIT
 
     def _whole_states(self, m: Any) -> frozenset[str]:
         """The states that a matrix is a sum of."""

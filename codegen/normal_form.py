@@ -97,7 +97,7 @@ def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[
         if d.name in mixed:
             d.value = late_only(d.value)
             if d.value.decay is not None and d.value.decay.axes:
-                raise NotAffine("a state that is added to another decays channel by channel", d.value.decay)
+                raise NotAffine("states that are added to each other are scaled channel by channel", d.value.decay)
         elif d.value.decay not in (None, ZERO) and not positive(d.value.decay):
             raise NotAffine(
                 "this decay may be zero or negative: declare it with r.decay, or write it as exp(...) or sigmoid(...)",
@@ -132,7 +132,7 @@ def _based_on(m: MatrixValue, name: str) -> MatrixValue:
     assert m.decay is not None
     coefficients = {m.state: m.decay, **dict(m.others)}
     if any(c.axes for c in coefficients.values()):
-        raise NotAffine("a state that is added to another decays channel by channel", m.decay)
+        raise NotAffine("states that are added to each other are scaled channel by channel", m.decay)
     own = coefficients.pop(name, ZERO)
     return dc_replace(m, state=name, decay=own, others=tuple(coefficients.items()))
 
@@ -467,6 +467,9 @@ class _Canonical:
     def _group(self, names: list[str]) -> tuple[StateForm, ...]:
         own = set(names)
         drafts = {n: self._writes(n) for n in names}
+        for n in names:  # all of a number's write is a number
+            if not self.i.states[n].axes:
+                drafts[n] = [(RawWrite(ONE, ONE, mul(w.scalar, w.left, w.right)), late) for w, late in drafts[n]]
 
         def feeds(x: Node) -> bool:
             return bool(self._states_in(x) & own)
@@ -478,7 +481,9 @@ class _Canonical:
                     raise NotAffine("a write is scaled by something that depends on the state", w.scalar)
             fed = [w for w, _ in writes if feeds(w.left)]
             if fed and any(feeds(w.right) for w, _ in writes):
-                raise NotAffine("a write multiplies two reads of the state", mul(fed[0].left, fed[0].right))
+                both = any(feeds(w.right) for w in fed)
+                why = "a write multiplies two reads of the state" if both else "writes depend on reads from both sides"
+                raise NotAffine(why, mul(fed[0].left, fed[0].right))
             if fed:
                 flipped.add(n)
         if flipped and own & self.mixed:
@@ -546,7 +551,11 @@ class _Canonical:
         for term, coefficient, read in affine_terms(x, lambda y: y in self.reads and self.reads[y].state in own):
             if read is None:
                 if self._states_in(term) & own:
-                    raise NotAffine("what is written isn't affine in what is read", term)
+                    summed = any(f.op == "sum" and self._states_in(f) & own for f in factors_of(term))
+                    why = (
+                        "a matrix multiplies what is read" if summed else "what is written isn't affine in what is read"
+                    )
+                    raise NotAffine(why, term)
                 continue
             if self._states_in(coefficient) & own:
                 raise NotAffine("what is written isn't affine in what is read", term)

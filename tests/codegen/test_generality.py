@@ -88,6 +88,9 @@ def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
         "centred_rows",
         "ones_by_channel",
         "along_and_across",
+        "signed_numbers",
+        "slow_and_fast",
+        "second_order",
     ],
 )
 def test_the_torch_form_over_several_chunks_matches_the_oracle(name: str) -> None:

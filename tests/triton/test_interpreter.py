@@ -71,7 +71,8 @@ def test_corrections_in_other_forms_than_the_catalogues():
 
 
 def test_a_gradient_whose_terms_come_from_several_sweeps():
-    assert_small(interpret(("decay_as_an_input", "along_and_across"), [SMALL | {"heads": 1}]), 1e-5)
+    names = ("decay_as_an_input", "along_and_across", "signed_numbers", "second_order")
+    assert_small(interpret(names, [SMALL | {"heads": 1}]), 1e-5)
 
 
 def test_nothing_is_written_beyond_the_last_step():
