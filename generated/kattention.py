@@ -783,6 +783,7 @@ OP = AttentionOp(
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward),
     },
+    module=__name__,
 )
 
 

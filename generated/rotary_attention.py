@@ -595,6 +595,7 @@ SIGNATURE = AttentionSignature(
     normaliser="softmax",
     gradient_of={"q_i": "q", "k_j": "k", "v_j": "v", "scale": "scale"},
     scalars={"scalar1": ("scale",)},
+    even=("D",),
 )
 OP = AttentionOp(
     SIGNATURE,
@@ -605,6 +606,7 @@ OP = AttentionOp(
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward),
     },
+    module=__name__,
 )
 
 

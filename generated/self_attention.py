@@ -771,6 +771,7 @@ OP = AttentionOp(
         "triton": AttentionBackend(triton_forward, triton_backward, triton_forward_and_output),
     },
     Moved(moved_features, moved_feature_gradients, "D", "E", moved_kernel_features),
+    module=__name__,
 )
 
 

@@ -9,12 +9,13 @@ Here is what all attentions share. A backend computes, for features [B, H, T, wi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import InitVar, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,8 +34,12 @@ from .attention_arguments import (
     temperature,
 )
 from .attention_maps import Product, added, as_dtype, has_kernels, inner, joined, parted
+from .autograd import no_second
 from .op import is_traced
 from .replay import layouts, replayed
+
+if TYPE_CHECKING:
+    from .attention_library import Registered
 
 REMEMBERED = 256  # kinds of calls whose arguments need no second look
 
@@ -124,7 +129,15 @@ class AttentionOp:
     energy_gradients: Callable[..., dict[str, Tensor]]
     backends: dict[str, AttentionBackend]
     moved: Moved | None = None
+    module: InitVar[str] = ""  # of the op, whose last part names it in `torch.ops.chunkform`
+    registered: Registered | None = field(init=False, default=None, compare=False)
     known: dict[Any, Known] = field(init=False, default_factory=dict, compare=False)  # kinds that were checked before
+
+    def __post_init__(self, module: str) -> None:
+        if module:
+            from .attention_library import register
+
+            object.__setattr__(self, "registered", register(module.rpartition(".")[2], self))
 
     def __call__(
         self,
@@ -136,7 +149,9 @@ class AttentionOp:
     ) -> Any:
         """The outputs (one, or a tuple), and after them the log-sum-exp [B, T, H] where asked for."""
         if torch.compiler.is_compiling():
-            return _outside_of_graphs(self, given, causal, output_lse, backend, context_parallel)
+            if self.registered is None or context_parallel is not None:
+                return _outside_of_graphs(self, given, causal, output_lse, backend, context_parallel)
+            return self._traced(given, causal, output_lse, backend)
         s = self.signature
         if context_parallel is not None:
             if backend is not None:
@@ -147,17 +162,28 @@ class AttentionOp:
         known = self._known(given, causal, output_lse, backend)
         for n in known.temperatures:
             check_positive(s, n, given[n])
-        tensors = [x for a in s.arguments if isinstance(x := given[a.name], Tensor)]
-        at = known.call.at
-        for place, value in known.numbers:
-            tensors.insert(place, torch.full((at.heads,), value, dtype=at.dtype, device=at.device))
-        tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, known.casts, strict=True)]
         try:
-            results = _results(known.call, tensors)
+            results = _results(known.call, self._tensors(known, given))
         except (ZeroDivisionError, OverflowError) as error:  # numbers of Python's, which constants are
             said = ", ".join(f"{n} = {x!r}" for n, x in known.call.constants.items())
             raise ArgumentError(f"{s.name}: a formula has no value where {said}: {error}") from error
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _traced(self, given: dict[str, Any], causal: bool, output_lse: bool, backend: str | None) -> Any:
+        """The same as one call in torch's library."""
+        assert self.registered is not None
+        known = self._check(given, causal, output_lse, backend)
+        results = self.registered(known.call, self._tensors(known, given))
+        results = results[: len(self.signature.outputs) + bool(output_lse)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _tensors(self, known: Known, given: dict[str, Any]) -> list[Tensor]:
+        """What is computed with, in the order of a call's names."""
+        at = known.call.at
+        tensors = [x for a in self.signature.arguments if isinstance(x := given[a.name], Tensor)]
+        for place, value in known.numbers:
+            tensors.insert(place, torch.full((at.heads,), value, dtype=at.dtype, device=at.device))
+        return [x if kind is None else x.to(kind) for x, kind in zip(tensors, known.casts, strict=True)]
 
     def maps_at(self, at: Setting) -> Maps:
         """The maps around the kernel, with the key's matrix moved where the kernel's sums are no longer for it."""
@@ -227,30 +253,42 @@ def _outside_of_graphs(op: AttentionOp, *arguments: Any) -> Any:
 
 def _results(call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Outputs, and the log-sum-exp where it is wanted, with gradients."""
-    if call.needs_backward or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if torch._C._are_functorch_transforms_active():
+        from .attention_transforms import Functional
+
+        return Functional.apply(call, *tensors)
+    if call.needs_backward or forward_ad._current_level >= 0:
         return _Run.apply(call, *tensors)
     return _forward(call, tensors)[0]
 
 
 def _forward(call: Call, tensors: Sequence[Tensor]) -> tuple[list[Any], Kept]:
     """Results, followed by what is kept for the backward pass, where there is one."""
-    return replayed(call.replays, "forward", tensors, functools.partial(_forward_pass, call), _owner(call))
+    return replayed(call.replays, "forward", tensors, functools.partial(_forward_pass, call), owner(call))
 
 
-def _owner(call: Call, *others: Any) -> tuple[Any, ...]:
+def owner(call: Call, *others: Any) -> tuple[Any, ...]:
     """What passes depend on that launch the same kernels, beside tensors."""
     return id(call.op), call.backend, call.needs_backward, call.at.causal, *others
 
 
 def _forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Kept]:
+    """Results, and what is kept, computed in the dtypes in which tensors are given."""
+    with no_autocast(call.at.device):
+        return _computed(call, tensors)
+
+
+def no_autocast(device: torch.device) -> Any:
+    """Inside, products are computed in the dtype of their operands. (Arguments were cast when the op was called.)"""
+    if autocast_dtype(device.type) is None:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
+def _computed(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Kept]:
     op, at, s = call.op, call.at, call.op.signature
     given: Any = dict(zip(call.names, tensors, strict=True))
-    backend = call.backend
-    maps = op.maps_at(at)
-    make = maps.kernel_features if backend == "triton" else None
-    features = (make or maps.features)(given, call.constants, at)
-    if call.free and backend == "triton" and max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST:
-        backend, call.replays = "torch", None
+    features, backend = features_of(call, given)
     found = None
     if (both := op.backends[backend].forward_and_output) is not None:
         found = both(op, given, features, at, call.needs_backward)
@@ -270,6 +308,16 @@ def _forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Te
     return shown, kept
 
 
+def features_of(call: Call, given: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+    """What the kernel takes, and the backend that can hold it."""
+    maps, backend = call.op.maps_at(call.at), call.backend
+    make = maps.kernel_features if backend == "triton" else None
+    features = (make or maps.features)(given, call.constants, call.at)
+    if call.free and backend == "triton" and max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST:
+        backend, call.replays = "torch", None
+    return features, backend
+
+
 class _Run(torch.autograd.Function):
     """Both passes of an attention. Second derivatives are refused."""
 
@@ -280,17 +328,17 @@ class _Run(torch.autograd.Function):
         ctx.call, ctx.kept = call, kept
         ctx.save_for_backward(*tensors, *results[count:])
         ctx.set_materialize_grads(False)
-        return tuple(results[:count])
+        # Views of what was made here couldn't be changed in place. What is saved can't, and a version that they share tells.
+        return tuple(x.detach() for x in results[:count])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         call, wanted = ctx.call, tuple(ctx.needs_input_grad[1:])
         tensors = (*ctx.saved_tensors, *cotangents)
-        mode = autocast_dtype(call.at.device.type)
-        key = (ctx.kept, wanted, mode, _laid_out(tensors))
+        key = (ctx.kept, wanted, _laid_out(tensors))
         with torch.no_grad():
             run = functools.partial(_backward_pass, call, ctx.kept, wanted)
-            found, _ = replayed(call.replays, key, tensors, run, _owner(call, ctx.kept, wanted))
+            found, _ = replayed(call.replays, key, tensors, run, owner(call, ctx.kept, wanted))
         if torch.is_grad_enabled():  # create_graph=True
             present = [k for k, g in enumerate(found) if g is not None]
             given = tensors[: len(call.names)]
@@ -299,6 +347,14 @@ class _Run(torch.autograd.Function):
             for k, g in zip(present, guarded, strict=True):
                 found[k] = g
         return None, *found
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise no_jvp(ctx.call)
+
+
+def no_jvp(call: Call) -> DoubleBackwardError:
+    return DoubleBackwardError(f"{call.op.signature.name} has no forward-mode derivatives (jvp): use reverse mode")
 
 
 def _backward_pass(
@@ -312,7 +368,8 @@ def _backward_pass(
     lse = rest.pop(0) if kept.lse else None
     mass = rest.pop(0) if kept.mass else None
     needs = frozenset(n for n, w in zip(call.names, wanted, strict=True) if w)
-    found = _gradients(call, kept.backend, given, features, averages, lse, mass, rest, needs)
+    with no_autocast(call.at.device):
+        found = _gradients(call, kept.backend, given, features, averages, lse, mass, rest, needs)
     return [as_dtype(found[n], x.dtype) if n in needs and n in found else None for n, x in given.items()], None
 
 
@@ -333,9 +390,7 @@ class _NoSecond(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        raise DoubleBackwardError(
-            f"{ctx.name} has no second derivatives: its gradients were asked for their own gradient (double backward)"
-        )
+        raise no_second(ctx.name)
 
 
 def _gradients(

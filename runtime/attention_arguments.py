@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
+from .arguments import autocast_dtype
 from .attention_maps import as_dtype
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -63,6 +65,7 @@ class AttentionSignature:
         default_factory=dict
     )  # numbers a head of the kernel -> what they are made of
     mass: bool = False  # do the outputs read the sum of a row's weights?
+    even: tuple[str, ...] = ()  # dims of which halves are turned
 
     @property
     def aligned(self) -> bool:
@@ -128,7 +131,10 @@ class Setting:
 def checked(
     s: AttentionSignature, given: dict[str, Any], causal: bool
 ) -> tuple[dict[str, Tensor], dict[str, float], Setting]:
-    """Tensors of fitting shapes, dtypes and devices, inputs in one common dtype; the constants; and the setting."""
+    """Tensors of fitting shapes, dtypes and devices, inputs in one common dtype, or autocast's; the constants; and the setting.
+
+    Under autocast an input of one number a position and head may be wider than the others, and stays so.
+    """
     tensors: dict[str, Tensor] = {}
     constants: dict[str, float] = {}
     sizes: dict[str, tuple[int, str]] = {}
@@ -163,20 +169,41 @@ def checked(
     low = inputs[0]
     for dtype in inputs[1:]:
         low = torch.promote_types(low, dtype)
+    device = tensors[first].device
+    cast = autocast_dtype(device.type)
     if any(x.dtype == torch.float64 for x in tensors.values()):
         low = torch.float64
+    elif cast is not None:
+        low = cast
     dtype = torch.float64 if low == torch.float64 else torch.float32
-    device = tensors[first].device
     for a, value in later:
         tensors[a.name] = torch.full((H,), temperature(s, a, value, plain), dtype=dtype, device=device)
     made = {}
     for a in s.arguments:  # in the order of declaration
         if a.name in tensors:
-            made[a.name] = as_dtype(tensors[a.name], low if a.per_position else dtype)
+            x, kind = tensors[a.name], low if a.per_position else dtype
+            if cast is not None and a.per_position and not a.dims:  # no operand of a product
+                kind = torch.promote_types(x.dtype, low)
+            made[a.name] = as_dtype(x, kind)
     S = plain.get("S", plain.get("T", 0))
     T = plain[s.nodes] if s.nodes is not None else plain["T"]
     batch = plain["B"]
     return made, constants, Setting(batch, T, S, H, plain, dtype, low, device, causal)
+
+
+def setting_of(s: AttentionSignature, tensors: dict[str, Tensor], causal: bool) -> Setting:
+    """The setting of tensors that were checked before."""
+    sizes: dict[str, int] = {}
+    for a in s.arguments:
+        if a.name in tensors:
+            for dim, n in zip(a.layout, tensors[a.name].shape, strict=True):
+                sizes[dim] = max(n, sizes.get(dim, n)) if dim == "H" else n
+    inputs = [a for a in s.arguments if a.per_position]
+    some = tensors[next((a for a in inputs if a.dims), inputs[0]).name]
+    dtype = torch.promote_types(some.dtype, torch.float32)
+    queries = sizes[s.nodes or "T"]
+    keys = sizes["T"] if s.aligned else sizes["S"]
+    return Setting(sizes["B"], queries, keys, sizes["H"], sizes, dtype, some.dtype, some.device, causal)
 
 
 def _check_tensor(
@@ -207,13 +234,24 @@ def _check_tensor(
             )
         if n == 0 and dim not in ("B", "T", "S"):
             raise ArgumentError(f"{what} has {dim} = 0; widths must be at least 1")
+        if n % 2 and dim in s.even:
+            raise ArgumentError(
+                f"{what} has {dim} = {n}, but must have an even {dim}, whose halves are turned; {a.name} must be {shape}, "
+                f"got {list(value.shape)}"
+            )
     if a.kind == "temperature":
         check_positive(s, a.name, value)
 
 
 def check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
-    """beta > 0. A tensor is looked at once for each version of it, since a GPU has to be waited for."""
-    if getattr(value, "_chunkform_positive", None) == value._version or not value.numel():
+    """beta > 0. A tensor is looked at once for each version of it, since a GPU has to be waited for; an inference tensor, whose
+    versions aren't counted, once."""
+    if torch.compiler.is_compiling():  # there are no numbers yet
+        return
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    version = 0 if value.is_inference() else value._version
+    if getattr(value, "_chunkform_positive", None) == version or not value.numel():
         return
     if value.is_cuda and torch.cuda.is_current_stream_capturing():
         return
@@ -221,13 +259,13 @@ def check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
         raise ArgumentError(
             f"{s.name}: {name} must be above 0 in every head, got {value.detach().flatten().tolist()[:8]}"
         )
-    value._chunkform_positive = value._version
+    value._chunkform_positive = version
 
 
 def temperature(s: AttentionSignature, a: AttentionArgument, value: Any, sizes: dict[str, int]) -> float:
     if value is None and a.default is not None:
         return float(a.default(sizes) if callable(a.default) else a.default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ArgumentError(f"{s.name}: {a.name} must be a tensor [H] or a number, got {value!r}")
     if value <= 0:
         raise ArgumentError(f"{s.name}: {a.name} must be above 0, got {value!r}")
@@ -235,6 +273,6 @@ def temperature(s: AttentionSignature, a: AttentionArgument, value: Any, sizes: 
 
 
 def _constant(what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ArgumentError(f"{what} must be a finite number, got {value!r}")
     return float(value)

@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,7 @@ def definition(
     inputs = [v for v in a.variables if v.kind in ("query", "key", "stream")]
     device = given[inputs[0].name].device
     H = max(given[v.name].shape[2 if v in inputs else 0] for v in a.variables if v.kind != "constant")
-    m = TorchNumbers(device, dtype)
+    m = _Numbers(device, dtype)
     sizes: dict[str, int] = {}
     env: Env = {}
     for v in a.variables:
@@ -223,6 +224,15 @@ def definition(
     if "lse" in found and p.query == QUERY:
         found["lse"] = found["lse"].transpose(1, 2)
     return found
+
+
+class _Numbers(TorchNumbers):
+    """The derivative of a root at 0, as of a length, is 0."""
+
+    def pow(self, a: Tensor, n: Fraction) -> Tensor:
+        if n.denominator == 1 or n < 0:
+            return super().pow(a, n)
+        return torch.where(a == 0, 0, super().pow(torch.where(a == 0, 1, a), n))
 
 
 def run(

@@ -73,8 +73,10 @@ class _Single:
                 return mul(leaf("parameter", f"sum_{self.letters[y.attrs[0]]}", ()), args[0])
             case "sum":
                 return total(args[0], y.attrs[0])
-            case "expand":
+            case "expand" | "clamped":
                 return args[0]
+            case "guarded":
+                return args[1]
         return y
 
     def named(self, y: Node) -> Node:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..emit import _title, _wrapped, check_name, environment, formatted, names_from_outside
-from ..ir import Node, leaves
+from ..ir import Node, leaves, walk
 from .derivation import derivation_lines, formulas
 from .lower import QUERY
 from .pipeline import CompiledAttention
@@ -224,10 +224,14 @@ def signature_text(c: CompiledAttention) -> str:
     names = gradient_names(c.lowered, c.features) | gradient_names(c.lowered, c.outputs)
     scalars = {n: tuple(sorted({x.attrs[1] for x in leaves(node)})) for n, node in c.split.scalars.items()}
     mass = ", mass=True" if any(v.kind == "mass" for v in c.outputs.variables) else ""
+    p = c.lowered
+    whole = walk(p.energy, *p.averages.values(), *p.outputs.values())
+    turned = sorted({_dim(x.attrs[0][0]) for x in whole if x.op == "half_turn"})
+    even = f", even={_names(turned)}" if turned else ""
     nodes = "" if c.spec.nodes is None else f'nodes="{c.spec.nodes}", '
     return (
         f'AttentionSignature(name="{c.name}", arguments=({"".join(arguments)}), outputs=({"".join(outputs)}), values=({values}), '
-        f'normaliser="{c.spec.normaliser}", {nodes}gradient_of={names!r}, scalars={scalars!r}{mass})'
+        f'normaliser="{c.spec.normaliser}", {nodes}gradient_of={names!r}, scalars={scalars!r}{mass}{even})'
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..adjoint import DERIVATIVES
 from ..ir import ONE, ZERO, Node, add, expand, factors_of, leaf, mul, power, rebuild, rename, total, walk
-from .operations import half_turn
+from .operations import rebuilt
 
 
 def cotangents_of(roots: dict[Node, list[Node]]) -> dict[Node, Node]:
@@ -88,7 +88,7 @@ def _spread(x: Node, mapping: dict[Node, Node]) -> Node:
             return mapping[y]
         if y not in done:
             args = tuple(visit(a) for a in y.args)
-            done[y] = half_turn(args[0], y.attrs[0][0]) if y.op == "half_turn" else rebuild(y, args) if args else y
+            done[y] = rebuilt(y, args) if args else y
         return done[y]
 
     return visit(x)

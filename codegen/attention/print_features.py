@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replaced
 from functools import partial
 
-from ..ir import Node, dim_of, leaf, rename, replace, walk
+from ..ir import Node, dim_of, leaf, leaves, rename, replace, walk
 from ..print_dialects import ATOM, Operand, Text, Triton
 from ..print_nodes import NodePrinter
 from .lower import KEY, QUERY, Lowered
@@ -43,25 +43,23 @@ class Made:
 
 
 def made_by_kernels(p: Lowered, made: Map, begins: str = "") -> list[Made]:
-    """The kernels for a map: one where queries and keys are the same positions, else one for each side."""
-    stream = any(v.kind == "stream" for v in p.spec.variables)
-    results = {n: one_sided(x) if stream else x for n, x in made.results.items()}
+    """The kernels for a map: one for each side, where what is made of streams alone is on that of keys."""
+    streams = {f"{v.name}_i" for v in p.spec.variables if v.kind == "stream"}
+    results = {n: one_sided(x, streams) for n, x in made.results.items()}
     matrices = {y: leaf("parameter", f"matrix{n}", y.axes) for n, y in enumerate(_matrices(results), 1)}
     results = {n: replace(x, matrices) for n, x in results.items()}
     named = {x.attrs[1]: y for y, x in matrices.items()}
-    sides = (KEY,) if stream else (QUERY, KEY)
-    found = [replaced(_side(side, results, named), begins=begins) for side in sides]
+    found = [replaced(_side(side, results, named), begins=begins) for side in (QUERY, KEY)]
     return [x for x in found if any(y.op == "sum" for y in walk(*x.results.values()))]
 
 
-def one_sided(x: Node) -> Node:
-    """What belongs to a query of a stream, over the positions of keys: the same."""
-    if QUERY not in x.axes:
+def one_sided(x: Node, streams: set[str]) -> Node:
+    """What belongs to a query of streams, over the positions of keys: the same."""
+    queries = {y.attrs[1] for y in leaves(x) if QUERY in y.axes}
+    if not queries or not queries <= streams:
         return x
     x = rename(x, {QUERY: KEY})
-    return replace(
-        x, {y: leaf("key", f"{y.attrs[1][:-2]}_j", y.attrs[2]) for y in walk(x) if y.attrs[:1] == ("query",)}
-    )
+    return replace(x, {y: leaf("key", f"{y.attrs[1][:-2]}_j", y.attrs[2]) for y in leaves(x) if y.attrs[0] == "query"})
 
 
 def _matrices(results: dict[str, Node]) -> list[Node]:
@@ -99,7 +97,9 @@ def _side(side: str, results: dict[str, Node], matrices: dict[str, Node]) -> Mad
 
 
 def _leaves(results: dict[str, Node]) -> list[Node]:
-    return sorted({y for y in walk(*results.values()) if y.op == "leaf"}, key=lambda y: y.attrs[:2])
+    """One leaf of each quantity, however its axes are called where it is used."""
+    found = {y.attrs[:2]: y for y in leaves(*results.values())}
+    return [found[name] for name in sorted(found)]
 
 
 def is_matrix(x: Node) -> bool:
@@ -180,6 +180,7 @@ def kernel_text(m: Made) -> str:
         .render(
             name=m.name,
             positions=[(y.attrs[1], own_dims(y, m.side)) for y in m.positions],
+            low=max(m.positions, key=lambda y: len(y.axes)).attrs[1],
             parameters=[(y.attrs[1], [dim_of(a) for a in y.attrs[2]]) for y in m.parameters],
             constants=[y.attrs[1] for y in m.constants],
             results=[(n, own_dims(x, m.side), results[n]) for n, x in m.results.items()],

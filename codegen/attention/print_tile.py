@@ -16,20 +16,22 @@ from ..torch_text import TorchText
 from .lower import KEY, QUERY
 from .maps import Derivative
 from .normalisers import Normaliser, shifted
+from .operations import EPS, by_functions
 from .split import Split
 
 PAIR = (QUERY, KEY)
 LOG2E = number("1/log(2)")
+FLOAT32_EPS = repr(2.0**-23)
 
 
 def tile_of(s: Split) -> Node:
-    """The tile's function over `0i` and `0j`, whatever the axis of its queries is called."""
-    return rename(s.tile, {s.lowered.query: QUERY})
+    """The tile's function over `0i` and `0j`, whatever the axis of its queries is called, as printers take it."""
+    return by_functions(rename(s.tile, {s.lowered.query: QUERY}))
 
 
 def derivatives_of(s: Split, found: dict[Node, Derivative]) -> dict[str, Derivative]:
     mapping = {s.lowered.query: QUERY}
-    return {x.attrs[1]: Derivative(d.factor, rename(d.inner, mapping)) for x, d in found.items()}
+    return {x.attrs[1]: Derivative(d.factor, by_functions(rename(d.inner, mapping))) for x, d in found.items()}
 
 
 def tile_arguments(s: Split) -> list[str]:
@@ -52,6 +54,7 @@ def torch_functions(s: Split, found: dict[Node, Derivative]) -> str:
     text.count([tile])
     result = text.aligned(tile, PAIR)
     out = [f"def torch_energy({arguments}):", '    """The energies of a block of pairs, [B, H, rows, keys]."""']
+    out += _eps(s, tile)
     out += [f"    {line}" for line in lines] + [f"    return {_tensor(result, tile)}", "", ""]
     lines = []
     text = TorchText(lambda x: x.attrs[1], lines, {}, prefix="t_")
@@ -62,9 +65,17 @@ def torch_functions(s: Split, found: dict[Node, Derivative]) -> str:
         f"def torch_energy_gradients(dE, {arguments}):",
         '    """dE times the energy\'s derivative by each of its leaves, pair by pair."""',
     ]
+    out += _eps(s, *whole.values())
     out += [f"    {line}" for line in lines]
     out += ["    return {" + ", ".join(f'"{n}": {r}' for n, r in results.items()) + "}"]
     return "\n".join(out)
+
+
+def _eps(s: Split, *nodes: Node) -> list[str]:
+    """The statement that gives `EPS` its name, where it is used."""
+    some = tile_arguments(s)[0]
+    text = f"    eps = torch.full((), torch.finfo({some}.dtype).eps, dtype={some}.dtype, device={some}.device)"
+    return [text] if EPS in leaves(*nodes) else []
 
 
 def _tensor(text: str, node: Node) -> str:
@@ -189,4 +200,6 @@ def _stored(x: Node, order: tuple[str, str]) -> Node:
 def _printed(nodes: dict[str, Node], order: tuple[str, str]) -> tuple[list[str], dict[str, str]]:
     dialect = Triton(lambda d: d, lambda d: d, lambda d: d, lambda d: d)
     printer = NodePrinter(dialect, prefix="t_", taken={y.attrs[1] for x in nodes.values() for y in leaves(x)})
-    return printer.statements(nodes, lambda x: x.attrs[1], orders=dict.fromkeys(nodes, order))
+    return printer.statements(
+        nodes, lambda x: FLOAT32_EPS if x is EPS else x.attrs[1], orders=dict.fromkeys(nodes, order)
+    )

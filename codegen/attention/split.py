@@ -39,9 +39,12 @@ from ..ir import (
     total,
     walk,
 )
+from ..ir import replace as replaced
 from ..refusal import line_of
 from ..show import plain
 from .lower import KEY, QUERY, Lowered
+from .operations import clamped
+from .squares import with_squares
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def split(p: Lowered) -> Split:
     """Split an attention's energy and what it averages."""
     found = Split(p)
     s = _Splitter(found)
-    found.tile, row = s.separate(p.energy)
+    found.tile, row = s.separate(with_squares(p, p.energy))
     if p.spec.normaliser == "softmax":
         found.row = row
     elif row is not ZERO:  # only a softmax is blind to it
@@ -167,7 +170,25 @@ class _Splitter:
             return power(self.nested(x.args[0]), x.attrs[0])
         if x.op == "expand":
             return self.function(x.args[0])
+        if x.op == "clamped":
+            return clamped(self.nested(self.by_sides(x.args[0])))
         return self.nested(x)
+
+    def by_sides(self, x: Node) -> Node:
+        """A sum of squares with each (u_i + u_j)^2 as u_i^2 + 2 u_i u_j + u_j^2, whose u belong to one side.
+
+        So its terms are made of the same features, however these are rounded, and cancel where u_i = -u_j.
+        """
+        found = {}
+        for y in walk(x):
+            if y.op == "pow" and y.attrs[0] == 2 and self.side(y) == "both" and not self.is_scalar(y):
+                groups: dict[str, list[Node]] = {}
+                for m in self.monomials(y.args[0]):
+                    part = total(mul(*m.factors), *m.bound)
+                    groups.setdefault(self.side(part), []).append(part)
+                parts = [add(*group) for group in groups.values()]
+                found[y] = add(*(mul(a, b) for a in parts for b in parts))
+        return replaced(x, found)
 
     def is_positional(self, m: Monomial) -> bool:
         """Is a pair's product made of the two positions, and of numbers a head?"""

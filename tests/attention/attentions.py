@@ -11,6 +11,7 @@ from chunkform.spec.language import (
     find,
     frequencies,
     log,
+    norm,
     normalize,
     relu,
     rotate,
@@ -161,9 +162,41 @@ def windowed():
     return a
 
 
+def distances():
+    """Functions of distances, which are 0 from a position to itself; a vector that is scored as it is, and by a matrix."""
+    a = Attention("distances")
+    d, e = a.dims("D E")
+    x, y = a.stream("x", d)
+    v, W, slope = a.keys("v", e), a.parameters("W", d, d), a.parameters("slope")
+    far = dot(W * (x - y), W * (x - y))
+    a.softmax(-sqrt(dot(x - y, x - y) / 2 + Rational(1, 10)) - slope * log(1 + far), a.inverse_temperature("beta"))
+    a.output("o", a.average(v))
+    return a
+
+
+def forgetting():
+    """A stream that is a row, inside of a function, and a column, beside features of queries and keys that kernels make."""
+    a, _, _, q, k, v = qkv("forgetting")
+    c_i, c_j = a.stream("c")
+    a.softmax(tanh(dot(normalize(q), normalize(k)) + c_i) - c_j)
+    a.output("o", a.average(v))
+    return a
+
+
+def norms():
+    """Lengths of differences, whose derivative is infinite next to 0, and taken for 0 there; a quotient by a distance."""
+    a = Attention("norms")
+    d, e = a.dims("D E")
+    x, y = a.stream("x", d)
+    v, slope = a.keys("v", e), a.parameters("slope")
+    a.softmax(1 / (1 + dot(x - y, x - y)) - exp(slope) * norm(x - y))
+    a.output("o", a.average(v))
+    return a
+
+
 MORE = [
     *(capped, masked, rbf, linear, polynomial, exponential, energy_gradient, two_blocks, turned, clipped_cosine),
-    *(shared, decaying, windowed),
+    *(shared, decaying, windowed, distances, forgetting, norms),
 ]
 
 

@@ -3,15 +3,18 @@
 import ast
 import builtins
 import re
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
 from attention.attentions import everything
 from chunkform.codegen.attention.emit import emit
 from chunkform.codegen.attention.pipeline import compile_attention
+from chunkform.codegen.compile import compile_module
 from chunkform.errors import ArgumentError, BackendError, DimensionError, NameError_, SpecError
-from chunkform.generated import kattention, ked, softmax_attention
+from chunkform.generated import kattention, ked, rotary_attention, softmax_attention
 from chunkform.spec.language import Attention, Program, dot
 
 X = torch.randn(1, 5, 2, 4)
@@ -42,6 +45,10 @@ def test_the_plain_call_works():
         (lambda: kattention(X, Q[:1], Q, torch.zeros(2, 3)), "Q has H = 1 heads, and there are 2"),
         (lambda: kattention(X, Q, Q, torch.zeros(2, 3), beta=-1), "beta must be above 0, got -1"),
         (lambda: kattention(X, Q, Q, torch.zeros(2, 3), backend="cuda"), "backend must be 'torch', 'triton' or None"),
+        (
+            lambda: rotary_attention(X[..., :3], X[..., :3], X),
+            r"q has D = 3, but must have an even D, whose halves are turned; q must be \[B, T, H, D\], got \[1, 5, 2, 3\]",
+        ),
         (lambda: ked(X, torch.zeros(2, 3, 5), Q, Q), r"mu has E = 5, but x has E = 4; mu must be \[H, M, E\]"),
     ],
 )
@@ -56,6 +63,18 @@ def test_a_temperature_that_became_negative_is_seen():
     beta[0] = -1.0
     with pytest.raises(ArgumentError, match="beta must be above 0"):
         kattention(X, Q, Q, torch.zeros(2, 3), beta)
+
+
+def test_numbers_of_numpy_are_numbers():
+    for kind in (np.float32, np.float64, np.int64, Fraction):
+        assert torch.equal(softmax_attention(X, X, X, scale=kind(2)), softmax_attention(X, X, X, scale=2.0))
+    a, _, q, k = attention()
+    a.softmax(a.constant("c", 1) * dot(q, k))
+    a.output("o", a.average(k))
+    op = compile_module(a).mine
+    assert torch.equal(op(X, X, c=np.float32(0.5)), op(X, X, c=0.5))
+    with pytest.raises(ArgumentError, match="c must be a finite number, got True"):
+        op(X, X, c=True)
 
 
 def test_the_triton_backend_is_refused_where_it_cannot_run(monkeypatch):

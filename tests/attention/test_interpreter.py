@@ -22,6 +22,7 @@ GROUPS = {
     "catalogue": ("softmax_attention", "kattention_f6", "self_attention", "relay_nodes"),
     "positions": ("rotary_attention", "distance_attention", "capped", "two_blocks"),
     "others": ("masked", "polynomial", "exponential", "energy_gradient", "turned"),
+    "streams": ("distances", "forgetting", "norms"),
 }
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from attention.attentions import CATALOGUE, everything, qkv
-from chunkform.codegen.attention import gates, pipeline, split
+from chunkform.codegen.attention import gates, pipeline, split, squares
 from chunkform.codegen.attention.derivation import formulas, text
 from chunkform.codegen.attention.gates import gate_gradients, gate_lower, gate_split
 from chunkform.codegen.attention.lower import lower
@@ -13,10 +13,11 @@ from chunkform.codegen.attention.maps import Derivative
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.attention.print_features import made_by_kernels
 from chunkform.codegen.attention.print_kernels import product_of_averages
-from chunkform.codegen.ir import ONE, ZERO, add, const, mul
+from chunkform.codegen.compile import compile_module
+from chunkform.codegen.ir import ONE, ZERO, add, const, mul, walk
 from chunkform.errors import GateError, SpecError
 from chunkform.runtime.attention_arguments import After
-from chunkform.spec.language import absolute, dot, exp, find, total
+from chunkform.spec.language import Attention, absolute, dot, exp, find, hadamard, log, norm, tanh, total
 
 
 def compiled(name):
@@ -84,8 +85,45 @@ def test_what_kernels_make_of_features():
     }
     assert made["kattention_f5"][0].same == {"key1_1": "query1_1"}
     more = {a.name: compile_attention(a) for a in everything()}
-    sides = {n: [m.side for m in made_by_kernels(more[n].lowered, more[n].features)] for n in ("rbf", "two_blocks")}
-    assert sides == {"rbf": ["0i", "0j"], "two_blocks": ["0i"]}
+    names = ("rbf", "two_blocks", "forgetting")
+    sides = {n: [m.side for m in made_by_kernels(more[n].lowered, more[n].features)] for n in names}
+    assert sides == {"rbf": ["0i", "0j"], "two_blocks": ["0i"], "forgetting": ["0i", "0j"]}
+
+
+def test_a_vector_that_is_scored_as_it_is_and_by_a_matrix_is_read_once():
+    a = Attention("both")
+    d = a.dims("D")
+    x, y = a.stream("x", d)
+    W, b = a.parameters("W", d, d), a.parameters("b", d)
+    a.softmax(dot(W * x, y) + dot(x, W * y) + dot(b, y))
+    a.output("o", a.average(y))
+    c = compile_attention(a)
+    (made,) = made_by_kernels(c.lowered, c.features)
+    assert [[y.attrs[1] for y in leaves] for leaves in (made.positions, made.parameters)] == [["x_j"], ["W", "b"]]
+    compile_module(a)
+
+
+def test_sums_of_squares_inside_of_functions_are_at_least_zero():
+    def split_of(energy):
+        a, d, _, q, k, v = qkv("squares")
+        a.softmax(energy(q, k, a.parameters("w", d)))
+        a.output("o", a.average(v))
+        return [x.op for x in walk(compile_attention(a).split.tile) if x.op == "clamped"]
+
+    assert split_of(lambda q, k, w: -norm(q - k)) == ["clamped"]
+    assert split_of(lambda q, k, w: -log(1 + dot(hadamard(exp(w), q - k), q - k) / 3)) == ["clamped"]
+    assert split_of(lambda q, k, w: -dot(q - k, q - k) / 2) == []  # a softmax doesn't mind an energy just above 0
+    assert split_of(lambda q, k, w: log(1 + dot(q, k) ** 2)) == []  # which is not multiplied out
+    assert split_of(lambda q, k, w: tanh(dot(hadamard(w, q - k), q - k))) == []  # which may be negative
+
+
+def test_what_is_taken_for_a_sum_of_squares_and_is_none_is_refused(monkeypatch):
+    monkeypatch.setattr(squares, "at_least_zero", lambda p, x: True)
+    a, _, _, q, k, v = qkv("wrong")
+    a.softmax(tanh(dot(q, k) + 1))
+    a.output("o", a.average(v))
+    with pytest.raises(GateError, match="split"):
+        compile_attention(a)
 
 
 def test_the_output_that_is_a_product_of_averages_by_a_matrix():
