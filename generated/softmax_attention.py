@@ -562,13 +562,18 @@ def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
     return backward(KERNELS, features, at, averages, lse, d_averages, D, needs)
 
 
+def default_scale(sizes):
+    """scale, where it isn't given."""
+    return 1 / (sizes["D"]) ** 0.5
+
+
 SIGNATURE = AttentionSignature(
     name="softmax_attention",
     arguments=(
         AttentionArgument("q", "query", ("D",)),
         AttentionArgument("k", "key", ("D",)),
         AttentionArgument("v", "key", ("E",)),
-        AttentionArgument("scale", "temperature", (), default=lambda sizes: 1 / (sizes["D"]) ** 0.5),
+        AttentionArgument("scale", "temperature", (), default=default_scale),
     ),
     outputs=(("o", True, ("E",)),),
     values=(("value1", ("E",)),),

@@ -82,7 +82,7 @@ class Run(torch.autograd.Function):
         count = _results(call)
         ctx.save_for_backward(*tensors, *results[count:])
         ctx.set_materialize_grads(False)
-        return tuple(results[:count])
+        return tuple(x.detach() if x._is_view() else x for x in results[:count])  # views couldn't be changed in place
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:

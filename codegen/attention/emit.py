@@ -61,6 +61,7 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
         "after": product_of_averages(c.split, c.outputs),
         "signature": signature_text(c),
+        "defaults": defaults(c),
         "name": c.name,
         "parameters": ", ".join(parameters(c)),
         "docstring": docstring(c),
@@ -213,7 +214,7 @@ def _dim(axis: str) -> str:
 def signature_text(c: CompiledAttention) -> str:
     arguments = []
     for v in c.spec.variables:
-        default = "" if v.default is None else f", default={default_text(v.default)}"
+        default = "" if v.default is None else f", default={_default_name(v)}"
         arguments.append(f'AttentionArgument("{v.name}", "{v.kind}", {_names(map(str, v.dims))}{default}),')
     outputs = []
     for n, axes in c.lowered.output_axes.items():
@@ -235,15 +236,22 @@ def signature_text(c: CompiledAttention) -> str:
     )
 
 
-def default_text(default: Any) -> str:
-    """A number, or a function of the sizes of dims."""
-    if default.is_number:
-        return repr(float(default))
-    text = str(default)
-    for s in sorted(default.free_symbols, key=str):
-        text = re.sub(rf"\b{s}\b", f'sizes["{s}"]', text)
-    text = re.sub(r"sqrt\(([^()]*)\)", r"(\1) ** 0.5", text)
-    return f"lambda sizes: {text}"
+def _default_name(v: Any) -> str:
+    """A number, or the name of a function of the sizes of dims."""
+    return repr(float(v.default)) if v.default.is_number else f"default_{v.name}"
+
+
+def defaults(c: CompiledAttention) -> list[tuple[str, str, str]]:
+    """(name, function, text) of what stands for an argument that isn't given, and depends on sizes."""
+    out = []
+    for v in c.spec.variables:
+        if v.default is None or v.default.is_number:
+            continue
+        text = str(v.default)
+        for s in sorted(v.default.free_symbols, key=str):
+            text = re.sub(rf"\b{s}\b", f'sizes["{s}"]', text)
+        out.append((v.name, _default_name(v), re.sub(r"sqrt\(([^()]*)\)", r"(\1) ** 0.5", text)))
+    return out
 
 
 def _names(names: Any) -> str:

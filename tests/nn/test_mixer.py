@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pickle
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,12 @@ def test_decays_start_with_the_memory_asked_for():
     close(steps, torch.tensor([10.0, 10 * 100 ** (1 / 3), 10 * 100 ** (2 / 3), 1000.0]))
     channels = Mixer("kimi_delta_attention", 32, 4, memory=(2.0, 200.0)).arguments.values["alpha"]
     close(1 / F.softplus(channels[1, [0, -1]]), torch.tensor([2.0, 200.0]))
+
+
+@pytest.mark.parametrize("name", ["gated_delta_rule", "rotary_attention"])
+def test_a_layer_is_saved_whole(name):
+    layer, x = Mixer(name, width=16, heads=4), torch.randn(1, 9, 16)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x), layer(x))
 
 
 def test_without_convolution_and_gate():
