@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from dataclasses import replace as dc_replace
+from fractions import Fraction
 
 from .adjoint import Adjoint, trajectories
 from .interpret import Interpreter, positive
@@ -32,6 +33,7 @@ from .ir import (
     power,
     rename,
     replace,
+    split_constant,
     terms_of,
     total,
     walk,
@@ -40,6 +42,8 @@ from .matrix_values import MatrixValue, RawWrite, contracted, late_only, rank_on
 from .read_write import Cross, NormalForm, NotAffine, Pairing, Read, StateForm, Write, affine_terms
 from .refusal import part_of, spelled_out
 from .step import StateVar, StepProgram
+
+LEAST = Fraction(1, 10)  # what is written tells a read if at least so much of that is in it
 
 
 @dataclass
@@ -234,7 +238,9 @@ class _Canonical:
         return x
 
     def _shortened(self, x: Node, formed: list[tuple[StateForm, ...]]) -> Node:
-        """x without reads that a solved write already tells: w = c + g y gives g y = w - c, wherever g divides the term."""
+        """x without reads that a solved write already tells: w = c + g y gives g y = w - c, wherever g divides the term.
+
+        But not where g is so small that little of y is left in w."""
         for w in (w for g in formed for s in g for w in s.writes if w.leaf is not None):
             parts = affine_terms(w.right, lambda y: y in self.reads)
             fed = [(c, y) for _, c, y in parts if y is not None]
@@ -242,6 +248,8 @@ class _Canonical:
                 continue
             assert w.leaf is not None
             (coefficient, read), rest = fed[0], [t for t, _, y in parts if y is None]
+            if abs(split_constant(coefficient)[0]) < LEAST:
+                continue
             known = mul(*(power(f, -1) for f in factors_of(coefficient)), add(w.leaf, mul(-1, add(*rest))))
             terms = []
             for term in terms_of(x):
@@ -514,11 +522,13 @@ class _Canonical:
             made = []
             for raw, late in writes:
                 left, right = (raw.right, raw.left) if n in flipped else (raw.left, raw.right)
-                named = None
+                named, scalar = None, raw.scalar
                 if feeds(right):
                     self._check_affine(right, own)
+                    c = _number_of(right)
+                    right, scalar = mul(1 / c, right), mul(c, scalar)
                     named = leaf("write", right.key[:10], right.axes)
-                made.append(Write(n, mul(raw.scalar, left), right, late, named))
+                made.append(Write(n, mul(scalar, left), right, late, named))
             mix = tuple((o, self._rewritten(c)) for o, c in final.others)
             if any(feeds(c) for _, c in mix):
                 raise NotAffine("what a state is scaled by depends on the states", mix[0][1])
@@ -564,6 +574,12 @@ class _Canonical:
                 raise NotAffine("what is written reads the state from its other side", term)
             if self._states_in(r.vector) & own:
                 raise NotAffine("the state is read with a vector that depends on the state", term)
+
+
+def _number_of(x: Node) -> Fraction:
+    """The number that all terms of a sum have in common, up to their signs; 1 where there is none."""
+    numbers = {abs(split_constant(t)[0]) for t in terms_of(x)}
+    return numbers.pop() if len(numbers) == 1 else Fraction(1)
 
 
 def _outside_sums(x: Node) -> Iterable[Node]:

@@ -17,7 +17,7 @@ import sympy
 PRIME = 2**61 - 1
 DIGITS = 50
 CONTEXT = mpmath.mp.clone()
-CONTEXT.dps = DIGITS
+CONTEXT.dps = 2 * DIGITS  # so that 50 are right where large numbers cancel
 mpf = CONTEXT.mpf
 
 
@@ -95,6 +95,8 @@ class Arithmetic:
                 return m.erf(x), 2 * m.exp(-x * x) / m.sqrt(m.pi)
             case "abs":
                 return abs(x), mpf(m.sign(x))
+            case "sign":
+                return mpf(m.sign(x)), mpf(0)
             case "relu":
                 return max(x, mpf(0)), mpf(1 if x > 0 else 0)
         raise Transcendental(name)
@@ -122,6 +124,14 @@ class Arithmetic:
         if self.kind == "real":
             return mpf(rng.randrange(-(10**6), 10**6)) / 10**6
         return Fraction(rng.randrange(-spread, spread + 1))
+
+    def near(self, rng: random.Random, domain: str, centre: Fraction, width: Fraction) -> Any:
+        """A random number at most `width` from `centre`, where the domain has such a number."""
+        small = Fraction(rng.randrange(-2, 3), 2)
+        x = centre + width * (small if self.kind == "fraction" else Fraction(rng.randrange(-(10**6), 10**6 + 1), 10**6))
+        if domain.endswith("decay") and not 0 < x < 1:
+            x = Fraction(rng.randrange(1, 100), 100)
+        return self.sample(rng, domain) if domain == "positive" and x <= 0 else self.real(self.number(x))
 
     def real(self, x: Any) -> Any:
         return self.number(x) if isinstance(x, Fraction | int) else mpf(x)

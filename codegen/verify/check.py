@@ -14,14 +14,15 @@ from chunkform.spec.language.statements import Approximates, AtMost, Differs, Eq
 
 from .arithmetic import Undefined
 from .evaluate import Env, Evaluator
+from .plans import Point
 from .values import ShapeFault, Value
 from .world import OutOfRange, integer
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Where a statement is false. kind: value, shape, undefined (no index at which both sides have a value), or
-    property."""
+    """Where a statement is false. kind: value, shape, nowhere (no index at which every quantity exists), undefined (no
+    index at which both sides have a value), or property. `point`: the world in which that was found."""
 
     kind: str
     message: str
@@ -29,6 +30,7 @@ class Failure:
     left: Value | None = None
     right: Value | None = None
     sides: tuple[Formula, ...] = ()
+    point: Point | None = None
 
 
 @singledispatch
@@ -40,14 +42,15 @@ def check(statement: Statement, evaluate: Evaluator) -> Failure | None:
 @check.register
 def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
     compared = 0
-    reason = "no index at which every quantity has a value"
+    kind, reason = "nowhere", "there is no such index"
     for env in environments(statement.sides, statement.over, evaluate):
         try:
             values = [evaluate(side, env) for side in statement.sides]
-        except OutOfRange:
+        except OutOfRange as fault:
+            reason = str(fault) if kind == "nowhere" else reason
             continue
         except Undefined as fault:
-            reason = str(fault)
+            kind, reason = "undefined", str(fault)
             continue
         except ShapeFault as fault:
             return Failure("shape", str(fault), tuple(env.items()), sides=statement.sides)
@@ -60,7 +63,7 @@ def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
             if not evaluate.world.arithmetic.equal(a.a, b.a):
                 return Failure("value", "the sides differ", tuple(env.items()), a, b, sides)
         compared += 1
-    return None if compared else Failure("undefined", reason, sides=statement.sides)
+    return None if compared else Failure(kind, reason, sides=statement.sides)
 
 
 @check.register

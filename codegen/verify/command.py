@@ -22,6 +22,7 @@ from chunkform.spec.language.claims import Claim
 
 from .judge import Judge
 from .left_out import Derived, adjoint_of, left_out
+from .page import condition
 from .verdict import Verdict
 
 COLOURS = {"holds": "green", "fails": "red", "depends": "yellow"}
@@ -173,11 +174,7 @@ def reason(v: Verdict) -> str:
     elif v.verdict == "fails" and v.searched:
         lines.append("no repair found within two edits")
     for c in v.conditions:
-        if c.kind == "where defined":
-            lines.append(f"where {c.text}")
-        else:
-            word = "true" if c.holds else "false"
-            lines.append(f"{word} {'if read:' if c.kind == 'reading' else 'when'} {c.text}")
+        lines.append(condition(c))
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 
 from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula
@@ -16,19 +17,23 @@ from .edits import is_decay
 from .evaluate import Evaluator
 from .fingerprint import Faults
 from .names import used_names
-from .plans import proof_sizes
+from .plans import Point
 from .world import Special, World
 
 
-def rescues(statement: Statement, setting: Setting, bodies: Mapping[str, Formula], pairs: bool) -> list[str]:
-    """The conditions under which the statement is true; of two at once only if `pairs`, and none alone suffices."""
-    vocabulary = list(specials(statement, setting))
-    found = [s.text for s in vocabulary if true_under(s, statement, setting, bodies)]
+def rescues(
+    statement: Statement, setting: Setting, bodies: Mapping[str, Formula], pairs: bool, failing: Point | None = None
+) -> list[str]:
+    """The conditions under which the statement, which is false at the point `failing`, is true; of two at once only if
+    `pairs`, and none alone suffices."""
+    deciding = dict(failing.around) if failing is not None else {}  # at one value of it, a branch is never taken
+    vocabulary = [s for s in specials(statement, setting) if not any(name in deciding for name, _ in s.value)]
+    found = [s.text for s in vocabulary if true_under(s, statement, setting, bodies, failing)]
     if not pairs:
         return found
     rest = [s for s in vocabulary if s.text not in found]
     both = [a | b for a, b in itertools.combinations(rest, 2)]
-    return found + [s.text for s in both[:200] if true_under(s, statement, setting, bodies)]
+    return found + [s.text for s in both[:200] if true_under(s, statement, setting, bodies, failing)]
 
 
 def specials(statement: Statement, setting: Setting) -> list[Special]:
@@ -54,12 +59,20 @@ def specials(statement: Statement, setting: Setting) -> list[Special]:
     return found
 
 
-def true_under(special: Special, statement: Statement, setting: Setting, bodies: Mapping[str, Formula]) -> bool:
-    """Whether the statement is true in two worlds that satisfy the condition."""
-    arithmetic = FIELD
-    for variant in (0, 1):
+def true_under(
+    special: Special,
+    statement: Statement,
+    setting: Setting,
+    bodies: Mapping[str, Formula],
+    failing: Point | None = None,
+) -> bool:
+    """Whether the statement is true in two worlds that satisfy the condition, and in the one in which it was false."""
+    failing = failing or Point()
+    points = [replace(failing, variant=variant, around=()) for variant in (0, 1)]
+    for point in dict.fromkeys([*points, failing]) if failing.around else points:
         for arithmetic in (FIELD, REAL):
-            world = World(setting, proof_sizes(setting)[variant], arithmetic, variant, bodies, special)
+            sizes = point.sizes(setting)
+            world = World(setting, sizes, arithmetic, point.variant, bodies, special, around=point.around)
             try:
                 if check(statement, Evaluator(world)) is not None:
                     return False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from chunkform.spec.language.claims import Setting
+from chunkform.spec.language.claims import LENGTH, Quantity, Setting
 from chunkform.spec.language.formula import Formula
 from chunkform.spec.language.statements import Statement
 
@@ -16,9 +17,10 @@ from .arithmetic import FRACTION, REAL, Arithmetic, Transcendental, Undefined
 from .check import Failure, check
 from .edits import is_decay
 from .evaluate import Evaluator
-from .plans import small_sizes
+from .plans import Point, small_sizes
+from .reach import NEAR
 from .verdict import Counterexample, array_text
-from .world import GENERIC, Special, World
+from .world import GENERIC, Special, World, dims_of
 
 TRIES = 6  # worlds at each set of sizes
 PLAIN = (0, 1, 2, -1)
@@ -26,23 +28,37 @@ PLAIN_POSITIVE = (1, Fraction(1, 2), Fraction(1, 4))
 
 
 def smallest(
-    statement: Statement, setting: Setting, bodies: Mapping[str, Formula], special: Special = GENERIC, tries: int = 60
+    statement: Statement,
+    setting: Setting,
+    bodies: Mapping[str, Formula],
+    failure: Failure | None = None,
+    special: Special = GENERIC,
+    tries: int = 60,
 ) -> Counterexample | None:
-    """A counterexample in small numbers, or None when none is found."""
+    """A counterexample in small numbers to what was found false, or None when none is found."""
     arithmetic: Arithmetic = FRACTION
-    for sizes in small_sizes(setting):
-        for seed in range(TRIES):
+    point = (failure and failure.point) or Point()
+    at = dict(failure.env) if failure is not None and point.reach is not NEAR else {}
+    candidates = list(small_sizes(setting, point.reach))
+    if LENGTH in setting.sizes and at:
+        candidates = [sizes for sizes in candidates if sizes[LENGTH] >= max(at.values())]
+    if point.reach is not NEAR or point.around:
+        tries = 2 * TRIES * len(candidates)
+    for sizes in candidates:
+        for seed in range(4 * TRIES if point.around else TRIES):
             tries -= 1
             if tries < 0:
                 return None
-            world = World(setting, dict(sizes), arithmetic, seed, bodies, special, spread=1 + seed // 2)
+            world = World(setting, dict(sizes), arithmetic, seed, bodies, special, 1 + seed // 2, around=point.around)
             try:
                 failure = failing(statement, world)
             except Transcendental:
                 arithmetic = REAL
-                world = World(setting, dict(sizes), arithmetic, seed, bodies, special)
+                world = World(setting, dict(sizes), arithmetic, seed, bodies, special, around=point.around)
                 failure = failing(statement, world)
             if failure is not None and failure.kind == "value":
+                if point.reach is not NEAR:
+                    world, failure = emptier(statement, world, failure)
                 world, failure = plainer(statement, world, failure)
                 return described(failure, world)
     return None
@@ -53,6 +69,26 @@ def failing(statement: Statement, world: World) -> Failure | None:
         return check(statement, Evaluator(world))
     except Undefined:
         return None
+
+
+def emptier(statement: Statement, world: World, failure: Failure) -> tuple[World, Failure]:
+    """The same failure with whole quantities 0, or else 1, at all steps, at half of them, and so on: for many steps."""
+    by_name: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for key in world.sampled:
+        by_name.setdefault(key[0], []).append(key)
+    waiting = list(by_name.values())
+    while waiting:
+        keys = waiting.pop(0)
+        value = 1 if is_positive(world, keys[0][0]) else 0
+        plain = {key: np.full_like(world.sampled[key], world.arithmetic.number(value)) for key in keys}
+        trial = replace(world, assigned={**world.sampled, **plain}, sampled={}, taken={})
+        found = failing(statement, trial)
+        if found is not None and found.kind == "value":
+            world, failure = trial, found
+        elif len(keys) > 1:
+            half = len(keys) // 2
+            waiting += [keys[:half], keys[half:]]
+    return world, failure
 
 
 def plainer(statement: Statement, world: World, failure: Failure, budget: int = 120) -> tuple[World, Failure]:
@@ -94,12 +130,23 @@ def described(failure: Failure, world: World) -> Counterexample:
     if failure.left is None or failure.right is None:
         return Counterexample(failure.message)
     given = []
-    for (name, index), a in world.sampled.items():
+    for (name, index), sampled in world.sampled.items():
+        a = whole(world, name, index, sampled)
         shown = f"{name}({','.join(map(str, index))})" if index and indexed(world, name) else name
         given.append((shown, array_text(a)))
     sides = tuple((str(f), array_text(v.a)) for f, v in zip(failure.sides, (failure.left, failure.right)))
     sizes = tuple((k, v) for k, v in world.sizes.items() if k in world.setting.sizes or k == "n")
     return Counterexample(failure.message, sizes, tuple(given), failure.env, sides)
+
+
+def whole(world: World, name: str, index: tuple[int, ...], sampled: np.ndarray) -> np.ndarray:
+    """What is shown of something given: of the loss's gradient by the last state all of it, as formulas mean it, and not
+    only what doesn't come through the outputs."""
+    r = world.setting.recurrence
+    state = next((s for s in r.states if f"d{s.name}" == name), None) if r is not None else None
+    if state is None:
+        return sampled
+    return world.gradient(Quantity(name, "gradient", dims_of(state.dims), ("t",), source=state.name), *index)
 
 
 def indexed(world: World, name: str) -> bool:

@@ -12,6 +12,7 @@ from chunkform.spec.language.claims import Quantity
 from chunkform.spec.language.formula import Formula, free_indices, substitute
 
 from .arithmetic import CONTEXT, Transcendental, Undefined
+from .branches import SIGNED, Branching, note
 from .values import Algebra, ShapeFault, Value, solve
 from .world import OutOfRange, World, integer
 
@@ -33,13 +34,11 @@ class Evaluator:
         self.algebra = Algebra(world.arithmetic)
         self.memo: dict[Any, Value | Exception] = {}
         self.free: dict[Formula, tuple[str, ...]] = {}
+        self.products: dict[tuple, list[Value]] = {}  # from one factor on, of none, one, two, ...
 
     def __call__(self, x: Formula, env: Env | None = None) -> Value:
         env = env or {}
-        free = self.free.get(x)
-        if free is None:
-            free = self.free[x] = tuple(sorted(free_indices(x)))
-        key = (x, tuple(env.get(i) for i in free))
+        key = (x, tuple(env.get(i) for i in self.free_in(x)))
         known = self.memo.get(key)
         if known is None:
             try:
@@ -50,6 +49,12 @@ class Evaluator:
         if isinstance(known, Exception):
             raise known
         return known
+
+    def free_in(self, x: Formula) -> tuple[str, ...]:
+        found = self.free.get(x)
+        if found is None:
+            found = self.free[x] = tuple(sorted(free_indices(x)))
+        return found
 
     def integer(self, x: Formula, env: Env) -> int:
         return integer(x, env, self.world.sizes)
@@ -184,7 +189,12 @@ class Evaluator:
         return Value(*value.shape, value.a, value.slope, log=True)
 
     def _function(self, x: Formula, env: Env) -> Value:
-        return self.algebra.function(x.attrs[0], self(x.args[0], env))
+        value = self(x.args[0], env)
+        if x.attrs[0] in SIGNED and self.world.arithmetic.kind == "real":
+            for entry in value.a.flat:
+                if entry != 0:
+                    note(self.world.taken, Branching(x), int(entry > 0))
+        return self.algebra.function(x.attrs[0], value)
 
     def _softmax(self, x: Formula, env: Env) -> Value:
         """Computed as 1 / sum_j exp(x_j - x_i): another way than the quotient that documents display."""
@@ -321,10 +331,12 @@ class Evaluator:
     def _product_over(self, x: Formula, env: Env) -> Value:
         low, high, body = x.args
         first, last = self.integer(low, env), self.integer(high, env)
-        result = self.algebra.scalar(self.world.arithmetic.number(1))
-        for i in range(first, last + 1):
-            result = self.algebra.times(result, self(body, {**env, x.attrs[0]: i}), x)
-        return result
+        (name,) = x.attrs
+        key = (body, name, first, tuple(env.get(i) for i in self.free_in(body) if i != name))
+        run = self.products.setdefault(key, [self.algebra.scalar(self.world.arithmetic.number(1))])
+        for i in range(first + len(run) - 1, last + 1):
+            run.append(self.algebra.times(run[-1], self(body, {**env, name: i}), x))
+        return run[max(0, last + 1 - first)]
 
     def _matrix(self, x: Formula, env: Env) -> Value:
         i, j, rows, cols = x.attrs
@@ -358,8 +370,9 @@ class Evaluator:
         return Value(rows, cols, a, np.concatenate(slopes, axis=1).reshape(count, *size))
 
     def _cases(self, x: Formula, env: Env) -> Value:
-        for condition, value in zip(x.args[::2], x.args[1::2]):
+        for k, (condition, value) in enumerate(zip(x.args[::2], x.args[1::2])):
             if condition.op == "otherwise" or self.holds(condition, env):
+                note(self.world.taken, Branching(x), k)
                 return self(value, env)
         raise Undefined(f"no case of {x} applies")
 

@@ -19,6 +19,7 @@ from chunkform.spec.language.notation import latex
 from chunkform.spec.language.statements import AtMost, Differs, Equal, Number, OneOf, Statement, Together
 
 from . import analysis  # noqa: F401  (its decisions register themselves)
+from .arithmetic import Transcendental
 from .conditions import rescues, specials, true_under
 from .counterexample import smallest
 from .edits import edits, scope_of
@@ -26,6 +27,7 @@ from .evaluate import open_names
 from .fingerprint import Faults
 from .mend import Mender, Reading
 from .names import denominators, parts_of, used_names
+from .plans import beyond
 from .proof import symbolic_proof
 from .properties import Finding, decide, joined
 from .prover import Bodies, Prover
@@ -51,7 +53,12 @@ class Judge:
         """The verdict on a claim."""
         started = time.monotonic()
         refuse_empty(claim)
-        verdict = self._judge(claim)
+        try:
+            verdict = self._judge(claim)
+        except Transcendental as missing:
+            raise SpecError(
+                f"the claim {claim.id} takes {missing}, of which the judge has no numbers", claim.where
+            ) from None
         return replace(verdict, seconds=time.monotonic() - started)
 
     def _judge(self, claim: Claim) -> Verdict:
@@ -62,15 +69,26 @@ class Judge:
         good = [f for f in findings if f.true]
         if len(good) == len(findings):
             return self.held(claim, findings)
+        nowhere = [f.finding.failure for f in findings if f.finding.failure and f.finding.failure.kind == "nowhere"]
+        if len(nowhere) == len(findings):
+            far = beyond(claim.setting, nowhere[0].point.reach) if nowhere[0].point is not None else ""
+            raise SpecError(
+                f"the claim {claim.id} can't be tried: it takes {far}, which the judge doesn't run"
+                if far
+                else f"the claim {claim.id} says nothing: at no index does every quantity in it have a value, as "
+                f"{nowhere[0].message}",
+                claim.where,
+            )
+        mixed = any(f.finding.mixed for f in findings)
         if not self.thorough:
-            return Verdict(claim, "depends" if good else "fails", findings[0].finding.how)
+            return Verdict(claim, "depends" if good or mixed else "fails", findings[0].finding.how)
         conditions = told(findings)
         for f in findings:
             conditions += [replace(c, text=f"{f.label}: {c.text}" if f.label else c.text) for c in f.finding.conditions]
         worst = next(f for f in findings if not f.true)
         counter = worst.finding.counterexample or self.counterexample(worst, claim.setting)
         how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
-        if good or any(f.finding.mixed for f in findings):
+        if good or mixed:
             conditions += [
                 Condition(text, True, "condition") for f in findings for text in self.rescued(f, claim, True)
             ]
@@ -99,7 +117,7 @@ class Judge:
         failure = reading.finding.failure
         if not reading.finding.exact or failure is None or failure.kind != "value" or claim.defines:
             return []
-        found = rescues(reading.statement, claim.setting, reading.bodies, pairs)
+        found = rescues(reading.statement, claim.setting, reading.bodies, pairs, failure.point)
         several = isinstance(claim.statement, OneOf)
         return [f"{reading.label}: {text}" if several else text for text in found]
 
@@ -138,14 +156,14 @@ class Judge:
         return decide(statement, setting, bodies)
 
     def decide_exactly(self, statement: Statement, setting: Setting, bodies: Bodies) -> Finding:
-        failure, real = self.prover.first_failure(statement, setting, bodies)
+        found = self.prover.tried(statement, setting, bodies)
         conditions: list[Condition] = []
-        if isinstance(statement, Differs) and failure is None:
+        if isinstance(statement, Differs) and found.failure is None:
             conditions = [Condition(x, False, "condition") for x in where_equal(statement, setting)]
-        how = (
-            "50-digit arithmetic at 3 random points" if real else "exact arithmetic at 3 random points of a prime field"
-        )
-        return Finding(failure, how, tuple(conditions), exact=True)
+        conditions += [Condition(x, False, "not tried") for x in found.untried]
+        points = f"{found.worlds} random points"
+        how = f"50-digit arithmetic at {points}" if found.real else f"exact arithmetic at {points} of a prime field"
+        return Finding(found.failure, how, tuple(conditions), mixed=bool(found.untried), exact=True)
 
     def held(self, claim: Claim, findings: list[Reading]) -> Verdict:
         conditions = told(findings)
@@ -176,7 +194,7 @@ class Judge:
         failure = reading.finding.failure
         if failure is None or failure.kind != "value":
             return Counterexample(failure.message) if failure else None
-        found = smallest(reading.statement, setting, reading.bodies)
+        found = smallest(reading.statement, setting, reading.bodies, failure)
         return found or Counterexample(failure.message)
 
     def repaired_formula(self, claim: Claim, repair: Repair) -> tuple[str, str]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula, walk
 from chunkform.spec.language.statements import Equal, Number, Statement, Together
 
 from .arithmetic import Transcendental
-from .check import check, environments
+from .check import Failure, check, environments
 from .evaluate import Evaluator
 from .fingerprint import Faults, Residual, has_value
 from .names import formulas_of, parts_of
+from .plans import Point
 from .properties import Finding
 from .prover import Bodies, Prover
 from .repair import Repair, Target, edited, ranked, search
+
+HEADS = ("at", "transpose", "gradient")  # what a formula is for, when it stands on the left
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Mender:
 
     def repair(self, claim: Claim, reading: Reading, depth: int) -> list[Repair]:
         setting, bodies, statement = claim.setting, reading.bodies, reading.statement
+        point = point_of(reading.finding.failure)
         if claim.defines:
             q = setting.quantities[claim.defines]
             assert q.body is not None
@@ -69,17 +72,17 @@ class Mender:
 
             names = scope_names(setting, {claim.defines})
             stated = bodies.get(claim.defines, q.body)
-            target = self.target(defined_as, setting)
+            target = self.target(defined_as, setting, point)
             return search(stated, setting, names, target, beside=beside, depth=depth)
         if isinstance(statement, Number):
 
             def number(x: Formula) -> tuple[Statement, Bodies]:
                 return Number(x), bodies
 
-            return search(statement.of, setting, (), self.target(number, setting), depth=depth)
+            return search(statement.of, setting, (), self.target(number, setting, point), depth=depth)
         if isinstance(statement, Together):
             return self.repair_parts(statement, setting, bodies, depth)
-        return self.repair_equation(statement, setting, bodies, depth)
+        return self.repair_equation(statement, setting, bodies, depth, point)
 
     def repair_parts(self, whole: Together, setting: Setting, bodies: Bodies, depth: int) -> list[Repair]:
         """Each false part of a system is repaired by itself, under the same reading."""
@@ -91,7 +94,7 @@ class Mender:
                 return []
             failure, _ = self.prover.first_failure(part, setting, bodies)
             if failure is not None:
-                found = self.repair_equation(part, setting, bodies, depth)
+                found = self.repair_equation(part, setting, bodies, depth, point_of(failure))
                 if not found:
                     return []
                 cost += found[0].cost
@@ -101,7 +104,9 @@ class Mender:
                 shown += [Formula("equation", pair) for pair in itertools.pairwise(part.sides)]
         return [Repair(Formula("all", tuple(shown)), tuple(what), cost)] if what else []
 
-    def repair_equation(self, statement: Statement, setting: Setting, bodies: Bodies, depth: int) -> list[Repair]:
+    def repair_equation(
+        self, statement: Statement, setting: Setting, bodies: Bodies, depth: int, point: Point
+    ) -> list[Repair]:
         """Repairs of one equation, as whole equations: of its last side, or of what stands on its left."""
         if not isinstance(statement, Equal):
             return []
@@ -115,20 +120,21 @@ class Mender:
                 return edited(statement, position, x), bodies
 
             names = scope_names(setting, heads(known, stated))
-            target = self.target(statement_with, setting, statement, position, known, bodies)
-            residual = self.residual(statement, known, stated, setting, bodies)
+            target = self.target(statement_with, setting, point, statement, position, known, bodies)
+            residual = self.residual(statement, known, stated, setting, bodies, point)
             beside = tuple(s for s in statement.sides if s is not stated)
-            for r in search(stated, setting, names, target, residual, beside, position == 0, depth=depth):
+            head = position == 0 and (stated.op in HEADS or depth > 1)
+            for r in search(stated, setting, names, target, residual, beside, head, depth=depth):
                 pair = (r.result, known) if position == 0 else (known, r.result)
                 found.append(replace(r, result=Formula("equation", pair), cost=r.cost + (position == 0)))
         return ranked(found)
 
     def residual(
-        self, statement: Equal, known: Formula, stated: Formula, setting: Setting, bodies: Bodies
+        self, statement: Equal, known: Formula, stated: Formula, setting: Setting, bodies: Bodies, point: Point
     ) -> Residual | None:
         for real in (False, True):
             try:
-                found = Residual(statement, known, stated, self.prover.evaluator(setting, 0, bodies, real))
+                found = Residual(statement, known, stated, self.prover.evaluator(setting, point, bodies, real))
             except Faults:
                 continue
             if found.envs:
@@ -139,6 +145,7 @@ class Mender:
         self,
         statement_with: Callable[[Formula], tuple[Statement, Bodies]],
         setting: Setting,
+        point: Point,
         statement: Equal | None = None,
         position: int = 0,
         known: Formula | None = None,
@@ -146,8 +153,8 @@ class Mender:
     ) -> Target:
         kinds = [False]  # whether 50-digit arithmetic is needed; found out on the way
 
-        def evaluator(variant: int, inner: Bodies) -> Evaluator:
-            return self.prover.evaluator(setting, variant, inner, kinds[0])
+        def evaluator(inner: Bodies) -> Evaluator:
+            return self.prover.evaluator(setting, point, inner, kinds[0])
 
         def retried(attempt: Callable[[], bool]) -> bool:
             try:
@@ -164,18 +171,18 @@ class Mender:
             """The indices at which the formula as stated, and the other side, have values."""
             if statement is None or known is None:
                 return []
-            evaluate = evaluator(0, bodies or {})
+            evaluate = evaluator(bodies or {})
             found = []
             for env in environments(statement.sides, statement.over, evaluate):
                 if all(has_value(x, env, evaluate) for x in (statement.sides[position], known)):
                     found.append(env)
-            return found
+            return found[::-1]  # what is wrong from some step on shows at the last one
 
         points: dict[bool, list[Mapping[str, int]]] = {}
         stated = statement.sides[position] if statement is not None else None
 
         def same_as_known(x: Formula) -> bool:
-            evaluate = evaluator(0, bodies or {})
+            evaluate = evaluator(bodies or {})
             if kinds[0] not in points:
                 points[kinds[0]] = needed()
             for env in points[kinds[0]]:
@@ -185,19 +192,30 @@ class Mender:
                     return False
             return bool(points[kinds[0]])
 
-        def true_in(x: Formula, variant: int) -> bool:
+        def true_there(x: Formula) -> bool:
             whole, inner = statement_with(x)
-            return check(whole, evaluator(variant, inner)) is None
+            return check(whole, evaluator(inner)) is None
+
+        def true(x: Formula) -> bool:
+            whole, inner = statement_with(x)
+            return self.prover.tried(whole, setting, inner, point.reach).failure is None
 
         def quick(x: Formula) -> bool:
             if known is not None and (x == known or (contains(x, known) and not contains(stated, known))):  # type: ignore[arg-type]
                 return False
-            return retried(lambda: same_as_known(x) if known is not None else true_in(x, 0))
+            return retried(lambda: same_as_known(x) if known is not None else true_there(x))
 
         def proved(x: Formula) -> bool:
-            return all(retried(partial(true_in, x, variant)) for variant in range(3))
+            return retried(lambda: true(x))
 
         return Target(quick, proved)
+
+
+def point_of(failure: Failure | None) -> Point:
+    """The world in which candidates are compared: the first usual one, or one around constants where only such a one shows
+    that the formula is false."""
+    point = failure.point if failure is not None and failure.point is not None else Point()
+    return point if point.around else replace(point, variant=0)
 
 
 def heads(known: Formula, stated: Formula) -> set[str]:

@@ -44,6 +44,13 @@ def formulas_of(statement: object) -> list[Formula]:
     return found
 
 
+def ranges_of(statement: Statement) -> list[Formula]:
+    """The bounds of the ranges that a statement states, of its parts too."""
+    own = [bound for _, low, high in statement.over for bound in (low, high)]
+    parts = statement.parts if isinstance(statement, Together) else ()
+    return own + [bound for part in parts for bound in ranges_of(part)]
+
+
 def parts_of(statement: Statement) -> list[Statement]:
     if isinstance(statement, Together):
         return [p for part in statement.parts for p in parts_of(part)]

@@ -136,6 +136,8 @@ def condition(x: object) -> str:
     kind, text, holds = x.kind, x.text, x.holds  # type: ignore[attr-defined]
     if kind == "where defined":
         return f"where {text}"
+    if kind == "not tried":
+        return f"true wherever it was tried; not tried where {text}"
     return f"{'true' if holds else 'false'} {'if read:' if kind == 'reading' else 'when'} {text}"
 
 

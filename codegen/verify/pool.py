@@ -16,6 +16,7 @@ from .evaluate import Evaluator
 from .fingerprint import Faults, Residual
 
 POOL_LIMIT = 15000  # products tried
+Bases = list[tuple[Formula, tuple[str, str]]]  # quantities with their shapes
 Pool = dict[Any, list[Formula]]  # terms by their fingerprint
 
 
@@ -68,9 +69,7 @@ def term_pool(
     return pool
 
 
-def base_quantities(
-    there: tuple[Formula, ...], setting: Setting, names: tuple[str, ...], evaluate: Evaluator
-) -> list[tuple[Formula, tuple[str, str]]]:
+def base_quantities(there: tuple[Formula, ...], setting: Setting, names: tuple[str, ...], evaluate: Evaluator) -> Bases:
     """Quantities at the indices that the formula uses, and their transposes, with shapes."""
     used = [y for x in there for y in walk(x) if y.op in ("at", "named")]
     indices = indices_of(there, setting)
@@ -120,7 +119,7 @@ def shape_of(x: Formula, evaluate: Evaluator) -> tuple[str, str] | None:
     return None
 
 
-def chains(bases: list[tuple[Formula, tuple[str, str]]], wanted: tuple[str, str]) -> Iterator[Formula]:
+def chains(bases: Bases, wanted: tuple[str, str]) -> Iterator[Formula]:
     """Products that have the wanted shape: single quantities, then pairs, then triples; inner products for scalars."""
     rows, cols = wanted
     for x, shape in bases:

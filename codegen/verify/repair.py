@@ -17,9 +17,11 @@ from chunkform.spec.language.statements import Equal
 
 from .edits import COSTS, Edit, Scope, edits, scope_of
 from .fingerprint import Residual
+from .multiples import with_multiples
 from .pool import Budget, Pool, term_pool
 
 NOTHING = "nothing at all there"
+TRIED = 24  # candidates with products of scalars: each has the right value at two indices
 EFFORT = 3000  # candidates tried for one formula under one reading
 
 
@@ -88,7 +90,9 @@ def search(
         return found
     found = ranked(found + two_edits(first, scope, target, budget))
     if not found and residual is not None:
-        found = list(instead(residual, terms, target))
+        more = with_multiples(stated, setting, names, residual, scope, beside)
+        found = [Repair(x, (what,), cost) for x, what, cost in itertools.islice(more, TRIED) if target.true(x)]
+        found = ranked(found) or list(instead(residual, terms, target))
     return found
 
 

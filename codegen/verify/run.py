@@ -16,6 +16,7 @@ from chunkform.spec.language import Matrix, Recurrence
 from chunkform.spec.language.expression import ONE, Atom, Contraction, entry
 
 from .arithmetic import Arithmetic, Transcendental
+from .branches import SIGNED, Branching, Taken, note
 
 
 class Dual:
@@ -98,8 +99,12 @@ class Vary:
 class Runner:
     """Runs a recurrence for n steps on given inputs."""
 
-    def __init__(self, r: Recurrence, sizes: dict[str, int], steps: int, arithmetic: Arithmetic) -> None:
+    def __init__(
+        self, r: Recurrence, sizes: dict[str, int], steps: int, arithmetic: Arithmetic, taken: Taken | None = None
+    ) -> None:
         self.r, self.sizes, self.steps, self.arithmetic = r, sizes, steps, arithmetic
+        self.taken: Taken = {} if taken is None else taken
+        self.inside: Matrix | None = None  # the map whose entries are computed
         self.terms = {x.name: x.term for x in (*r.lets, *r.outputs)}
         self.updates = {x.name: x.term for x in r.updates}
 
@@ -228,13 +233,16 @@ class Runner:
             case "map":
                 body, *args = m.args
                 tables = [self.term(x) for x in args]
-                return [
+                outside, self.inside = self.inside, m
+                result = [
                     [
                         self.scalar(body, {entry(k): table[i][j] for k, table in enumerate(tables)})
                         for j in range(len(tables[0][0]))
                     ]
                     for i in range(len(tables[0]))
                 ]
+                self.inside = outside
+                return result
             case "eye":
                 size = self.size(m.rows)
                 return [[self.constant(int(i == j)) for j in range(size)] for i in range(size)]
@@ -266,7 +274,7 @@ class Runner:
         if x.is_Pow and x.args[1].is_Rational:
             return self.scalar(x.args[0], slots).power(x.args[1])
         if isinstance(x, sympy.Max | sympy.Min):
-            return self.extreme([self.scalar(a, slots) for a in x.args], 1 if isinstance(x, sympy.Max) else -1)
+            return self.extreme(x, [self.scalar(a, slots) for a in x.args])
         if x.is_number and self.arithmetic.kind == "real":
             return Dual(self.arithmetic, self.arithmetic.real(str(x.evalf(60))))
         if x.is_Pow:
@@ -276,10 +284,16 @@ class Runner:
         if x.is_Function and len(x.args) == 1:
             inner = self.scalar(x.args[0], slots)
             name = x.func.__name__.rstrip("_").lower()
+            if name in SIGNED and self.arithmetic.kind == "real" and inner.value != 0:
+                note(self.taken, Branching(x, self.inside), int(inner.value > 0))
             return inner.chain(*self.arithmetic.function(name, inner.value))
         raise Transcendental(str(x))
 
-    def extreme(self, parts: list[Dual], sign: int) -> Dual:
-        if self.arithmetic.kind == "field":
+    def extreme(self, x: Any, parts: list[Dual]) -> Dual:
+        if self.arithmetic.kind in ("field", "symbolic"):
             raise Transcendental("max")
-        return max(parts, key=lambda x: sign * x.value)
+        sign = 1 if isinstance(x, sympy.Max) else -1
+        best = max(parts, key=lambda part: sign * part.value)
+        if sum(part.value == best.value for part in parts) == 1:
+            note(self.taken, Branching(x, self.inside), parts.index(best))
+        return best

@@ -10,6 +10,7 @@ import numpy as np
 
 from chunkform.spec.language.claims import Claim
 
+from .arithmetic import CONTEXT
 from .repair import Repair
 
 PLAIN = "the sides differ"
@@ -107,7 +108,7 @@ class Verdict:
 
 def number_text(x: Any) -> str:
     if hasattr(x, "_mpf_") or isinstance(x, float):
-        return f"{float(x):.6g}"
+        return f"{float(x):.6g}" if abs(x) < 1e300 else str(CONTEXT.nstr(x, 6))
     return str(x)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +20,7 @@ from chunkform.spec.language.claims import LENGTH, Quantity, Setting
 from chunkform.spec.language.formula import Formula
 
 from .arithmetic import FIELD, Arithmetic, Undefined
+from .branches import Around, Taken
 from .run import Runner, Trajectory, Vary
 
 
@@ -51,7 +53,8 @@ GENERIC = Special()
 
 @dataclass
 class World:
-    """`bodies` overrides definitions: a reading's choice, or a repaired definition."""
+    """`bodies` overrides definitions: a reading's choice, or a repaired definition. `around`: what is drawn near which
+    constants; `taken`: the branches that were taken."""
 
     setting: Setting
     sizes: dict[str, int]
@@ -62,6 +65,8 @@ class World:
     spread: int = 3
     assigned: dict[tuple[str, tuple[int, ...]], np.ndarray] = field(default_factory=dict)
     sampled: dict[tuple[str, tuple[int, ...]], np.ndarray] = field(default_factory=dict)
+    around: Around = ()
+    taken: Taken = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, body in self.setting.derived_sizes.items():
@@ -91,10 +96,16 @@ class World:
         rng = random.Random(f"{self.seed}/{key}")
         shape = self.size(dims[0]), self.size(dims[1])
         a = np.empty(shape, dtype=object)
+        constants = dict(self.around).get(key[0])
+        if constants is not None:
+            centre = rng.choice([Fraction(0), *constants, *(-c for c in constants)])
+            width = rng.choice([Fraction(1), Fraction(8), *constants])
         for i in range(shape[0]):
             for j in range(shape[1]):
                 if self.arithmetic.kind == "symbolic":
                     a[i, j] = symbol_of(key, (i, j), shape)
+                elif constants is not None:
+                    a[i, j] = self.arithmetic.near(rng, domain, centre, width)
                 else:
                     a[i, j] = self.arithmetic.sample(rng, domain, self.spread)
         name = key[0]
@@ -118,7 +129,7 @@ class World:
     def runner(self) -> Runner:
         r = self.setting.recurrence
         assert r is not None
-        return Runner(r, self.sizes, self.sizes[LENGTH], self.arithmetic)
+        return Runner(r, self.sizes, self.sizes[LENGTH], self.arithmetic, self.taken)
 
     @cached_property
     def inputs(self) -> dict[str, dict[int, np.ndarray]]:

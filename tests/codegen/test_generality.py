@@ -85,6 +85,7 @@ def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
         "rwkv6",
         "stacked",
         "pulled_by_a_tenth",
+        "little_weight_decay",
         "centred_rows",
         "ones_by_channel",
         "along_and_across",

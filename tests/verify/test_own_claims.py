@@ -152,3 +152,45 @@ def test_a_claim_whose_sides_are_the_same_is_refused(tmp_path: Path) -> None:
     (r,) = load(spec_file(tmp_path, {"nothing": "u(t), u(t)"}))
     with pytest.raises(SpecError, match="says nothing"):
         judged(r.claims)
+
+
+FORGOTTEN = """
+from chunkform.spec.language import Recurrence, dot
+
+r = Recurrence("two")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+beta = r.inputs("beta")
+u = r.parameter("u", d)
+S = r.state("S", d, e)
+r.update(S, S.prev + beta * k * (v - S.prev.T * k).T)
+r.output("o", S.prev.T * q + dot(u, q) * dot(q, k) * v)
+t, q, k, v, beta, u, S, do, dS, dq, dv, dbeta = r.quantities("t q k v beta u S do dS dq dv dbeta")
+r.claim("read", dbeta(t), k(t).T * dS(t) * v(t))
+r.claim("factor", dv(t), beta(t) * dS(t).T * k(t) + (u.T * q(t)) * do(t))
+r.claim("term", dq(t), S(t - 1) * do(t) + (v(t).T * do(t)) * (q(t).T * k(t)) * u)
+r.claim("sign", (1 + beta(t) * k(t).T * k(t)) * (v(t) - S(t - 1).T * k(t)), v(t) - S(t).T * k(t))
+"""
+
+
+def test_a_forgotten_read_factor_or_term_and_a_sign_on_the_left_are_repaired(tmp_path: Path) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(FORGOTTEN)
+    found = {v.claim.id: v for v in judged(load(file)[0].claims, jobs=1)}
+    assert {v.verdict for v in found.values()} == {"fails"}
+    assert found["read"].repaired == "dbeta(t) = k(t).T * dS(t) * (v(t) - S(t-1).T * k(t))"
+    assert found["factor"].repairs[0].edits == ("the factor q(t).T * k(t) on u.T * q(t) * do(t)",)
+    (term,) = found["term"].repairs[0].edits
+    assert term.startswith("the missing term") and "* u" in term and "k(t)" in term
+    assert found["sign"].repairs[0].edits == ("the sign of beta(t) * k(t).T * k(t)",)
+
+
+def test_a_counterexample_has_the_gradient_by_the_last_state_as_formulas_mean_it(tmp_path: Path) -> None:
+    """dS(1) = q(1) do(1)^T + what the loss has of the last state itself."""
+    (r,) = load(spec_file(tmp_path, {"dS": "2 * dS(t), q(t) * do(t).T + dS(t)"}))
+    (found,) = judged(r.claims, jobs=1)
+    assert found.counterexample is not None
+    given, sides = dict(found.counterexample.given), [value for _, value in found.counterexample.sides]
+    one, q, do = (float(given[name]) for name in ("dS(1)", "q(1)", "do(1)"))
+    assert [2 * one, q * do + one] == [float(x) for x in sides]

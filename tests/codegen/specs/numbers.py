@@ -11,12 +11,12 @@ r.update(h, lam * h.prev + 0.1 * (x - h.prev))
 r.output("y", h.next)
 pulled_by_a_tenth = r
 
-r = Recurrence("centred_rows", doc="A tenth of the sum of the rows is taken from each row.")
+r = Recurrence("centred_rows", doc="A hundredth of the sum of the rows is taken from each row.")
 d, e = r.dims("d e")
 q, k = r.inputs("q k", d)
 v = r.inputs("v", e)
 S = r.state("S", d, e)
-r.update(S, S.prev - 0.1 * ones(d) * (S.prev.T * ones(d)).T + k * v.T)
+r.update(S, S.prev - 0.01 * ones(d) * (S.prev.T * ones(d)).T + k * v.T)
 r.output("o", S.next.T * q)
 centred_rows = r
 
@@ -101,3 +101,14 @@ r.update(G, lam * G.prev + k * (k.T * S.prev))
 r.update(S, lam * S.prev + q * v.T)
 r.output("o", (q.T * ((A.next + A.next.T) * S.next - G.next)).T)
 second_order = r
+
+r = Recurrence(
+    "little_weight_decay", doc="A thousandth of the state is taken away: what is written says little about it."
+)
+d = r.dims("d")
+x = r.inputs("x", d)
+lam = r.decay("lam")
+h = r.state("h", d)
+r.update(h, lam * h.prev + x - 0.001 * h.prev)
+r.output("y", h.next)
+little_weight_decay = r
