@@ -92,7 +92,10 @@ class Session:
 
 def main(
     ops: Annotated[
-        str, typer.Option(help="of the catalogue, or spec files, with commas between; 'all', 'published'")
+        str,
+        typer.Option(
+            help="of the catalogue, or spec files or folders of them, with commas between; 'all', 'published'"
+        ),
     ] = OPS,
     shapes: Annotated[
         str, typer.Option(help="S1 to S5, D256, D96, BxTxHxD; 'lengths' for T from 1k to 64k")
@@ -161,17 +164,18 @@ def _names(ops: str) -> list[str]:
     for name in ops.split(","):
         if name == "all":
             names += known
-        elif name == "published":
-            names += [x for file in sorted(PUBLISHED_SPECS.glob("*.py")) for x in peers.compiled(file)]
         elif name in known:
             names.append(name)
-        elif name.endswith(".py"):
+        elif (path := PUBLISHED_SPECS if name == "published" else Path(name)).is_dir() or name.endswith(".py"):
+            files = sorted(path.glob("*.py")) if path.is_dir() else [path]
             try:
-                names += peers.compiled(Path(name))
+                names += [x for file in files for x in peers.compiled(file)]
             except ChunkformError as why:
                 raise typer.BadParameter(str(why), param_hint="--ops") from None
         else:
-            raise typer.BadParameter(f"{name!r} isn't a spec file, or one of {', '.join(known)}", param_hint="--ops")
+            raise typer.BadParameter(
+                f"{name!r} isn't a spec file, a folder, or one of {', '.join(known)}", param_hint="--ops"
+            )
     return names
 
 

@@ -125,7 +125,7 @@ def _heads(signature: Signature, heads: dict[str, int]) -> int:
 def _constant(what: str, a: Argument, value: Any) -> float:
     if value is None:
         value = a.default
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not -math.inf < float(value) < math.inf:
         raise ArgumentError(f"{what} must be a finite number, got {value!r}")
     return float(value)
 

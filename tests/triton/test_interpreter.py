@@ -77,7 +77,7 @@ def test_a_gradient_whose_terms_come_from_several_sweeps():
 
 def test_nothing_is_written_beyond_the_last_step():
     """What is written doesn't depend on the inputs, which are zero there."""
-    names = ("towards_new", "decayed_count", "steady_writes", "moving_averages", "equal_keys", "pulled_by_a_tenth")
+    names = ("towards_new", "decayed_count", "steady_writes", "moving_averages", "equal_keys", "pulled_halfway")
     assert_small(interpret(names, [SMALL | {"heads": 1}], parts=FEW), 1e-5)
 
 

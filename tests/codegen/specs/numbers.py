@@ -2,23 +2,14 @@
 
 from chunkform.spec.language import Recurrence, diag, dot, ones, tanh
 
-r = Recurrence("pulled_by_a_tenth", doc="A vector that is pulled towards its input by a tenth of what is between them.")
+r = Recurrence("pulled_halfway", doc="A vector that is pulled half of the way towards its input.")
 d = r.dims("d")
 x = r.inputs("x", d)
 lam = r.decay("lam")
 h = r.state("h", d)
-r.update(h, lam * h.prev + 0.1 * (x - h.prev))
+r.update(h, lam * h.prev + 0.5 * (x - h.prev))
 r.output("y", h.next)
-pulled_by_a_tenth = r
-
-r = Recurrence("centred_rows", doc="A hundredth of the sum of the rows is taken from each row.")
-d, e = r.dims("d e")
-q, k = r.inputs("q k", d)
-v = r.inputs("v", e)
-S = r.state("S", d, e)
-r.update(S, S.prev - 0.01 * ones(d) * (S.prev.T * ones(d)).T + k * v.T)
-r.output("o", S.next.T * q)
-centred_rows = r
+pulled_halfway = r
 
 r = Recurrence(
     "ones_by_channel", doc="A key of ones, whose channels decay each in their own way, and a read with ones."
@@ -52,12 +43,12 @@ r = Recurrence(
 )
 d, e = r.dims("d e")
 k = r.inputs("k", d)
-v = r.inputs("v", e)
+v, u = r.inputs("v u", e)
 beta = r.decay("beta", e)
 lam = r.decay("lam")
 S, R = r.state("S", d, e), r.state("R", d, e)
 r.update(R, lam * R.prev + k * v.T)
-r.update(S, S.prev * diag(beta) - 0.1 * (S.prev * v) * v.T)
+r.update(S, S.prev * diag(beta) - 0.01 * (S.prev * v) * v.T + k * u.T)
 r.output("o", R.next * beta)
 r.output("y", tanh(S.prev.T * k))
 decay_as_an_input = r
