@@ -89,6 +89,9 @@ class Arithmetic:
             case "sigmoid":
                 y = 1 / (1 + m.exp(-x))
                 return y, y * y * m.exp(-x)
+            case "silu":
+                y = 1 / (1 + m.exp(-x))
+                return x * y, y + x * y * y * m.exp(-x)
             case "softplus":
                 return m.log(1 + m.exp(x)), 1 / (1 + m.exp(-x))
             case "erf":

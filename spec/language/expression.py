@@ -171,6 +171,11 @@ class Matrix:
     def __neg__(self) -> Matrix:
         return scale(sympy.Integer(-1), self)
 
+    def __abs__(self) -> Matrix:
+        from .functions import absolute
+
+        return absolute(self)
+
     def __sub__(self, other: Any) -> Any:
         return self + (-other)
 

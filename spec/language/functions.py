@@ -49,10 +49,13 @@ class softplus_(sympy.Function):
         return sympy.log(1 + sympy.exp(self.args[0]))._eval_evalf(prec)
 
 
-def _entrywise(function: Any) -> Any:
+def _entrywise(function: Any, name: str = "") -> Any:
+    """`name`: the function's in formulas, where it isn't SymPy's."""
+    name = name or function.__name__.strip("_")
+
     def call(x: Any) -> Any:
         if isinstance(x, Formula):
-            return entrywise(function.__name__.strip("_"), x)
+            return entrywise(name, x)
         if isinstance(x, Matrix):
             return apply(function, x)
         value = scalar_of(x)
@@ -62,7 +65,7 @@ def _entrywise(function: Any) -> Any:
             raise SpecError(f"a function takes a term of the spec, got {x!r}{hint}", caller())
         return function(value)
 
-    call.__doc__ = f"{getattr(function, '__name__', function)} of a scalar, or of each entry of a vector."
+    call.__doc__ = f"{name} of a scalar, or of each entry of a vector."
     return call
 
 
@@ -73,11 +76,11 @@ sin = _entrywise(sympy.sin)
 cos = _entrywise(sympy.cos)
 tanh = _entrywise(sympy.tanh)
 erf = _entrywise(sympy.erf)
-absolute = _entrywise(sympy.Abs)
+absolute = _entrywise(sympy.Abs, "abs")
 sigmoid = _entrywise(sigmoid_)
 softplus = _entrywise(softplus_)
-relu = _entrywise(lambda x: sympy.Max(x, 0))
-silu = _entrywise(lambda x: x * sigmoid_(x))
+relu = _entrywise(lambda x: sympy.Max(x, 0), "relu")
+silu = _entrywise(lambda x: x * sigmoid_(x), "silu")
 
 
 def norm(a: Matrix) -> sympy.Expr:

@@ -194,3 +194,24 @@ def test_a_counterexample_has_the_gradient_by_the_last_state_as_formulas_mean_it
     given, sides = dict(found.counterexample.given), [value for _, value in found.counterexample.sides]
     one, q, do = (float(given[name]) for name in ("dS(1)", "q(1)", "do(1)"))
     assert [2 * one, q * do + one] == [float(x) for x in sides]
+
+
+RECTIFIED = """
+from chunkform.spec.language import Recurrence, absolute, relu, silu
+
+r = Recurrence("rectified")
+d = r.dims("d")
+x, z = r.inputs("x z", d)
+h = r.state("h", d)
+r.update(h, relu(x) + silu(z))
+r.output("y", h.next)
+t, x, z, y = r.quantities("t x z y")
+r.claim("as it is", y(t), relu(x(t)) + silu(z(t)))
+r.claim("absolute", y(t), absolute(x(t)) + silu(z(t)))
+"""
+
+
+def test_functions_of_specs_stand_in_claims(tmp_path: Path) -> None:
+    file = tmp_path / "rectified.py"
+    file.write_text(RECTIFIED)
+    assert [v.verdict for v in judged(load(file)[0].claims, jobs=1)] == ["holds", "fails"]
