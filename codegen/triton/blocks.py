@@ -102,11 +102,12 @@ def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str
     ahead = loaded([n for k, s in walks.items() for n in (*s.given.values(), *(x.node for x in fused.stores[k]))])
     while more := {i for j in ahead for i in loads[j]} - ahead:
         ahead |= more
-    tiles = {j: opened(pieces[j], True).tile for j in read if j not in ahead}
-    order = list(dict.fromkeys(tiles.values()))
-    return bool(ahead & late) or any(
-        order.index(tiles[i]) > order.index(tile) for j, tile in tiles.items() for i in loads[j] if i in tiles
-    )
+    for group in (ahead, set(read) - ahead):
+        tiles = {j: opened(pieces[j], True).tile for j in sorted(group)}
+        order = list(dict.fromkeys(tiles.values()))
+        if any(order.index(tiles[i]) > order.index(tile) for j, tile in tiles.items() for i in loads[j] & group):
+            return True
+    return bool(ahead & late)
 
 
 def _sums_inside(s: StateForm, pieces: dict[int, Sweep], walks: dict[int, Sweep], fused: Fused) -> bool:

@@ -386,9 +386,15 @@ class Host:
         return "needs & {" + ", ".join(f'"{n}"' for n in wanted) + "}"
 
     def _read_by(self, k: int) -> list[int]:
-        """The pieces that make what sweep k loads."""
+        """The pieces that make what sweep k loads, and what these load."""
         nodes = [*self.blocks.walks[k].given.values(), *(s.node for s in self.fused.stores[k])]
-        return [j for j in self.waiting if any(uses(n, s.leaf) for n in nodes for s in self._stores_at(j))]
+        found: list[int] = []
+        while nodes:
+            makers = [j for j in self.waiting if any(uses(n, s.leaf) for n in nodes for s in self._stores_at(j))]
+            more = [j for j in makers if j not in found]
+            found += more
+            nodes = [s.node for j in more for s in self._stores_at(j)]
+        return sorted(found)
 
     def _read(self, stages: list[int]) -> None:
         """Kernels that read states at the borders of blocks: for these stages, one for those of the same tile axis."""

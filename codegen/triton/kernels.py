@@ -384,11 +384,13 @@ def read_kernel(
     tiles.names.add("tile")
     tiles.flat = []
     sums: dict[str, list[str]] = {}  # by state: what its pairing is the sum of
+    of: dict[str, Opened] = {}  # by state: the piece that calls its axes as they are called there
     for piece in pieces:  # first, so that states are in registers no longer than it takes to hand them to products
         for border in piece.opened.sums:
             if border.kind == "in":
                 tiles = _next_piece(tiles, piece.opened, name_of, fine)
                 sums[border.state] = [_spanned(*spans[border.state], piece.opened, tiles, name_of)]
+                of[border.state] = piece.opened
     for piece in pieces:
         o = piece.opened
         tiles = _next_piece(tiles, o, name_of, fine)
@@ -401,6 +403,7 @@ def read_kernel(
             tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
         for border in o.sums:
             sums.setdefault(border.state, []).extend(_paired(border, tiles, tiled))
+            of.setdefault(border.state, o)
         for store in piece.stores:
             own = tuple(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)
             v = tiles.value(at_row(rename(store.node, o.rename)))
@@ -414,10 +417,10 @@ def read_kernel(
     for state, terms in sums.items():
         s = spans[state][0]
         if s.decay_axes and state not in whole:
-            tiles.lines.append(_store_ends(state, terms, s, first, tiles, name_of))
+            tiles.lines.append(_store_ends(state, terms, s, of[state], tiles, name_of))
         else:
             reads = sum(len(x.opened.outputs) for x in pieces)
-            tiles.lines += _store_pairing(state, terms, s, first, reads, tiles, tiled, name_of)
+            tiles.lines += _store_pairing(state, terms, s, of[state], reads, tiles, tiled, name_of)
     doc = "What reads the states at the borders of blocks, for all blocks at once."
     lines, others = _at_once(axes, tiled, tiles, tiles.lines)
     arguments = tuple(tiles.arguments.values())
