@@ -330,23 +330,19 @@ def sequential_backward_kernel(
             W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
         tl.debug_barrier()
         now = origin + length - 1
-        W_ahead = tl.load(
-            W_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-        )
         x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
         z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
         y_ahead_2 = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
         eta_ahead_2 = tl.load(eta_at + now * eta_stride1)
         do_ahead = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+        W_ahead = tl.load(
+            W_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+        )
         for rest in range(length):
             offset = length - 1 - rest
             now = origin + offset
             there = tl.maximum(offset - 1, 0)
             then = origin + there
-            W = W_ahead.to(tl.float32)
-            W_ahead = tl.load(
-                W_states_at + ((room + there) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-            )
             x = x_ahead_2.to(tl.float32)
             x_ahead_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
             z = z_ahead.to(tl.float32)
@@ -357,6 +353,10 @@ def sequential_backward_kernel(
             eta_ahead_2 = tl.load(eta_at + then * eta_stride1)
             do = do_ahead.to(tl.float32)
             do_ahead = tl.load(do_at + then * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+            W = W_ahead.to(tl.float32)
+            W_ahead = tl.load(
+                W_states_at + ((room + there) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            )
             t1 = do[:, None] * z[None, :]
             t2 = tl.sum(x[None, :] * W, axis=1)
             t3 = tl.sigmoid(t2)

@@ -426,12 +426,6 @@ def sequential_backward_kernel(
             now = origin + offset
             there = tl.maximum(offset - 1, 0)
             then = origin + there
-            V = tl.load(
-                V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-            ).to(tl.float32)
-            W = tl.load(
-                W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-            ).to(tl.float32)
             x = x_ahead_2.to(tl.float32)
             x_ahead_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
             z = z_ahead.to(tl.float32)
@@ -446,6 +440,12 @@ def sequential_backward_kernel(
             keep_ahead_2 = tl.load(keep_at + then * keep_stride1)
             do = do_ahead.to(tl.float32)
             do_ahead = tl.load(do_at + then * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+            V = tl.load(
+                V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            ).to(tl.float32)
+            W = tl.load(
+                W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            ).to(tl.float32)
             t1 = do[:, None] * z[None, :] + dW
             t2 = dV - eta * t1
             derror = tl.sum(x[None, :] * t2, axis=1)

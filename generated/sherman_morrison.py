@@ -345,9 +345,6 @@ def sequential_backward_kernel(
             now = origin + offset
             there = tl.maximum(offset - 1, 0)
             then = origin + there
-            S = tl.load(
-                S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
-            ).to(tl.float32)
             q = q_ahead.to(tl.float32)
             q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
             u = u_ahead_2.to(tl.float32)
@@ -356,6 +353,9 @@ def sequential_backward_kernel(
             lam_ahead_2 = tl.load(lam_at + then * lam_stride1)
             do = do_ahead.to(tl.float32)
             do_ahead = tl.load(do_at + then * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0)
+            S = tl.load(
+                S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
+            ).to(tl.float32)
             uS = tl.sum(u[:, None] * S, axis=0)
             t1 = tl.sum(uS * do, axis=0)
             Su = tl.sum(u[None, :] * S, axis=1)

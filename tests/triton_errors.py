@@ -22,22 +22,23 @@ from chunkform.spec.language import catalogue, find
 ROUNDED = 0.1  # the largest error that rounding arguments may make where errors are judged
 FEW = 8  # numbers; a quantity of fewer is judged over several samples
 EXTRA = Path(__file__).parent / "codegen" / "specs"
+CRASHED = Path(__file__).parent / "triton" / "specs"  # run by the interpreter alone
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
     """The chunk-parallel recurrences of the catalogue and of the tests that have Triton kernels."""
-    return tuple(n for n in sorted(_specs()) if _printable(n))
+    return tuple(n for n in sorted(_specs(EXTRA)) if _printable(n))
 
 
 @functools.cache
 def compiled(name: str) -> Compiled:
-    return compile_spec(_specs()[name])
+    return compile_spec(_specs(EXTRA, CRASHED)[name])
 
 
 @functools.cache
-def _specs() -> dict[str, Any]:
-    specs = [*catalogue(), *(r for path in sorted(EXTRA.glob("*.py")) for r in find(str(path)))]
+def _specs(*folders: Path) -> dict[str, Any]:
+    specs = [*catalogue(), *(r for x in folders for path in sorted(x.glob("*.py")) for r in find(str(path)))]
     return {r.name: r for r in specs}
 
 

@@ -121,7 +121,7 @@ def _backward(c: Compiled) -> dict[str, Any]:
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
     before, forward_loads, loads = _loads(k, forward_read, backward_read)
     states, back = _states(k)
-    loads = back + loads
+    loads = loads + back
     before += states["before"]
     totals = {v.name: k.names.fresh(f"d{v.name}") for v in p.variables if v.kind.endswith("parameter")}
     sums = {f"out {gradient_name(p.variable(n))}" for n in totals}

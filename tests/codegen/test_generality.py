@@ -87,7 +87,6 @@ def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
         "pulled_halfway",
         "little_weight_decay",
         "ones_by_channel",
-        "along_and_across",
         "signed_numbers",
         "slow_and_fast",
         "second_order",

@@ -25,19 +25,6 @@ r.output("sums", S.next.T * ones(d))
 ones_by_channel = r
 
 r = Recurrence(
-    "along_and_across",
-    doc="A square state that a parameter is written to along one axis, and read with along the other.",
-)
-d = r.dims("d")
-q, k = r.inputs("q k", d)
-u = r.parameter("u", d)
-lam = r.decay("lam")
-S = r.state("S", d, d)
-r.update(S, lam * S.prev + k * u.T)
-r.output("o", dot(u, S.next * q))
-along_and_across = r
-
-r = Recurrence(
     "decay_as_an_input",
     doc="A decay that an output is read with, so that terms of its gradient come from several sweeps.",
 )

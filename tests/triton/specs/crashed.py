@@ -1,0 +1,48 @@
+"""Specs whose printed kernels once crashed, in their bare form: the interpreter runs them (test_interpreter.py)."""
+
+from chunkform.spec.language import Recurrence, diag, dot, ones, sigmoid, softmax, tanh
+
+r = Recurrence(
+    "along_and_across",
+    doc="A square state that a parameter is written to along one axis, and read with along the other.",
+)
+d = r.dims("d")
+q, k = r.inputs("q k", d)
+u = r.parameter("u", d)
+lam = r.decay("lam")
+S = r.state("S", d, d)
+r.update(S, lam * S.prev + k * u.T)
+r.output("o", dot(u, S.next * q))
+along_and_across = r
+
+r = Recurrence("other_axis", doc="Two square states, of which one decays by rows, and the other is read by columns.")
+d = r.dims("d")
+q, k, p = r.inputs("q k p", d)
+b = r.inputs("b")
+scale = r.parameter("scale")
+lam = r.decay("lam")
+alpha = r.decay("alpha", d)
+S, A = r.state("S", d, d), r.state("A", d, d)
+r.update(A, diag(alpha) * A.prev - 0.01 * ones(d) * (A.prev.T * ones(d)).T + scale * (1 - alpha) * alpha.T)
+r.update(S, sigmoid(b) * S.prev - 0.01 * (S.prev * (b * (k + 0.5))) * (k + 0.5).T + q * (0.5 * lam * p).T)
+r.output("o", S.prev * p + S.next.T * q)
+r.output("z", dot(-0.25 * (1 - alpha), S.prev * softmax(q)) * b)
+other_axis = r
+
+r = Recurrence(
+    "early_read", doc="A read that the backward walk needs, with terms of a decay's gradient that wait for another."
+)
+d, e = r.dims("d e")
+k = r.inputs("k", d)
+v = r.inputs("v", e)
+b, c = r.inputs("b c")
+u = r.parameter("u", d)
+lam = r.decay("lam")
+alpha, beta = r.decay("alpha", d), r.decay("beta", e)
+h, S = r.state("h", d), r.state("S", d, e)
+r.update(h, -0.5 * h.prev)
+r.update(S, S.prev * diag(beta) + (1 - lam) * (0.5 * (1 - alpha)) * (dot(h.next, 0.3 * c * ones(d)) * 0.5 * beta).T)
+r.output("o", h.prev.T * u + dot(k + 0.5, S.next * (0.5 * ones(e))) * b)
+r.output("y", tanh(S.next.T * u))
+r.output("z", S.next * v)
+early_read = r
