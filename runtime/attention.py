@@ -309,8 +309,10 @@ def _computed(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor
 
 
 def features_of(call: Call, given: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
-    """What the kernel takes, and the backend that can hold it."""
+    """What the kernel takes, and the backend that can hold it: the torch form where there is nothing to launch a kernel over."""
     maps, backend = call.op.maps_at(call.at), call.backend
+    if backend == "triton" and 0 in (call.at.batch, call.at.queries, call.at.keys):
+        backend, call.replays = "torch", None
     make = maps.kernel_features if backend == "triton" else None
     features = (make or maps.features)(given, call.constants, call.at)
     if call.free and backend == "triton" and max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST:

@@ -21,7 +21,7 @@ from chunkform.errors import BackendError
 
 from .autograd import fold, no_second, unfold
 from .packed import Packed, block_count, check_values
-from .passes import Call, backward_pass, forward_pass, result_types
+from .passes import Call, backward_pass, forward_pass, is_empty, result_types
 from .signature import Backend, Signature
 
 NAMESPACE = "chunkform"
@@ -108,6 +108,8 @@ class _Passes:
         kept = self._layout(flat)
         found: list[Tensor] = []
         if kept is not None:
+            if self._is_empty(flat):  # the torch form has nothing of it, and nobody will ask
+                saved = {n: tensors[0].new_zeros(shape, dtype=kind) for n, (shape, kind) in kept.items()}
             for n, (shape, _) in kept.items():
                 if n not in saved or tuple(saved[n].shape) != shape:
                     raise BackendError(f"{self.name}: the backend announces to save {n} {list(shape)}, and doesn't")
@@ -118,7 +120,8 @@ class _Passes:
         call, tensors = self._call(flat)
         saved, *cotangents, wanted = flat[self.own :]
         kept = self._layout(flat)
-        named = None if kept is None else _Kept(zip(kept, saved, strict=True), call, tensors)
+        again = kept is None or self._is_empty(flat)
+        named = None if again else _Kept(zip(kept, saved, strict=True), call, tensors)
         found = backward_pass(call, tensors, named, cotangents, wanted)
         filled = [
             torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous()
@@ -137,6 +140,9 @@ class _Passes:
         call = make_call(self.signature, self.backends, backend, named, heads, packed, precision, tensors)
         call.recompute, call.announced = "never" if keep else "always", True
         return call, tensors
+
+    def _is_empty(self, flat: Sequence[Any]) -> bool:
+        return is_empty(flat[: len(self.signature.tensors)])
 
     def _layout(self, flat: Sequence[Any]) -> dict[str, tuple[tuple[Any, ...], torch.dtype]] | None:
         """Shape and dtype of each tensor that is saved; None where the forward pass is computed again."""
@@ -281,7 +287,7 @@ def make_call(
 ) -> Call:
     """A call of a backend."""
     computed = computed_in(signature, name, precision, tensors)
-    return Call(signature, backends[name], constants, heads, packed, computed=computed)
+    return Call(signature, backends[name], constants, heads, packed, computed=computed, plain=backends["torch"])
 
 
 def _owned(results: list[Tensor], others: Sequence[Tensor | None]) -> list[Tensor]:

@@ -17,7 +17,7 @@ from .autograd import apply
 from .decode import Step
 from .library import Registered, make_call, register
 from .packed import check_starts, packed_of
-from .passes import Call
+from .passes import Call, is_empty
 from .replay import layouts
 from .signature import Argument, Backend, Signature
 
@@ -102,7 +102,7 @@ class Op:
             )
             call.recompute, call.finals = recompute, finals
             call.needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-            if "replays" in call.backend.features:
+            if "replays" in call.backend.features and not is_empty(tensors):
                 call.replays = {}
             known.call = call
         if starts is not None:

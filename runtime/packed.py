@@ -36,8 +36,8 @@ class Packed:
 
     @cached_property
     def borders(self) -> list[int]:
-        """`starts` on the host: on a GPU this waits for the device."""
-        return self.starts.tolist()
+        """`starts` on the host: on a GPU this waits for the device, unless all sequences are empty."""
+        return self.starts.tolist() if self.longest else [0] * (self.count + 1)
 
     @cached_property
     def batches(self) -> list[list[int]]:

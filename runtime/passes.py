@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ SMALL = 1 << 24  # bytes that "auto" keeps beyond what the arguments have
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What a call says beside its tensors. heads: H, the largest head count among the arguments."""
+    """What a call says beside its tensors. heads: H, the largest head count among the arguments. plain: the torch form, where it
+    isn't the backend."""
 
     signature: Signature
     backend: Backend
@@ -35,6 +36,12 @@ class Call:
     finals: bool = True  # are the final states wanted?
     announced: bool = False  # is no more kept than what the backend announces to save?
     replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
+    plain: Backend | None = None
+
+    def over(self, given: Tensors) -> Call:
+        """The call as these arguments have it computed: where there are no sequences, steps or heads, by the torch form, so that
+        no kernel is ever launched over nothing."""
+        return self if self.plain is None or not is_empty(given.values()) else replace(self, backend=self.plain)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -45,6 +52,11 @@ class Call:
         if self.exchange is not None:
             out["exchange"] = self.exchange
         return out
+
+
+def is_empty(tensors: Iterable[Tensor | None]) -> bool:
+    """Is there nothing to do for a call with these arguments? Widths are at least 1, so that sequences, steps or heads are 0."""
+    return any(x is not None and 0 in x.shape for x in tensors)
 
 
 def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
@@ -60,6 +72,7 @@ def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
 
 def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Maybe, Tensors]:
     """(outputs, final states, what the backward pass uses), by name. Final states that nobody wants may be None."""
+    call = call.over(given)
     own, first = _arguments(call, given), _states(call, states)
     with _no_autocast(given):
         outputs, finals, saved = call.backend.forward(own, first, call.constants, **_forward_options(call))
@@ -83,6 +96,7 @@ def run_backward(
 
     Where `saved` is None, the forward pass is computed again.
     """
+    call = call.over(given)
     own, first = _arguments(call, given), _states(call, states)
     if call.computed is not None:
         cotangents = {n: _cast(g, call.computed) for n, g in cotangents.items()}

@@ -138,9 +138,9 @@ class _Ring:
     keys: list[int]
 
     def inner(self, features: Features) -> AttentionBackend:
-        """What computes a pair of blocks: the torch form where the kernels don't hold so wide features."""
+        """What computes a pair of blocks: the torch form where the kernels don't hold so wide features, or there is no pair."""
         wide = max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST
-        return self.backends["torch" if wide else self.chosen]
+        return self.backends["torch" if wide or any(0 in x.shape for x in features.values()) else self.chosen]
 
     def forward(self, op: AttentionOp, features: Features, at: _Part) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(averages, lse, mass) of this rank's queries over all keys."""
@@ -154,7 +154,7 @@ class _Ring:
                     if not _meets(span, other, at.causal):
                         continue
                     inputs = _pick(near, where.own, n) | key_features | rest
-                    averages, lse, mass = self.inner(features).forward(op, inputs, _block(at, span, other))
+                    averages, lse, mass = self.inner(inputs).forward(op, inputs, _block(at, span, other))
                     weights = lse if softmax else mass
                     assert weights is not None
                     merged[n].take(averages, weights, softmax)
@@ -195,7 +195,7 @@ class _Ring:
                     if not _meets(span, other, at.causal):
                         continue
                     inputs = own | key_features | rest
-                    found = self.inner(features).backward(
+                    found = self.inner(inputs).backward(
                         op,
                         inputs,
                         _block(at, span, other),

@@ -16,7 +16,7 @@ from chunkform.errors import ArgumentError, BackendError, ChunkformError
 
 from ..arguments import autocast_dtype, checked, checked_states, states_of
 from ..packed import Packed
-from ..passes import Call, run_backward, run_forward
+from ..passes import Call, is_empty, run_backward, run_forward
 from ..passes import _arguments as arguments_of
 from ..replay import layouts, replayed
 from ..signature import Backend, Signature
@@ -152,8 +152,8 @@ class _Prepared:
                 )
             pieces = pieces_of(self.borders, [*lengths], group.rank)
         torch_form = op.backends["torch"]
-        backend = op.backends[self.backend] if self.sizes["T"] else torch_form
-        call = Call(op.signature, backend, self.constants, self.sizes["H"])
+        backend = torch_form if is_empty(self.tensors.values()) else op.backends[self.backend]
+        call = Call(op.signature, backend, self.constants, self.sizes["H"], plain=torch_form)
         inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
         count = None if self.borders is None else len(self.borders) - 1
         names = (*self.tensors, *self.states)
