@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import Tensor
 
-from chunkform.codegen.check import relative_error
+from chunkform.codegen.accuracy import head_axis, relative_error
 from chunkform.codegen.oracle import oracle
 from chunkform.codegen.pipeline import Compiled, compile_spec
 from chunkform.runtime.op import Signature
@@ -51,10 +51,13 @@ def reference(
 
 
 def errors(name: str, subject: Subject, shape: Shape, device: str, dtype: torch.dtype, decay: str) -> dict[str, float]:
-    """||value - reference|| / ||reference|| of each output and each gradient that the op yields. `name` is what it computes."""
+    """||value - reference|| / ||reference|| of the worst head of each output, and of each gradient that the op yields.
+
+    `name` is what it computes.
+    """
     given, cotangents = draw(subject.signature, shape, device=device, dtype=dtype, unit=subject.unit, decay=decay)
     outputs, gradients = both_passes(subject, given, cotangents)
     exact = reference(name, subject.signature, subject.unit, shape, device, dtype, decay)
     found = dict(zip((n for n, _ in subject.signature.outputs), outputs, strict=True))
     found |= {f"d{key}": x for key, x in gradients.items() if x is not None}
-    return {n: relative_error(x, exact[n]) for n, x in found.items()}
+    return {n: relative_error(x, exact[n], head_axis(compiled(name).step, n)) for n, x in found.items()}

@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from chunkform.codegen.accuracy import relative_error
 from chunkform.runtime.compiling import compile_ahead
 
 from .inputs import Shape, draw, parse_shape
@@ -314,7 +315,10 @@ def worst(times: list[float], device: str) -> list[float]:
 
 
 def errors(name: str, shape: Shape, rank: int, count: int, device: str, dtype: torch.dtype) -> dict[str, float]:
-    """||parts - whole|| / ||whole|| of outputs, gradients and the final state; this rank's own GPU has the whole sequence too."""
+    """||parts - whole|| / ||whole||, of the worst head, of outputs, gradients and the final state.
+
+    This rank's own GPU has the whole sequence too.
+    """
     steps = min(1024, shape.steps // count)
     small = shape.at(1, steps * count)
     function, given, cotangents = prepared(name, small, device, dtype, seed=99)
@@ -329,22 +333,17 @@ def errors(name: str, shape: Shape, rank: int, count: int, device: str, dtype: t
         torch.autograd.backward(outputs, goals)
         results.append((outputs, last if isinstance(last, tuple) else (last,), {k: x.grad for k, x in leaves.items()}))
     (whole, finals, expected), (got, ends, gradients) = results
-    out = {f"output {n}": relative(x, y[:, low:high]) for n, (x, y) in enumerate(zip(got, whole, strict=True))}
+    out = {f"output {n}": relative_error(x, y[:, low:high], 2) for n, (x, y) in enumerate(zip(got, whole, strict=True))}
     if rank == count - 1:
-        out |= {f"final {n}": relative(x, y) for n, (x, y) in enumerate(zip(ends, finals, strict=True))}
+        out |= {f"final {n}": relative_error(x, y, 1) for n, (x, y) in enumerate(zip(ends, finals, strict=True))}
     for key, g in gradients.items():
         mine = expected[key][:, low:high] if key in per_step else expected[key]
         if key not in per_step:
             dist.all_reduce(g)
-        out[f"d{key}"] = relative(g[:, low:high] if key in per_step else g, mine)
+        out[f"d{key}"] = relative_error(g[:, low:high] if key in per_step else g, mine, 2 if key in per_step else 0)
     everything: list[Any] = [None] * count
     dist.all_gather_object(everything, out)
     return {key: max(x[key] for x in everything if key in x) for key in dict.fromkeys(k for x in everything for k in x)}
-
-
-def relative(x: torch.Tensor, y: torch.Tensor) -> float:
-    x, y = x.detach().double(), y.detach().double()
-    return float((x - y).norm() / y.norm().clamp_min(1e-30))
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from chunkform.codegen.accuracy import relative_error
+
 from . import peers, timing
 from .calls import forward, forward_backward
 from .inputs import draw, parse_shape
@@ -133,7 +135,7 @@ def work(job: tuple[str, str, dict[str, int], str], barrier: Any, turn: Any, res
 
 
 def errors(subject: peers.Subject, shape: str) -> dict[str, float]:
-    """||x - reference|| / ||reference|| of outputs and gradients in bfloat16, against the same op in float64."""
+    """||x - reference|| / ||reference|| of outputs and gradients in bfloat16, of the worst head, against the op in float64."""
     given, cotangents = draw(
         subject.signature, parse_shape(shape), device="cuda", dtype=torch.bfloat16, unit=subject.unit
     )
@@ -141,10 +143,11 @@ def errors(subject: peers.Subject, shape: str) -> dict[str, float]:
     wide = {n: x.double() for n, x in given.items()}
     whole, exact = forward_backward(subject, wide, [x.double() for x in cotangents])()
     names = [*(f"output {n}" for n in range(len(outputs))), *(f"d{n}" for n in given)]
+    heads = {f"d{a.key}": a.head_axis for a in subject.signature.arguments}
     found = {}
     for name, x, y in zip(names, (*outputs, *gradients), (*whole, *exact), strict=True):
         if x is not None and y is not None:
-            found[name] = float((x.detach().double() - y).norm() / y.norm())
+            found[name] = relative_error(x, y, heads.get(name, 2))
     return found
 
 

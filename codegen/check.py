@@ -14,12 +14,12 @@ from torch import Tensor
 
 from chunkform.errors import SpecError
 
+from .accuracy import AMPLIFIED, head_axis, relative_error
 from .ir import dim_of
 from .oracle import oracle
 from .pipeline import Compiled
+from .step import StepProgram
 
-# Where a problem is ill-conditioned, AMPLIFIED times the error that rounding makes of its definition is allowed as well.
-AMPLIFIED = 4.0
 EXPLODED = 1e12
 FLOORS = (None, -40.0, -10.0, -3.0)  # of log decays
 POSITIVE = ((), ("states",), ("states", "variables"))  # what is drawn positive, for functions such as logarithms
@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """The error of one quantity: ||out - ref|| / ||ref|| against its bound."""
+    """The error of one quantity: ||out - ref|| / ||ref|| of its worst head, against its bound."""
 
     name: str
     quantity: str
@@ -194,9 +194,8 @@ def _rows(
     computed |= {f"d{keys[n]}": x.grad for n, x in arguments.items()}
     computed |= {f"d initial {n}": x.grad for n, x in states.items() if x is not None}
     rows = [
-        Row(c.name, n, case, relative_error(torch.zeros_like(reference[n]) if x is None else x, reference[n]), bound)
+        Row(c.name, n, case, error_of(c.step, n, x, reference[n], case.dtype), BOUND[case.dtype])
         for n, x in computed.items()
-        for bound in [BOUND[case.dtype]]
     ]
     if all(r.ok for r in rows):
         return rows
@@ -205,7 +204,7 @@ def _rows(
         others.append(_reference(c, s, keys, torch.float32))
 
     def rounding(quantity: str) -> float:
-        errors = [relative_error(x[quantity], reference[quantity]) for x in others]
+        errors = [error_of(c.step, quantity, x[quantity], reference[quantity], case.dtype) for x in others]
         return math.inf if any(math.isnan(e) for e in errors) else max(errors)
 
     rows = [r if r.ok else dataclasses.replace(r, rounding=rounding(r.quantity)) for r in rows]
@@ -281,14 +280,9 @@ def _rounded(s: Sample, case: Case) -> Sample:
     )
 
 
-def relative_error(value: Tensor, reference: Tensor) -> float:
-    """||value - reference|| / ||reference||, in float64; the plain norm where the reference is zero.
-
-    Entries for which the recurrence itself has no finite value (a division by zero) don't count.
-    """
-    value, reference = value.detach().to(torch.float64), reference.to(torch.float64)
-    defined = reference.isfinite()
-    if not defined.all():
-        value, reference = value[defined], reference[defined]
-    difference, scale = (value - reference).norm(), reference.norm()
-    return float(difference / scale) if scale > 0 else float(difference)
+def error_of(
+    program: StepProgram, quantity: str, value: Tensor | None, reference: Tensor, dtype: torch.dtype | None = None
+) -> float:
+    """The error of a quantity's worst head; no gradient counts as zeros."""
+    value = torch.zeros_like(reference) if value is None else value
+    return relative_error(value, reference, head_axis(program, quantity), dtype)

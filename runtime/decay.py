@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-RESET = -50.0  # exp(-50) = 2e-22: beyond the precision of what is added
+RESET = -708.0  # exp(-708) is the smallest normal number of float64
 RANGE = 120.0  # sums of log decays over a chunk up to here are split in two factors, neither of which overflows
 
 

@@ -13,7 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from chunkform.codegen.check import BOUND, Case, relative_error, sample
+from chunkform.codegen.accuracy import head_axis, relative_error
+from chunkform.codegen.check import BOUND, Case, sample
 from chunkform.codegen.ir import dim_of
 from chunkform.codegen.oracle import oracle
 from chunkform.codegen.pipeline import Compiled, compile_spec
@@ -185,7 +186,8 @@ def misses(
     assert got.keys() == want.keys()
     assert all(got[n].shape == want[n].shape for n in want), {n: (got[n].shape, want[n].shape) for n in want}
     scale = max((float(x.nan_to_num().norm()) for x in want.values()), default=0.0)
-    errors = {n: _error(got[n], want[n], scale) for n in want}
+    axes = {n: head_axis(compiled(p.name).step, n) for n in want}
+    errors = {n: _error(got[n], want[n], scale, axes[n]) for n in want}
     if beside:
         norms = {n: float(x.nan_to_num().norm()) for n, x in want.items()}
         largest = {
@@ -196,14 +198,14 @@ def misses(
     if not missed:
         return {}
     others = [reference(p, torch.float32), reference(_rounded(p))]
-    allowed = {n: AMPLIFIED * max(_error(x[n], want[n], scale, got[n].dtype) for x in others) for n in missed}
+    allowed = {n: AMPLIFIED * max(_error(x[n], want[n], scale, axes[n], got[n].dtype) for x in others) for n in missed}
     return {
         n: (e, max(bound, allowed[n])) for n, e in missed.items() if not (e <= allowed[n] or math.isnan(allowed[n]))
     }
 
 
-def _error(value: Tensor, want: Tensor, scale: float, dtype: torch.dtype | None = None) -> float:
-    """The relative error where the oracle's value is finite and fits into the dtype.
+def _error(value: Tensor, want: Tensor, scale: float, heads: int, dtype: torch.dtype | None = None) -> float:
+    """The worst head's relative error where the oracle's value is finite and fits into the dtype.
 
     Where all of it is zero, the error beside `scale`, the largest norm of the call's quantities.
     """
@@ -213,10 +215,10 @@ def _error(value: Tensor, want: Tensor, scale: float, dtype: torch.dtype | None 
         beyond = ~fits & want.isfinite() & (want.abs() > 1.01 * largest)
         if not (value[beyond].abs().nan_to_num(nan=0.0) >= 0.98 * largest).all():
             return math.inf
-        value, want = value[fits], want[fits]
+        value, want = torch.where(fits, value, 0), torch.where(fits, want, 0)
     if scale and not want.any():
         return float(value.to(torch.float64).norm()) / scale
-    return relative_error(value, want)
+    return relative_error(value, want, heads, dtype)
 
 
 def _rounded(p: Problem) -> Problem:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from chunkform.codegen.check import Case, Sample, relative_error, sample, samples
+from chunkform.codegen.accuracy import head_axis, relative_error
+from chunkform.codegen.check import Case, Sample, error_of, sample, samples
 from chunkform.codegen.oracle import oracle
 from chunkform.codegen.pipeline import Compiled, compile_spec
 from chunkform.codegen.triton import IMPORTS, CannotPrint, triton_source
@@ -20,7 +21,7 @@ from chunkform.runtime.packed import Packed
 from chunkform.spec.language import catalogue, find
 
 ROUNDED = 0.1  # the largest error that rounding arguments may make where errors are judged
-FEW = 8  # numbers; a quantity of fewer is judged over several samples
+FEW = 8  # numbers of a head; a quantity of fewer is judged over several samples
 EXTRA = Path(__file__).parent / "codegen" / "specs"
 CRASHED = Path(__file__).parent / "triton" / "specs"  # run by the interpreter alone
 
@@ -139,12 +140,12 @@ def packed_difference(name: str, lengths: tuple[int, ...], device: str = "cpu") 
         alone = run(m, Sample(own(s.given), row(states), s.constants, own(s.cotangents), row(last)))
         for quantity, x in alone.items():
             if quantity.startswith(("final ", "d initial ")):
-                worst = max(worst, relative_error(whole[quantity][n : n + 1], x))
+                worst = max(worst, error_of(c.step, quantity, whole[quantity][n : n + 1], x))
             elif quantity in c.step.output_axes or quantity[1:] in per_step:
-                worst = max(worst, relative_error(whole[quantity][:, begin : begin + length], x) if length else 0.0)
+                worst = max(worst, error_of(c.step, quantity, whole[quantity][:, begin : begin + length], x))
             else:
                 sums[quantity] = sums.get(quantity, 0) + x
-    return max([worst, *(relative_error(whole[quantity], x) for quantity, x in sums.items())])
+    return max([worst, *(error_of(c.step, quantity, whole[quantity], x) for quantity, x in sums.items())])
 
 
 class poisoned:
@@ -183,7 +184,7 @@ def judged(
     for held, exact, ref in (found for some in cases for found in samples(c, some, largest)):
         near = replace(exact, given=low(exact.given, inputs), cotangents=low(exact.cotangents, exact.cotangents))
         close = reference(c, near)
-        if all(relative_error(close[n], x) < ROUNDED for n, x in ref.items()):
+        if all(error_of(c.step, n, close[n], x) < ROUNDED for n, x in ref.items()):
             return held, near, ref, close
     raise AssertionError(f"{c.name} makes {dtype} arguments' rounding too large to judge by, even after one step")
 
@@ -219,9 +220,9 @@ class Run:
 def errors(name: str, case: Case, dtype: torch.dtype) -> list[Error]:
     """Errors of every quantity, where the kernels are given inputs rounded to `dtype`.
 
-    A quantity of a few numbers is taken over several samples: its relative error in one sample is a matter of chance, since each
-    number is a sum over many steps, which may cancel. The oracle's small steps are faster on the CPU, which many tests share
-    better than a GPU.
+    Of each quantity the worst head's. A quantity of a few numbers a head is taken over several samples: its relative error in
+    one sample is a matter of chance, since each number is a sum over many steps, which may cancel. The oracle's small steps are
+    faster on the CPU, which many tests share better than a GPU.
     """
     runs: list[Run] = []
 
@@ -240,13 +241,15 @@ def errors(name: str, case: Case, dtype: torch.dtype) -> list[Error]:
     rows = []
     for quantity, x in first.exact.items():
         assert first.out[quantity].shape == x.shape, quantity
-        several = samples_of(x.numel())
+        axis = head_axis(first.c.step, quantity)
+        several = samples_of(x.numel() // max(1, x.shape[axis]))
 
-        def off(which: str, quantity: str = quantity, several: list[Run] = several) -> float:
+        def off(which: str, quantity: str = quantity, several: list[Run] = several, axis: int = axis) -> float:
             values, exact = (
-                torch.cat([getattr(r, n)[quantity].double().flatten() for r in several]) for n in (which, "exact")
+                torch.cat([getattr(r, n)[quantity].movedim(axis, 0).flatten(1) for r in several], 1)
+                for n in (which, "exact")
             )
-            return relative_error(values, exact)
+            return relative_error(values, exact, 0, several[0].out[quantity].dtype)
 
         error, kind = off("out"), str(dtype).removeprefix("torch.")
         definition = off("single") if dtype == torch.float32 and not error <= 1e-5 else None

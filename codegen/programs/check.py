@@ -13,7 +13,7 @@ from torch import Tensor
 from chunkform.errors import ConditionError
 from chunkform.spec.language.methods import neumann
 
-from ..check import BOUND, Case, Row, Sample, relative_error
+from ..check import BOUND, Case, Row, Sample, error_of
 from .graph import SolveNode
 from .oracle import _matrices, oracle, sample
 from .pipeline import CompiledProgram
@@ -32,10 +32,7 @@ def check_program(c: CompiledProgram, op: Callable[..., Any], case: Case, backen
     reference = _named(keys, oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents))
     computed, residuals = run(c, op, s, backend)
     bound = BOUND[case.dtype]
-    rows = [
-        Row(c.name, n, case, relative_error(torch.zeros_like(reference[n]) if x is None else x, reference[n]), bound)
-        for n, x in computed.items()
-    ]
+    rows = [Row(c.name, n, case, error_of(c.step, n, x, reference[n], case.dtype), bound) for n, x in computed.items()]
     rows += conditions(c, s, case)
     for name, x in residuals.items():
         node = c.graph.node(name)
@@ -52,7 +49,7 @@ def check_program(c: CompiledProgram, op: Callable[..., Any], case: Case, backen
     def judged(r: Row) -> Row:
         if r.ok or r.quantity not in reference:
             return r
-        errors = [relative_error(x[r.quantity], reference[r.quantity]) for x in others]
+        errors = [error_of(c.step, r.quantity, x[r.quantity], reference[r.quantity], case.dtype) for x in others]
         return dataclasses.replace(r, rounding=math.inf if any(map(math.isnan, errors)) else max(errors))
 
     return [judged(r) for r in rows]

@@ -19,7 +19,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from attention.attentions import everything
-from chunkform.codegen.attention.check import Case, check_op, run, sample
+from chunkform.codegen.accuracy import relative_error
+from chunkform.codegen.attention.check import Case, check_op, head_axis, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.compile import compile_module
 from chunkform.runtime import attention_triton
@@ -64,7 +65,7 @@ def helpers() -> list[dict]:
         "row_products": (row_products(x, y), (x * y).sum(-1)),
         "one_pass": (one_pass(terms, torch.empty(B, T, H, X)).transpose(1, 2), expected),
     }
-    errors = {n: float((a - b).norm() / b.norm()) for n, (a, b) in found.items()}
+    errors = {n: relative_error(a, b, 2 if a.ndim == 4 else 1) for n, (a, b) in found.items()}
     return [{"name": n, "quantity": "all", "error": e, "allowed": 1e-5, "ok": e < 1e-5} for n, e in errors.items()]
 
 
@@ -80,7 +81,7 @@ def minus_infinity(c, op) -> list[dict]:
         ours, reference = (run(c, op, s, causal, backend) for backend in ("triton", "torch"))
         for n, ref in reference.items():
             ref, value = ref.nan_to_num(nan=math.inf, neginf=-9.0), ours[n].nan_to_num(nan=math.inf, neginf=-9.0)
-            error = float((value - ref).norm() / (1 + ref.norm()))
+            error = relative_error(value, ref, head_axis(c, n))
             rows.append(
                 {"name": "masked", "quantity": f"-inf: {n}", "error": error, "allowed": 1e-5, "ok": error < 1e-5}
             )

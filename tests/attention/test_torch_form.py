@@ -113,7 +113,7 @@ def test_energies_of_minus_infinity_are_weights_of_zero(causal):
     got = run(c, op, s, causal, "torch")
     ref = oracle(c, dataclasses.replace(s, given={**s.given, "m": far}), causal)
     for n in ("dq", "dk", "dv", "dbeta"):
-        assert difference(got[n], ref[n]) < 1e-9, n
+        assert difference(c, n, got[n], ref[n]) < 1e-9, n
 
 
 def test_gradients_of_a_quotient_by_a_large_sum_of_weights():
@@ -127,7 +127,9 @@ def test_gradients_of_a_quotient_by_a_large_sum_of_weights():
         _, _, p = op(**x, backend="torch")
         found.append(torch.autograd.grad(p, list(x.values()), s.cotangents["p"].to(dtype)))
     for n, a, b in zip(given, *found, strict=True):
-        assert difference(b, a) < 1e-3 or n in ("r", "beta"), n  # these are differences of what is nearly equal
+        assert difference(c, f"d{n}", b, a) < 1e-3 or n in ("r", "beta"), (
+            n
+        )  # these are differences of what is nearly equal
 
 
 def test_a_constant_that_a_formula_divides_by_is_not_zero():

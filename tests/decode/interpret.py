@@ -13,6 +13,7 @@ import json
 import torch
 from decode.programs import SIZES, arguments, at, grouped, imported, recurrences, step_of
 
+from chunkform.codegen.accuracy import relative_error
 from chunkform.codegen.decode import MODULES, decoding
 from chunkform.codegen.emit import signature_text
 from chunkform.codegen.ir import dim_of
@@ -40,7 +41,7 @@ def op_of(name: str):
 
 
 def error(found: torch.Tensor, value: torch.Tensor) -> float:
-    return ((found.double() - value).norm() / value.norm().clamp(min=1e-6)).item()
+    return relative_error(found, value, 1)
 
 
 def values(c: Compiled, tensors: dict, constants: dict, heads: int, states: dict) -> tuple[dict, dict]:

@@ -4,12 +4,14 @@ import pytest
 import torch
 from decode.programs import SIZES, arguments, at, op, part, recurrences
 
+from chunkform.codegen.accuracy import relative_error
+
 NAMES = list(recurrences())
 EXACT = {"inverse_attention_unstable": 1e-3}  # its states grow, and with them the rounding
 
 
 def error(found: torch.Tensor, value: torch.Tensor) -> float:
-    return ((found.double() - value.double()).norm() / value.double().norm().clamp(min=1e-6)).item()
+    return relative_error(found, value, 1)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from decode.programs import arguments, at, grouped, part, step_of
 
+from chunkform.codegen.accuracy import relative_error
 from chunkform.codegen.check import AMPLIFIED
 from chunkform.codegen.oracle import oracle
 from chunkform.codegen.pipeline import Compiled
@@ -26,7 +27,7 @@ def listed(x):
 
 
 def error(found: torch.Tensor, value: torch.Tensor) -> float:
-    return ((found.double() - value.double()).norm() / value.double().norm()).item()
+    return relative_error(found, value, 1)
 
 
 def on_gpu(tensors: dict) -> dict:

@@ -33,6 +33,7 @@ def work(rank: int, port: int, folder: str, names: list[str]) -> None:
 
 
 def differences(name: str, rank: int) -> dict[str, float]:
+    from chunkform.codegen.accuracy import relative_error
     from chunkform.runtime import op as op_module
     from chunkform.runtime.parallel.group import Group, group_of
     from chunkform.runtime.parallel.meeting import meet
@@ -49,6 +50,7 @@ def differences(name: str, rank: int) -> dict[str, float]:
     for a in module.OP.signature.arguments:
         x = 0.3 * torch.randn([sizes.setdefault(d, 16) for d in a.layout])
         given[a.name] = -0.3 * x.abs() if a.kind.startswith("decay") else x
+    heads = {a.name: a.head_axis for a in module.OP.signature.arguments} | {"initial": 1}
     state = torch.randn(1, 1, 16, 16)
     low, high = CUT[rank], CUT[rank + 1]
     results = []
@@ -67,18 +69,14 @@ def differences(name: str, rank: int) -> dict[str, float]:
     if name in AGAIN:
         seen = [x for known in run_module._known.values() for kind, x in known.items() if kind[0] is module.OP]
         assert [type(y) for x in seen for y in x.job.replays.values()] == [Recorded, Recorded]
-    out = {"output": relative(got, whole[:, low:high]), "final": relative(summed(final), last)}
-    return out | {f"d{n}": relative(summed(x), expected[n]) for n, x in gradients.items()}
+    out = {"output": relative_error(got, whole[:, low:high], 2), "final": relative_error(summed(final), last, 1)}
+    return out | {f"d{n}": relative_error(summed(x), expected[n], heads[n]) for n, x in gradients.items()}
 
 
 def summed(x: torch.Tensor) -> torch.Tensor:
     x = x.double()
     dist.all_reduce(x)
     return x
-
-
-def relative(x: torch.Tensor, y: torch.Tensor) -> float:
-    return float((x.double() - y).norm() / y.norm())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from programs.conftest import PROGRAMS
 
-from chunkform.codegen.check import Case, relative_error
+from chunkform.codegen.check import Case, error_of
 from chunkform.codegen.programs.check import _named, run
 from chunkform.codegen.programs.kind import generated_module
 from chunkform.codegen.programs.oracle import oracle, sample
@@ -40,7 +40,7 @@ def main() -> dict[str, dict[str, float]]:
         got, _ = run(c, getattr(generated_module(c), c.name), s, "triton")
         keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
         expected = _named(keys, oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents))
-        found[name] = {n: relative_error(x, expected[n]) for n, x in got.items()}
+        found[name] = {n: error_of(c.step, n, x, expected[n]) for n, x in got.items()}
     return found | {f"replayed {n}": replayed(n) for n in ("mesa_net", "mesa_neumann")}
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from chunkform import Recurrence, compile
+from chunkform.codegen.accuracy import relative_error
 from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
 from chunkform.generated.gated_delta_rule import gated_delta_rule
 from chunkform.generated.lightning_attention import lightning_attention
@@ -147,7 +148,7 @@ def test_one_number_a_step_may_be_wider_than_the_other_inputs(beta):
     o.float().square().sum().backward()
     assert b.grad.dtype == beta
     wide, _ = gated_delta_rule(q.double(), k.double(), v.double(), b.detach().double(), log_alpha.double())
-    assert float((o.detach() - wide).norm() / wide.norm()) < 4e-3
+    assert relative_error(o, wide, 2) < 4e-3
 
 
 def test_one_number_a_step_may_be_first():

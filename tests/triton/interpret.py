@@ -23,7 +23,8 @@ from triton_errors import compiled, errors, module, packed_difference, run
 
 import chunkform.codegen.triton.blocks as blocks_module
 import chunkform.codegen.triton.together as together_module
-from chunkform.codegen.check import Case, Sample, sample
+from chunkform.codegen.accuracy import relative_error
+from chunkform.codegen.check import Case, Sample, error_of, sample
 from chunkform.codegen.pipeline import Compiled
 from chunkform.runtime import launch as launch_module
 from chunkform.runtime import pieces as pieces_module
@@ -276,7 +277,7 @@ def groups(name: str) -> list[dict]:
         got, want = run(m, replace(s, given=few)), run(m, replace(s, given=full))
         for n, x in want.items():
             what = {"recurrence": name, "quantity": f"all heads in {whole}: {n}", "dtype": "float32", "rounding": 0}
-            rows.append(what | {"error": float((got[n] - x).norm() / x.norm())})
+            rows.append(what | {"error": error_of(c.step, n, got[n], x)})
     return rows
 
 
@@ -300,7 +301,7 @@ def widened(name: str) -> list[dict]:
             "recurrence": name,
             "quantity": n,
             "dtype": "float16",
-            "error": float((got[n] - x).norm() / x.norm()),
+            "error": error_of(compiled(name).step, n, got[n], x),
             "rounding": 0,
         }
         for n, x in want.items()
@@ -388,7 +389,7 @@ def again(name: str) -> list[dict]:
 
 
 def _far(x: torch.Tensor, y: torch.Tensor) -> float:
-    return float((x.float() - y.float()).norm() / y.float().norm())
+    return relative_error(x, y, 2)
 
 
 def variants(name: str) -> list[dict]:
