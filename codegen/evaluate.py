@@ -229,15 +229,21 @@ def _fill(shape: tuple[int, ...], draw: Callable[[], Any]) -> Any:
 # --- the interpreter ------------------------------------------------------------------------------------------------
 
 
-def evaluate(node: Node, env: Env, arithmetic: Any, sizes: dict[str, int]) -> Any:
-    return evaluate_all([node], env, arithmetic, sizes)[0]
+def evaluate(node: Node, env: Env, arithmetic: Any, sizes: dict[str, int], done: dict[Node, Any] | None = None) -> Any:
+    return evaluate_all([node], env, arithmetic, sizes, done)[0]
 
 
-def evaluate_all(nodes: Iterable[Node], env: Env, arithmetic: Any, sizes: dict[str, int]) -> list[Any]:
-    """The values of nodes, their axes sorted as in `node.axes`. `sizes` gives the size of each dim."""
+def evaluate_all(
+    nodes: Iterable[Node], env: Env, arithmetic: Any, sizes: dict[str, int], done: dict[Node, Any] | None = None
+) -> list[Any]:
+    """The values of nodes, their axes sorted as in `node.axes`. `sizes` gives the size of each dim.
+
+    `done` holds the values that are known under this `env`, and takes the new ones: what several calls share is evaluated once.
+    Between such calls leaves may be added to `env`; none may change.
+    """
     nodes = list(nodes)
-    done: dict[Node, Any] = {}
-    for x in walk(*nodes):
+    done = {} if done is None else done
+    for x in walk(*nodes, known=done):
         done[x] = _apply(x, done, env, arithmetic, sizes)
     return [done[x] for x in nodes]
 
@@ -277,11 +283,17 @@ def _apply(x: Node, done: dict[Node, Any], env: Env, m: Any, sizes: dict[str, in
             value = aligned(done[x.args[0]], x.args[0].axes, x.axes)
             shape = tuple(sizes[dim_of(a)] for a in x.axes)
             return _each(value, lambda a: _broadcast(a, (*a.shape[: a.ndim - len(shape)], *shape)))
+    if x.op in WHOLES:
+        whole = WHOLES[x.op](x)
+        if whole not in done:
+            done[whole] = CHUNK_OPERATIONS[whole.op](whole, [done[a] for a in x.args], m, sizes)
+        return CHUNK_OPERATIONS[x.op](x, [done[whole]], m, sizes)
     return CHUNK_OPERATIONS[x.op](x, [done[a] for a in x.args], m, sizes)
 
 
 BEYOND = "beyond"  # in sizes: how many of a chunk's last rows are beyond the sequence's end, where decays are one
 CHUNK_OPERATIONS: dict[str, Any] = {}  # filled by chunk.py with the exact meaning of its operations
+WHOLES: dict[str, Callable[[Node], Node]] = {}  # by operations that take parts of a whole: the node of that, made once
 
 
 def _from_mask(grid: Any, m: Any) -> Any:
@@ -313,13 +325,13 @@ def aligned(value: Any, own: tuple[str, ...], axes: tuple[str, ...]) -> Any:
     """value, over `own` axes, with length-1 axes inserted so that it broadcasts over `axes`."""
     if own == axes:
         return value
+    if isinstance(value, Pair):
+        return Pair(aligned(value.value, own, axes), aligned(value.tangent, own, axes))
+    a = value if hasattr(value, "ndim") else np.asarray(value, dtype=object)
+    return a if a.ndim < len(own) else a[_inserted(own, axes)]  # the former: a zero tangent without axes
 
-    def put(a: Any) -> Any:
-        a = a if hasattr(a, "ndim") else np.asarray(a, dtype=object)
-        if a.ndim < len(own):  # a zero tangent without axes
-            return a
-        lead = a.shape[: a.ndim - len(own)]
-        sizes = dict(zip(own, a.shape[a.ndim - len(own) :], strict=True))
-        return a.reshape((*lead, *(sizes.get(x, 1) for x in axes)))
 
-    return _each(value, put)
+@cache
+def _inserted(own: tuple[str, ...], axes: tuple[str, ...]) -> tuple[Any, ...]:
+    """The index that inserts axes; both are in the same order."""
+    return (..., *(slice(None) if a in own else None for a in axes))

@@ -10,7 +10,7 @@ Operations (`op`): leaf, const, number, size, eye, add, mul, pow, fn, sum, peak,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -23,7 +23,8 @@ INNER = "%ik"  # and once more; sorts between the two, so that renamed matrices 
 class Node:
     """One expression. `axes` are its free axes, sorted; `attrs` whatever else the operation needs."""
 
-    __slots__ = ("__weakref__", "args", "attrs", "axes", "key", "op")
+    __slots__ = ("__weakref__", "args", "attrs", "axes", "key", "made_of", "op")
+    made_of: frozenset[tuple[str, str]] | None  # see `leaf_names`
     op: str
     args: tuple[Node, ...]
     attrs: tuple
@@ -64,7 +65,7 @@ def make(op: str, args: tuple[Node, ...] = (), attrs: tuple = (), axes: Iterable
     node = _interned.get(key)
     if node is None:
         node = Node()
-        node.op, node.args, node.attrs, node.axes, node.key = op, args, attrs, free, key
+        node.op, node.args, node.attrs, node.axes, node.key, node.made_of = op, args, attrs, free, key, None
         _interned[key] = node
     return node
 
@@ -149,7 +150,7 @@ def split_constant(x: Node) -> tuple[Fraction, Node]:
 def mul(*factors: Any) -> Node:
     """The product, entry by entry over the union of the axes."""
     coefficient = Fraction(1)
-    powers: dict[Node, Fraction] = {}
+    powers: dict[Node, Fraction | int] = {}
     others: list[Node] = []
     stack = [as_node(x) for x in reversed(factors)]
     while stack:
@@ -161,14 +162,14 @@ def mul(*factors: Any) -> Node:
         elif x.op == "pow" and x.attrs[0].denominator != 1:
             others.append(x)
         elif x.op == "pow":
-            powers[x.args[0]] = powers.get(x.args[0], Fraction(0)) + x.attrs[0]
+            powers[x.args[0]] = powers.get(x.args[0], 0) + x.attrs[0]
         elif x.op == "eye":
             others.append(x)
         else:
-            powers[x] = powers.get(x, Fraction(0)) + 1
+            powers[x] = powers.get(x, 0) + 1
     if not coefficient:
         return ZERO
-    parts = sorted([power(base, n) for base, n in powers.items() if n] + others)
+    parts = sorted([base if n == 1 else power(base, n) for base, n in powers.items() if n] + others)
     if not parts:
         return const(coefficient)
     if coefficient != 1:
@@ -341,8 +342,8 @@ def replace(x: Node, mapping: dict[Node, Node]) -> Node:
     return visit(x)
 
 
-def walk(*roots: Node) -> Iterator[Node]:
-    """Every node below the roots once, arguments before users."""
+def walk(*roots: Node, known: Container[Node] = ()) -> Iterator[Node]:
+    """Every node below the roots once, arguments before users; without those of `known`, and what only they lead to."""
     seen: set[Node] = set()
     for root in roots:
         stack: list[tuple[Node, bool]] = [(root, False)]
@@ -350,7 +351,7 @@ def walk(*roots: Node) -> Iterator[Node]:
             x, ready = stack.pop()
             if ready:
                 yield x
-            elif x not in seen:
+            elif x not in seen and x not in known:
                 seen.add(x)
                 stack.append((x, True))
                 stack.extend((a, False) for a in reversed(x.args) if a not in seen)
@@ -362,6 +363,17 @@ def depends(x: Node, test: Callable[[Node], bool]) -> bool:
 
 def leaves(*roots: Node) -> list[Node]:
     return [x for x in walk(*roots) if x.op == "leaf"]
+
+
+def leaf_names(x: Node) -> frozenset[tuple[str, str]]:
+    """(kind, name) of each leaf that x is made of; found once for each node."""
+    if x.made_of is None:
+        for y in walk(x):
+            if y.made_of is None:
+                own = [y.attrs[:2]] if y.op == "leaf" else []
+                y.made_of = frozenset(own).union(*(a.made_of for a in y.args if a.made_of is not None))
+        assert x.made_of is not None
+    return x.made_of
 
 
 def factors_of(x: Node) -> tuple[Node, ...]:

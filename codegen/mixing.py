@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .evaluate import BEYOND, CHUNK_OPERATIONS
+from .evaluate import BEYOND, CHUNK_OPERATIONS, WHOLES
 from .ir import (
     COL,
     ONE,
@@ -170,50 +170,55 @@ def _weights_of(x: Node) -> list[Node]:
 # --- exact meaning, for gates -----------------------------------------------------------------------------------------
 
 
-def _matrices(x: Node, args: list[Any], m: Any, count: int, beyond: int) -> list[list[list[Any]]]:
-    """A at each step of the chunk, in the order of the sweep; the identity for the last `beyond` steps."""
-    positions, n, direction = x.attrs[0], x.attrs[1], x.attrs[-1]
+@functools.lru_cache(maxsize=2**12)
+def _products_of(x: Node) -> Node:
+    """What all weights between the states of a group are entries of."""
+    return make("mix_products", x.args, (*x.attrs[:2], x.attrs[-1]))
+
+
+def _products(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+    """[i, j, to, of] -> the product of the matrices A of the steps from j up to i, without i, the last of them leftmost; steps
+    are counted in the order of the sweep. A is the identity for the steps beyond the sequence's end."""
+    positions, n, direction = x.attrs
+    count, beyond = sizes[ROW], sizes.get(BEYOND, 0)
     one, zero = m.const(Fraction(1)).item(), m.const(Fraction(0)).item()
-    out = []
-    for i in range(count) if direction > 0 else range(count - 1, -1, -1):
-        inside = i < count - beyond
-        a = [[zero if inside or row != col else one for col in range(n)] for row in range(n)]
-        for (row, col), value in zip(positions, args, strict=True) if inside else ():
-            value = np.asarray(value, dtype=object)
-            a[row][col] = value[i] if value.ndim else value.item()
-        out.append(a)
+    entries = [np.broadcast_to(np.asarray(a, dtype=object), (count,)) for a in args]
+    out = np.full((count + 1, count + 1, n, n), zero, dtype=object)
+    for i in range(count + 1):
+        for k in range(n):
+            out[i, i, k, k] = one
+    for i in range(count):
+        at = i if direction > 0 else count - 1 - i
+        before, after = out[i, : i + 1], out[i + 1, : i + 1]  # the latter is a view, to be filled
+        if at >= count - beyond:
+            after[...] = before
+            continue
+        rows: dict[int, Any] = {}
+        for (row, col), values in zip(positions, entries, strict=True):
+            part = m.mul(values[at], before[:, col])
+            rows[row] = m.add(rows[row], part) if row in rows else part
+        for row, value in rows.items():
+            after[:, row] = value
     return out
 
 
-def _product(steps: list[list[list[Any]]], to: int, of: int, n: int, m: Any) -> Any:
-    """One entry of the product of matrices, the last of them leftmost."""
-    one, zero = m.const(Fraction(1)).item(), m.const(Fraction(0)).item()
-    column = [one if r == of else zero for r in range(n)]
-    for a in steps:
-        column = [functools.reduce(m.add, (m.mul(a[r][k], column[k]) for k in range(n))) for r in range(n)]
-    return column[to]
-
-
 def _mix(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
-    count = sizes[ROW]
-    _, n, to, of = x.attrs[:4]
-    late, direction = (x.attrs[4] if x.op in ("mix_mask", "mix_in") else False), x.attrs[-1]
-    steps = _matrices(x, args, m, count, sizes.get(BEYOND, 0))
-    place = (lambda i: i) if direction > 0 else (lambda i: count - 1 - i)
-    zero = m.const(Fraction(0)).item()
-    if x.op == "mix_all":
-        return np.asarray(_product(steps, to, of, n, m), dtype=object)
-    if x.op == "mix_mask":
-        out = np.full((count, count), zero, dtype=object)
-        for i in range(count):
-            for j in range(i + 1 if late else i):
-                out[place(i), place(j)] = _product(steps[j + 1 : i + 1 if late else i], to, of, n, m)
-        return out
-    edge = np.full((count,), zero, dtype=object)
+    (products,), count, direction = args, sizes[ROW], x.attrs[-1]
+    products = products[:, :, x.attrs[2], x.attrs[3]]
+    late = int(x.attrs[4]) if x.op in ("mix_mask", "mix_in") else 0
+    order = slice(None) if direction > 0 else slice(None, None, -1)
+    match x.op:
+        case "mix_all":
+            return np.asarray(products[count, 0], dtype=object)
+        case "mix_in":
+            return products[late : count + late, 0][order]
+        case "mix_out":
+            return products[count, 1:][order]
+    out = np.full((count, count), m.const(Fraction(0)).item(), dtype=object)
     for i in range(count):
-        span = steps[: i + 1 if late else i] if x.op == "mix_in" else steps[i + 1 :]
-        edge[place(i)] = _product(span, to, of, n, m)
-    return edge
+        out[i, : i + late] = products[i + late, 1 : i + late + 1]
+    return out[order, order]
 
 
-CHUNK_OPERATIONS.update(mix_mask=_mix, mix_in=_mix, mix_out=_mix, mix_all=_mix)
+CHUNK_OPERATIONS.update(mix_products=_products, mix_mask=_mix, mix_in=_mix, mix_out=_mix, mix_all=_mix)
+WHOLES.update(dict.fromkeys(("mix_mask", "mix_in", "mix_out", "mix_all"), _products_of))

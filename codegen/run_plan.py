@@ -101,13 +101,14 @@ def run_sweep(
             edges[name][n] = state
         for x, value in streams.items():
             local["stream", x.attrs[1]] = value[starts[n] : starts[n + 1] + more]
+        done: dict[Node, Any] = {}
         for x, node in chunk.definitions.items():
-            local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own), node, own)
+            local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own, done), node, own)
         for border in sweep.borders:
-            for slot, value in border_sums(border, local, m, own).items():
+            for slot, value in border_sums(border, local, m, own, done).items():
                 sums.setdefault((border.state, slot), [None] * len(lengths))[n] = _inside(value, border, lengths[n])
         names = list(chunk.outputs)
-        results = evaluate_all([*(chunk.outputs[x] for x in names), *chunk.states.values()], local, m, own)
+        results = evaluate_all([*(chunk.outputs[x] for x in names), *chunk.states.values()], local, m, own, done)
         for x, value in zip(names, results, strict=False):
             node = chunk.outputs[x]
             full = tuple(sorted({ROW, *x.axes}))
@@ -139,7 +140,9 @@ def _inside(value: Any, border: Border, length: int) -> Any:
     return value if border.totals else value[:length]
 
 
-def border_sums(border: Border, local: Env, m: Any, own: dict[str, int]) -> dict[str, Any]:
+def border_sums(
+    border: Border, local: Env, m: Any, own: dict[str, int], done: dict[Node, Any] | None = None
+) -> dict[str, Any]:
     """The sums of one sweep over one chunk: in.late, in.early, out.late, out.early, own.late, own.early."""
     out: dict[str, Any] = {}
 
@@ -148,16 +151,16 @@ def border_sums(border: Border, local: Env, m: Any, own: dict[str, int]) -> dict
 
     if border.totals:
         node = total(add(*border.reads.values()), ROW)
-        return {border.kind: np.asarray(evaluate(node, local, m, own), dtype=object)}
+        return {border.kind: np.asarray(evaluate(node, local, m, own, done), dtype=object)}
     for slot, node in border.reads.items():
         whole = total(node, *(set(node.axes) - {ROW}))
         put(
             f"{border.kind}.{slot}",
-            np.broadcast_to(np.asarray(evaluate(whole, local, m, own), dtype=object), (own[ROW],)),
+            np.broadcast_to(np.asarray(evaluate(whole, local, m, own, done), dtype=object), (own[ROW],)),
         )
     minus = m.const(Fraction(-1))
     for node, row_slot, column_slot in border.own:
-        weights = _whole(evaluate(node, local, m, own), node, own)
+        weights = _whole(evaluate(node, local, m, own, done), node, own)
         rows, columns = ([functools.reduce(m.add, x) for x in w] for w in (weights, weights.T))
         put(f"own.{row_slot}", np.array(rows, dtype=object))
         put(f"own.{column_slot}", m.mul(minus, np.array(columns, dtype=object)))
@@ -170,13 +173,16 @@ def run_map(
     """(blocks, local parts) of the map of a segment of `steps`; blocks over their axes, sorted, local parts as stored."""
     own = {**sizes, ROW: steps}
     local: Env = {("stream", x.attrs[1]): _sequence(node, env, m, sizes, steps) for x, node in segment.streams.items()}
+    done: dict[Node, Any] = {}
     for x, node in segment.definitions.items():
-        local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own), node, own)
+        local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own, done), node, own)
     affine = segment.affine
-    blocks = {p: evaluate(expand(affine.linear.get(p, ZERO), axes), local, m, own) for p, axes in affine.shape.items()}
+    blocks = {
+        p: evaluate(expand(affine.linear.get(p, ZERO), axes), local, m, own, done) for p, axes in affine.shape.items()
+    }
     parts = {}
     for s in affine.group:
-        value = evaluate(expand(affine.local[s.name], s.axes), local, m, own)
+        value = evaluate(expand(affine.local[s.name], s.axes), local, m, own, done)
         parts[s.name] = stored(value, tuple(sorted(s.axes)), s.axes)
     return blocks, parts
 

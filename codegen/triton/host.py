@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..adjoint import gradient_name
-from ..ir import ROW, ZERO, Node, add, dim_of, leaf, rename, terms_of, walk
+from ..ir import ROW, ZERO, Node, add, dim_of, leaf, leaf_names, rename, terms_of, walk
 from ..ir import replace as replaced
 from ..log_decay import log_of
 from ..pipeline import Compiled
@@ -69,6 +69,7 @@ class Host:
         self.names = Names(c)
         saved = () if backward else tuple(plan.form.write_leaves())
         self.fused: Fused = fuse(plan, saved)
+        self.wants: dict[int, frozenset[str]] = {}  # by stage: the variables and states whose gradients need it
         self.kernels: list[Kernel] = []
         states = {s.name for s in c.step.states}
         self.blocks = blocks(plan, self.fused, states if backward else ())
@@ -1350,11 +1351,7 @@ class Host:
         return {
             v.name
             for v in self.c.step.variables
-            if v.kind != "constant"
-            and any(
-                y.op == "leaf" and y.attrs[:2] == ("pairing", state)
-                for y in walk(self.fused.values.get(gradient_name(v), ZERO))
-            )
+            if v.kind != "constant" and ("pairing", state) in leaf_names(self.fused.values.get(gradient_name(v), ZERO))
         }
 
     def _root_wants(self, root: str) -> set[str]:
@@ -1364,6 +1361,11 @@ class Host:
 
     def _wanted_by(self, k: int) -> set[str]:
         """The variables and states whose gradients need stage k."""
+        if k not in self.wants:
+            self.wants[k] = frozenset(self._found_wanted(k))
+        return set(self.wants[k])
+
+    def _found_wanted(self, k: int) -> set[str]:
         stage = self.plan.stages[k]
         assert isinstance(stage, Sweep)
         wanted: set[str] = set()

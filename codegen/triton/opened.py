@@ -19,6 +19,7 @@ from ..ir import (
     dim_of,
     factors_of,
     leaf,
+    leaf_names,
     leaves,
     make,
     mul,
@@ -153,7 +154,7 @@ def _is_root(x: Node) -> bool:
 
 def uses(node: Node, x: Node) -> bool:
     """Is a node made of this leaf, over whatever axes?"""
-    return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))
+    return x.attrs[:2] in leaf_names(node)
 
 
 def opened(sweep: Sweep, ahead: bool = False) -> Opened:
