@@ -8,10 +8,12 @@ that does nothing else.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -25,6 +27,7 @@ from rich.table import Table
 
 from chunkform.errors import BackendError
 from chunkform.runtime import replay, tuned
+from chunkform.runtime.fingerprint import fingerprint
 from chunkform.runtime.launch import Config, candidates, fields_of, padded, use_tables_anew, using
 from chunkform.spec.language import Declaration, Recurrence, find
 
@@ -54,7 +57,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found of a configuration. `problem` is empty where its numbers are right; `errors` are by case and quantity."""
+    """What was found of a configuration. `problem` is empty where its numbers are right; `errors` are by case and quantity.
+    kernels: the hash of what it was found for; calls: the functions of the runtime that those kernels call."""
 
     job: Job
     kernels: str = ""
@@ -62,6 +66,7 @@ class Tuned:
     ms: float | None = None
     problem: str = ""
     chosen: bool = False
+    calls: tuple[str, ...] = ()
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -109,7 +114,7 @@ def tune_all(
         if r.chosen:
             place = tuned.shape_class(getattr(torch, r.job.dtype), padded(r.job.width))
             choices.setdefault(r.kernels, {})[place] = fields_of(r.job.config)
-    path = tuned.write(gpu, choices, table)
+    path = tuned.write(gpu, choices, table, {r.kernels: r.calls for r in rows if r.chosen})
     use_tables_anew()
     return rows, path
 
@@ -221,7 +226,19 @@ def checked(job: Job) -> Tuned:
                     problem = problem or f"case {n + 1}: {row.quantity}: error {row.error:.1e} above {row.allowed:.1e}"
     if len(asked) != 1:
         problem = "it has no kernels over chunks"
-    return Tuned(job, min(asked, default=""), errors, problem=problem)
+    key = min(asked, default="")
+    calls = calls_of(Path(sys.modules[op.__module__].__file__ or "").read_text(), key)
+    return Tuned(job, key, errors, problem=problem, calls=calls)
+
+
+def calls_of(source: str, kernels: str) -> tuple[str, ...]:
+    """The functions of the runtime that kernels of a generated file call, which have this hash."""
+    return fingerprint(source, lambda function: mentions(function, kernels)).calls
+
+
+def mentions(function: ast.FunctionDef, kernels: str) -> bool:
+    """Does a function ask for the configuration of the kernels with this hash?"""
+    return any(isinstance(x, ast.Constant) and x.value == kernels for x in ast.walk(function))
 
 
 def timed(jobs: tuple[Job, ...]) -> list[float | str]:

@@ -1,8 +1,9 @@
 """Configurations of kernels that were measured on a GPU, with numbers that were right there: see `chunkform tune`.
 
-A table is a JSON file of one GPU model: the versions that it holds for, and for each op's kernels, by their hash, the fastest
-configuration of each shape class. Tables of one's own lie in the cache folder; others come with chunkform. What is in neither has
-the default, which compiles on any CUDA GPU.
+A table is a JSON file of one GPU model: the versions that it holds for; for each op's kernels, by their hash, the fastest
+configuration of each shape class; and which functions of the runtime these kernels call, with the hash of those, so that a
+choice holds as long as neither has changed (`fingerprint.py`). Tables of one's own lie in the cache folder; others come with
+chunkform. What is in neither has the default, which compiles on any CUDA GPU.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import os
 import re
 import tempfile
 import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock
 
+from .fingerprint import functions_key
+
 Choices = dict[str, dict[str, dict[str, int | None]]]  # by the kernels' hash, and by shape class: fields of a Config
 SHIPPED = Path(__file__).parent / "tables"
-SHARED = ("kernels.py", "pieces.py", "rounding.py")  # functions that generated kernels share
 
 
 def cache_folder() -> Path:
@@ -35,12 +38,21 @@ def cache_folder() -> Path:
 
 @functools.cache
 def about(gpu: str) -> dict[str, str]:
-    """What a table of a GPU model holds for: a compiler's faults come and go with its version, and kernels share functions."""
+    """What a table of a GPU model holds for: a compiler's faults come and go with its version."""
     import triton
 
-    shared = b"".join((Path(__file__).parent / name).read_bytes() for name in SHARED)
-    key = hashlib.sha256(shared).hexdigest()[:16]
-    return {"gpu": gpu, "torch": torch.__version__, "triton": triton.__version__, "shared": key}
+    return {"gpu": gpu, "torch": torch.__version__, "triton": triton.__version__}
+
+
+def functions_of(calls: Iterable[str]) -> dict[str, Any]:
+    """Functions of the runtime that kernels call, as a table has them."""
+    calls = sorted(calls)
+    return {"calls": calls, "key": functions_key(calls)}
+
+
+def holds(functions: dict[str, Any] | None) -> bool:
+    """Are these functions what they were when a table was made?"""
+    return functions is not None and functions["key"] == functions_key(functions["calls"])
 
 
 def shape_class(dtype: torch.dtype, largest: int) -> str:
@@ -57,31 +69,45 @@ def path_of(gpu: str) -> Path:
 
 def lookup(kernels: str, dtype: torch.dtype, largest: int, device: int) -> dict[str, int | None] | None:
     """Fields of the configuration that was measured for an op's kernels on this device, if any."""
-    return _choices(torch.cuda.get_device_name(device)).get(kernels, {}).get(shape_class(dtype, largest))
+    return _classes(torch.cuda.get_device_name(device), kernels).get(shape_class(dtype, largest))
 
 
 @functools.cache
-def _choices(gpu: str) -> Choices:
-    """One's own choices before those that come with chunkform, which hold for any torch with the same Triton."""
-    known = about(gpu)
-    found: Choices = {}
-    tables = [(path, {n: x for n, x in known.items() if n != "torch"}) for path in sorted(SHIPPED.glob("*.json"))]
-    for path, wanted in [*tables, (path_of(gpu), known)]:
-        table = read(path)
-        if all(table["about"].get(n) == x for n, x in wanted.items()):
-            for kernels, classes in table["choices"].items():
-                found[kernels] = found.get(kernels, {}) | classes
+def _classes(gpu: str, kernels: str) -> dict[str, dict[str, int | None]]:
+    """What was measured of kernels: one's own choices before those that come with chunkform."""
+    found: dict[str, dict[str, int | None]] = {}
+    for table in _tables(gpu):
+        if kernels in table["choices"] and holds(table["functions"].get(kernels)):
+            found |= table["choices"][kernels]
     return found
+
+
+@functools.cache
+def _tables(gpu: str) -> list[dict[str, Any]]:
+    """The tables that hold here, one's own last; those that come with chunkform hold for any torch with the same Triton."""
+    known = about(gpu)
+    shipped = {n: x for n, x in known.items() if n != "torch"}
+    tables = [*((read(path), shipped) for path in sorted(SHIPPED.glob("*.json"))), (read(path_of(gpu)), known)]
+    return [t for t, wanted in tables if all(t["about"].get(n) == x for n, x in wanted.items())]
+
+
+def forget() -> None:
+    """Read tables anew when they are next asked for."""
+    _tables.cache_clear()
+    _classes.cache_clear()
 
 
 def read(path: Path) -> dict[str, Any]:
     """A table; an empty one where there is none. One that can't be read is left alone, with a warning."""
-    empty: dict[str, Any] = {"about": {}, "choices": {}}
+    empty: dict[str, Any] = {"about": {}, "choices": {}, "functions": {}}
     try:
         table = json.loads(path.read_text())
         fields = [x for classes in table["choices"].values() for found in classes.values() for x in found.values()]
         if not isinstance(table["about"], dict) or not all(x is None or (type(x) is int and x > 0) for x in fields):
             raise ValueError("not a table of configurations")
+        for x in table.setdefault("functions", {}).values():
+            if not isinstance(x["key"], str) or not all(isinstance(n, str) for n in x["calls"]):
+                raise ValueError("not the functions that kernels call")
     except FileNotFoundError:
         return empty
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
@@ -90,17 +116,29 @@ def read(path: Path) -> dict[str, Any]:
     return table
 
 
-def write(gpu: str, choices: Choices, path: Path | None = None) -> Path:
-    """Add choices to a table, one's own where no path is given, and use it from now on. Several processes may do so at once."""
+def write(
+    gpu: str, choices: Choices, path: Path | None = None, calls: Mapping[str, Iterable[str]] | None = None
+) -> Path:
+    """Add choices to a table, one's own where no path is given, and use it from now on. Several processes may do so at once.
+    calls: the functions of the runtime that each op's kernels call."""
     path = path_of(gpu) if path is None else path
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         table = read(path)
-        kept: Choices = table["choices"] if table["about"] == about(gpu) else {}
+        same = table["about"] == about(gpu)
+        kept: Choices = table["choices"] if same else {}
+        functions: dict[str, Any] = table["functions"] if same else {}
         for kernels, classes in choices.items():
-            kept[kernels] = kept.get(kernels, {}) | classes
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
-            file.write(json.dumps({"about": about(gpu), "choices": kept}, indent=1, sort_keys=True) + "\n")
-        os.replace(file.name, path)
-    _choices.cache_clear()
+            own = functions_of((calls or {}).get(kernels, ()))
+            kept[kernels] = (kept.get(kernels, {}) if functions.get(kernels) == own else {}) | classes
+            functions[kernels] = own
+        save(path, {"about": about(gpu), "choices": kept, "functions": functions})
+    forget()
     return path
+
+
+def save(path: Path, table: dict[str, Any]) -> None:
+    """Put a table in the place of what is there, at once."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
+        file.write(json.dumps(table, indent=1, sort_keys=True) + "\n")
+    os.replace(file.name, path)

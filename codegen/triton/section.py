@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import jinja2
+
+from chunkform.runtime.fingerprint import kernels_key
 
 from ..adjoint import gradient_name
 from ..gates import gate_plan
@@ -60,8 +61,7 @@ def in_substeps(c: Compiled) -> tuple[Compiled, int]:
 
 def _keyed(texts: list[str], kernels: list[str]) -> str:
     """The text of a section, with the hash of its kernels."""
-    key = hashlib.sha256("\n\n".join(kernels).encode()).hexdigest()[:16]
-    return "\n\n".join(texts).replace(HASH, key)
+    return "\n\n".join(texts).replace(HASH, kernels_key(kernels))
 
 
 def _texts(

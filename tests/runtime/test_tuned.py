@@ -16,7 +16,7 @@ from chunkform.codegen import tune
 from chunkform.codegen.cli import app
 from chunkform.codegen.tune import Job, Tuned
 from chunkform.errors import BackendError
-from chunkform.runtime import launch, tuned
+from chunkform.runtime import fingerprint, launch, tuned
 from chunkform.spec.language import find
 
 GPU = "NVIDIA H999"
@@ -34,7 +34,7 @@ def on_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "gpu_name", lambda: GPU)
 
     def forget():
-        tuned._choices.cache_clear()
+        tuned.forget()
         launch.use_tables_anew()
 
     forget()
@@ -82,7 +82,8 @@ def test_ones_own_table_comes_before_the_one_that_is_shipped(on_gpu, tmp_path):
     tuned.SHIPPED.mkdir()
     one, two, three = launch.candidates(2, 128)[1:4]
     choices = {"k": {"bfloat16-128": launch.fields_of(one), "bfloat16-64": launch.fields_of(two)}}
-    (tuned.SHIPPED / "h999.json").write_text(json.dumps({"about": shipped, "choices": choices}))
+    functions = {"k": tuned.functions_of([])}
+    (tuned.SHIPPED / "h999.json").write_text(json.dumps({"about": shipped, "choices": choices, "functions": functions}))
     on_gpu()
     assert (chosen(), chosen(sizes=(64, 64))) == (one, two)
     tuned.write(GPU, {"k": {"bfloat16-128": launch.fields_of(three)}})
@@ -90,13 +91,52 @@ def test_ones_own_table_comes_before_the_one_that_is_shipped(on_gpu, tmp_path):
     assert (chosen(), chosen(sizes=(64, 64))) == (three, two)
 
 
-@pytest.mark.parametrize("key", ["gpu", "triton", "shared"])
+@pytest.mark.parametrize("key", ["gpu", "triton", "functions", None])
 def test_a_table_of_another_gpu_triton_or_runtime_is_not_used(on_gpu, key):
     tuned.SHIPPED.mkdir()
-    about, other = {**tuned.about(GPU), key: "another"}, launch.fields_of(launch.candidates(2, 128)[1])
-    (tuned.SHIPPED / "x.json").write_text(json.dumps({"about": about, "choices": {"k": {"bfloat16-128": other}}}))
+    about, other = {**tuned.about(GPU)}, launch.candidates(2, 128)[1]
+    functions = tuned.functions_of(["power", "inverse"])
+    table = {"about": about, "choices": {"k": {"bfloat16-128": launch.fields_of(other)}}, "functions": {"k": functions}}
+    if key == "functions":
+        functions["key"] = "another"
+    elif key:
+        about[key] = "another"
+    (tuned.SHIPPED / "x.json").write_text(json.dumps(table))
     on_gpu()
-    assert chosen() == launch.candidates(2, 128)[0]
+    assert chosen() == (launch.candidates(2, 128)[0] if key else other)
+
+
+def test_a_function_that_changes_takes_the_choices_of_those_kernels_alone_that_call_it(on_gpu, monkeypatch):
+    """And one that is gone; not one that no kernel calls, nor a comment."""
+    other = launch.candidates(2, 128)[1]
+    choices = {n: {"bfloat16-128": launch.fields_of(other)} for n in ("k", "m")}
+    own = fingerprint._runtime()
+    tuned.write(GPU, choices, calls={"k": ["cumulate_kernel"], "m": ["join_kernel"]})
+
+    def held(old, new):
+        text = {p: own.read(p).replace(old, new) for p in own.paths.values()}
+        changed = fingerprint.Runtime(text.__getitem__, text)
+        monkeypatch.setattr(fingerprint, "_runtime", lambda: changed)
+        on_gpu()
+        return [n for n in ("k", "m") if chosen(n) == other]
+
+    assert held("nothing", "nothing") == ["k", "m"]
+    assert held("FLOOR = tl.constexpr(-160.0)", "FLOOR = tl.constexpr(-150.0)") == ["m"]
+    assert held("def is_zero(live, COUNT: tl.constexpr):", "def is_zero(live, COUNT):") == [
+        "k"
+    ]  # which join_kernel calls
+    assert held("def cumulate_kernel(", "def another_kernel(") == ["m"]
+    assert held("def over_rows(x, y, T, DT: tl.constexpr):", "def over_rows(x, y, U, DT: tl.constexpr):") == ["k", "m"]
+    assert held("    return found == 0", "    # all\n    return found == 0") == ["k", "m"]
+
+
+def test_choices_that_no_longer_hold_make_room_for_new_ones(on_gpu):
+    one, two = (launch.fields_of(x) for x in launch.candidates(2, 128)[1:3])
+    path = tuned.write(GPU, {"k": {"bfloat16-128": one}}, calls={"k": ["power"]})
+    tuned.write(GPU, {"k": {"bfloat16-64": two}}, calls={"k": ["power"]})
+    assert set(tuned.read(path)["choices"]["k"]) == {"bfloat16-128", "bfloat16-64"}
+    tuned.write(GPU, {"k": {"bfloat16-64": two}}, calls={"k": ["power", "inverse"]})
+    assert set(tuned.read(path)["choices"]["k"]) == {"bfloat16-64"}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +234,7 @@ def test_a_configuration_is_checked_against_the_oracle():
         "tune.DEVICE = 'cpu'\n"
         "where = str(find('lightning_attention')[0].where.file)\n"
         "job = tune.Job(where, 'lightning_attention', 'float32', 24, candidates(4, 32)[0], (1, 40, 1))\n"
-        "r = tune.checked(job); print(json.dumps([r.kernels, r.errors, r.problem]))"
+        "r = tune.checked(job); print(json.dumps([r.kernels, r.errors, r.problem, r.calls]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -203,8 +243,9 @@ def test_a_configuration_is_checked_against_the_oracle():
         env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    kernels, errors, problem = json.loads(done.stdout)
+    kernels, errors, problem, calls = json.loads(done.stdout)
     assert (len(kernels), problem) == (16, "")
+    assert "cumulate_kernel" in calls and "tl" not in calls
     assert {n.split(": ")[0] for n in errors} == {"case 1", "case 2", "case 3"}
     assert {n.split(": ")[1] for n in errors} >= {"o", "dq", "dk", "dv", "dlog_lam"}
     assert max(errors.values()) < 1e-4
@@ -248,11 +289,13 @@ def test_a_job_says_where_its_spec_is():
 )
 def test_a_table_that_is_shipped_says_what_it_holds_for_and_holds_candidates(path):
     table = tuned.read(path)
-    assert set(table["about"]) == {"gpu", "torch", "triton", "shared"}
-    assert table["about"]["shared"] == tuned.about("any GPU")["shared"]  # else nothing of it is used: tune anew
-    generated = HERE.parent.parent / "generated"
-    printed = "".join(file.read_text() for file in generated.glob("*.py"))
-    assert table["choices"] and [k for k in table["choices"] if f'"{k}"' not in printed] == []  # kernels that are gone
+    assert set(table["about"]) == {"gpu", "torch", "triton"}
+    generated = [file.read_text() for file in (HERE.parent.parent / "generated").glob("*.py")]
+    assert table["choices"] and table["choices"].keys() == table["functions"].keys()
+    for kernels in table["choices"]:  # else nothing of it is used: tune anew, or `python -m benchmarks.rekey`
+        own = [text for text in generated if f'"{kernels}"' in text]
+        assert own, f"kernels that are gone: {kernels}"
+        assert tuned.functions_of(tune.calls_of(own[0], kernels)) == table["functions"][kernels]
     for classes in table["choices"].values():
         for place, fields in classes.items():
             dtype, largest = place.rsplit("-", 1)

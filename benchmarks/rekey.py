@@ -1,0 +1,76 @@
+"""Tables of configurations after kernels were printed anew: choices go on holding for those that say what they said.
+
+    python -m benchmarks.rekey REVISION      # of the sources that the tables were made with
+
+Compares each op's kernels, and the functions of the runtime that they call, without comments and docstrings, with those at
+that revision: where nothing has changed, what was chosen for the old hash goes on under the new one; the rest is dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from chunkform.codegen.tune import mentions
+from chunkform.runtime import tuned
+from chunkform.runtime.fingerprint import Fingerprint, Runtime, fingerprint
+
+ROOT = Path(__file__).parent.parent
+ASKS = re.compile(r'choose\([^"\n]*"([0-9a-f]{16})"')
+
+
+def main(revision: str) -> None:
+    moved = moves(revision)
+    for path in sorted(tuned.SHIPPED.glob("*.json")):
+        table = rekeyed(tuned.read(path), moved)
+        tuned.save(path, table)
+        print(f"{path.relative_to(ROOT)}: {len(table['choices'])} kernels")
+
+
+def rekeyed(table: dict[str, Any], moved: dict[str, tuple[str, Fingerprint]]) -> dict[str, Any]:
+    """A table by the hashes of today; `moved` has them by the old ones."""
+    choices, functions = {}, {}
+    for old, classes in table["choices"].items():
+        if old in moved:
+            new, found = moved[old]
+            choices[new], functions[new] = classes, tuned.functions_of(found.calls)
+    about = {n: x for n, x in table["about"].items() if n in ("gpu", "torch", "triton")}
+    return {"about": about, "choices": choices, "functions": functions}
+
+
+def moves(revision: str) -> dict[str, tuple[str, Fingerprint]]:
+    """The new hash of kernels that have not changed, and what they call, by the old hash."""
+    runtime = Runtime(lambda path: at(revision, f"runtime/{path}"), paths(revision))
+    found = {}
+    for path in sorted((ROOT / "generated").glob("*.py")):
+        before, now = at(revision, f"generated/{path.name}"), path.read_text()
+        for old, new in zip(asked(before or ""), asked(now), strict=False):
+            was = fingerprint(before or "", functools.partial(mentions, kernels=old), runtime)
+            own = fingerprint(now, functools.partial(mentions, kernels=new))
+            if was == own:
+                found[old] = new, own
+    return found
+
+
+def asked(source: str) -> list[str]:
+    """The hashes in a generated file, in the order of the functions that ask for a configuration by them."""
+    return list(dict.fromkeys(ASKS.findall(source)))
+
+
+def at(revision: str, path: str) -> str | None:
+    done = subprocess.run(["git", "show", f"{revision}:{path}"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else None
+
+
+def paths(revision: str) -> list[str]:
+    command = ["git", "ls-tree", "-r", "--name-only", revision, "runtime/"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [p.removeprefix("runtime/") for p in done.stdout.split() if p.endswith(".py")]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
