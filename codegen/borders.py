@@ -67,6 +67,8 @@ def _for_channels(
     out: list[Stage], form: NormalForm, saved: tuple[Node, ...], s: StateForm, g: StateForm, stage: Accumulate
 ) -> Accumulate:
     """Sweeps that keep the decay's axis have, for each channel, what crosses a chunk's borders."""
+    if not s.writes or not g.writes:  # nothing crosses a border
+        return stage
     side = "col" if s.decay_axes == (s.row,) else "row"
     ahead = _place(out, form, saved, s, g.writes, (), side, only=True)
     behind = _place(out, form, saved, g, s.writes, (), side, only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import subprocess
 import symtable
@@ -79,8 +80,9 @@ def check_name(spec: Declaration, text: str) -> None:
         raise NameError_(f"the name {spec.name!r} is reserved: choose another", spec.where)
 
 
+@functools.cache
 def environment() -> jinja2.Environment:
-    """Templates see no undefined names."""
+    """Templates see no undefined names. One for all files, so that each template is read once."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,

@@ -151,7 +151,8 @@ def mul(*factors: Any) -> Node:
     """The product, entry by entry over the union of the axes."""
     coefficient = Fraction(1)
     powers: dict[Node, Fraction | int] = {}
-    others: list[Node] = []
+    roots: dict[Node, list[Fraction]] = {}
+    others: set[Node] = set()
     stack = [as_node(x) for x in reversed(factors)]
     while stack:
         x = stack.pop()
@@ -160,16 +161,23 @@ def mul(*factors: Any) -> Node:
         elif x.op == "const":
             coefficient *= x.attrs[0]
         elif x.op == "pow" and x.attrs[0].denominator != 1:
-            others.append(x)
+            roots.setdefault(x.args[0], []).append(x.attrs[0])
         elif x.op == "pow":
             powers[x.args[0]] = powers.get(x.args[0], 0) + x.attrs[0]
         elif x.op == "eye":
-            others.append(x)
+            others.add(x)  # of entries 0 and 1, so its square is itself
         else:
             powers[x] = powers.get(x, 0) + 1
     if not coefficient:
         return ZERO
-    parts = sorted([base if n == 1 else power(base, n) for base, n in powers.items() if n] + others)
+    for base, exponents in roots.items():  # several roots of one base are one root, and a power: no factor comes twice
+        n = sum(exponents, Fraction(0))
+        whole = int(n) if len(exponents) > 1 else 0
+        if len(exponents) > 1:
+            powers[base] = powers.get(base, 0) + whole
+        if n != whole:
+            others.add(power(base, n - whole))
+    parts = sorted([*(base if n == 1 else power(base, n) for base, n in powers.items() if n), *others])
     if not parts:
         return const(coefficient)
     if coefficient != 1:

@@ -65,7 +65,8 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
                 if solving:
                     known |= set(unknown)
         for p in form.pairings:
-            if p.leaf in todo and ready(p.late, p.early):
+            ended = p.state not in pending_finals  # the sum starts from the last state
+            if p.leaf in todo and ended and ready(p.late, p.early):
                 stages.append(Accumulate(p, _direct(form, p)))
                 known.add(p.leaf)
         crosses = tuple(x for x in form.crosses if x.leaf in todo)

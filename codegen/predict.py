@@ -89,9 +89,10 @@ def predict(
     started = launches(c)
     part, times = in_substeps(c)
     assert part.forward is not None and part.backward is not None
-    plans = part.forward, walked(part, part.backward)
     if scanned(c):  # which computes next to nothing
         plans = Plan(part.forward.form, (), ()), Plan(part.backward.form, (), ())
+    else:
+        plans = part.forward, walked(part, part.backward)
     forward = _pass(plans[0], forward_cost(c, sizes), started[0], shape, sizes, machine, times)
     backward = _pass(plans[1], backward_cost(c, sizes), started[1], shape, sizes, machine, times)
     return Prediction(machine, shape, forward, backward)

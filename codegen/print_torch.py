@@ -15,7 +15,7 @@ from .show import plain
 from .stages import Accumulate, Map, Plan, Sweep, Unroll
 from .step import StateVar
 from .torch_sweep import INDENT, SweepText, UnrollText
-from .torch_text import TorchText, swapped
+from .torch_text import TorchText, swapped, taken_whole
 
 
 @dataclass
@@ -305,7 +305,9 @@ class _Function:
         if not any(y.op == "leaf" for y in walk(x)):
             shape = ", ".join(["*lead", *(f"size_{dim_of(a)}" for a in axes)])
             return (
-                f"torch.full(({shape},), {text}, dtype=dtype, device=device)" if not axes else f"{text}.expand({shape})"
+                f"torch.full(({shape},), {text}, dtype=dtype, device=device)"
+                if not axes
+                else f"{taken_whole(text)}.expand({shape})"
             )
         return text
 

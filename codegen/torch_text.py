@@ -213,10 +213,21 @@ def in_brackets(text: str) -> bool:
     return False
 
 
+def taken_whole(text: str) -> str:
+    """The text of an operand, of which an attribute is taken: in brackets where it has operators outside of any."""
+    depth = 0
+    for c in text:
+        depth += (c in "([{") - (c in ")]}")
+        if depth == 0 and c == " ":
+            return f"({text})"
+    return f"({text})" if text.startswith("-") else text
+
+
 def swapped(text: str, order: tuple[str, ...]) -> str:
     """A tensor stored in `order`, with its axes sorted."""
     if tuple(sorted(order)) == tuple(order):
         return text
+    text = taken_whole(text)
     if len(order) == 2:
         return f"{text}.mT"
     places = tuple(order.index(a) - len(order) for a in sorted(order))

@@ -1,0 +1,137 @@
+"""Specs that a pass once refused, or broke: each compiles, prints, explains itself, and computes what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkform.codegen.check import Case, check_op
+from chunkform.codegen.compile import compile_op
+from chunkform.codegen.explain import explanation
+from chunkform.codegen.ir import eye, leaf, mul, power
+from chunkform.codegen.pipeline import compile_spec
+from chunkform.spec.language import Recurrence, diag, dot, hadamard, normalize
+
+
+def negative_eigenvalues() -> Recurrence:
+    """The expanded delta rule: a key over its norm comes twice as a factor, beside a number."""
+    r = Recurrence("negative_eigenvalues")
+    d, e = r.dims("d e")
+    k = r.inputs("k", d)
+    v = r.inputs("v", e)
+    S = r.state("S", d, e)
+    u = normalize(k)
+    r.update(S, S.prev - 2 * u * (S.prev.T * u).T + 2 * u * v.T)
+    r.output("o", S.next.T * k)
+    return r
+
+
+def root_of_a_scale() -> Recurrence:
+    """The same factor by a number of the step instead of a norm."""
+    r = Recurrence("root_of_a_scale")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    b = r.inputs("b")
+    lam = r.decay("lam")
+    S = r.state("S", d, e)
+    s = (1 + b**2) ** -0.75
+    r.update(S, lam * S.prev - 3 * s * k * (s * S.prev.T * k).T + s * k * v.T)
+    r.output("o", s * S.next.T * k + s * s * s * S.next.T * q)
+    return r
+
+
+def read_by_what_is_written() -> Recurrence:
+    """The walk that makes the last state comes after all that its decay's gradient sums is known."""
+    r = Recurrence("read_by_what_is_written")
+    d, e = r.dims("d e")
+    k = r.inputs("k", d)
+    w, y = r.inputs("w y", e)
+    al = r.decay("al", d)
+    S = r.state("S", d, e)
+    r.update(S, diag(al) * S.prev + 0.3 * (S.prev * y) * y.T + k * w.T)
+    r.output("o", S.prev * y)
+    return r
+
+
+def nothing_read() -> Recurrence:
+    """A state with a decay for each channel that is only left at the end: nothing is written to its gradient."""
+    r = Recurrence("nothing_read")
+    d, e = r.dims("d e")
+    x, x1 = r.inputs("x x1", d)
+    y = r.inputs("y", e)
+    g, al = r.decay("g"), r.decay("al", e)
+    S0, S1 = r.state("S0", e, d), r.state("S1", e, d)
+    r.update(S0, g * S0.prev + 0.3 * (S0.prev * x) * x1.T)
+    r.update(S1, diag(al) * S1.prev + y * x1.T)
+    r.output("o", S0.next * x)
+    return r
+
+
+def nothing_written() -> Recurrence:
+    """A state that only decays."""
+    r = Recurrence("nothing_written")
+    d, e = r.dims("d e")
+    q = r.inputs("q", d)
+    v = r.inputs("v", e)
+    al = r.decay("al", d)
+    S = r.state("S", d, e)
+    r.update(S, diag(al) * S.prev)
+    r.output("o", dot(S.next.T * q, v))
+    return r
+
+
+def transposed_alone() -> Recurrence:
+    """A state stored columns first, whose gradient is nothing but a product over a chunk."""
+    r = Recurrence("transposed_alone")
+    d, e = r.dims("d e")
+    q = r.inputs("q", d)
+    v = r.inputs("v", e)
+    lam = r.decay("lam")
+    S, R = r.state("S", d, e), r.state("R", e, d)
+    r.update(S, lam * S.prev + q * v.T)
+    r.update(R, lam * R.prev + v * q.T)
+    r.output("o", S.next.T * q)
+    return r
+
+
+def scanned_vector() -> Recurrence:
+    """A vector that is scanned, which no walk over chunks computes."""
+    r = Recurrence("scanned_vector")
+    d = r.dims("d")
+    a, x = r.inputs("a x", d)
+    h = r.state("h", d)
+    r.update(h, hadamard(a, h.prev) + x)
+    r.output("y", h.next)
+    return r
+
+
+SPECS = (
+    negative_eigenvalues,
+    root_of_a_scale,
+    read_by_what_is_written,
+    nothing_read,
+    nothing_written,
+    transposed_alone,
+    scanned_vector,
+)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda f: f.__name__)
+def test_a_spec_that_a_pass_once_broke(spec) -> None:
+    c = compile_spec(spec())
+    rows = check_op(c, compile_op(c.spec), Case(steps=70, width=8))
+    assert all(row.ok for row in rows), [row for row in rows if not row.ok]
+    assert explanation(c)["name"] == c.name
+
+
+def test_no_factor_comes_twice_in_a_product() -> None:
+    x, y = leaf("input", "x", ("d",)), leaf("input", "y", ("e",))
+    root = power(x, "1/2")
+    assert mul(root, root) is x and mul(root, root, y) is mul(x, y)
+    assert mul(root, power(x, "-1/2"), x) is x
+    for n in ("1/2", "-1/2", "-3/4", "2/3"):
+        for count in (2, 3, 4):
+            product = mul(*(power(x, n) for _ in range(count)), y)
+            assert len(set(product.args)) == len(product.args)
+    one = eye("d", "d'")
+    assert mul(one, one) is one
