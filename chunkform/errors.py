@@ -35,7 +35,15 @@ class LoadError(SpecError):
     """A spec file can't be read, or holds no recurrence."""
 
 
-class GateError(ChunkformError):
+class CompilerError(ChunkformError):
+    """The compiler itself is at fault, and the spec valid. The message has the smallest spec found that shows it."""
+
+    def __init__(self, message: str, where: object = None) -> None:
+        self.where = where
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class GateError(CompilerError):
     """A pass changed the meaning of a program. Nothing is printed from it."""
 
 

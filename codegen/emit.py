@@ -20,6 +20,7 @@ from .decode import MODULES as DECODE_IMPORTS
 from .decode import decoding
 from .derivation import derivation_lines
 from .docstring import docstring
+from .fault import blaming
 from .ir import dim_of
 from .pipeline import Compiled
 
@@ -37,6 +38,7 @@ OPTIONS = {  # what every op takes after its own arguments: name -> default
 }
 
 
+@blaming
 def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
     parts = sections(c)

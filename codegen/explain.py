@@ -12,6 +12,7 @@ from rich.text import Text
 from .backends import triton_section
 from .cost import CHUNK, Cost, Sizes, backward_cost, forward_cost, launches, sweep_flops
 from .derivation import derivation
+from .fault import blaming
 from .form_notation import Reader
 from .formulas import Section, order_of, stateless_names
 from .ir import ZERO, dim_of, leaves, mul
@@ -24,6 +25,7 @@ from .stages import Plan, Sweep
 from .triton import in_substeps, roles, scanned, simplified, walked, whole_walk
 
 
+@blaming
 def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
     """Everything as plain data. `width` is the size of every dim and `chunk` the number of steps that costs are counted for."""
     sizes = Sizes({d: width for d in c.step.dims}, chunk)
@@ -308,6 +310,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
+@blaming
 def latex_document(c: Compiled) -> str:
     """The derivation as LaTeX: `align*` environments under headings."""
     parts = []

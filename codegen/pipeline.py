@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from chunkform.spec.language import Recurrence
 
 from .adjoint import Adjoint, adjoint
+from .fault import blaming
 from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments, gate_stable, gate_substeps
 from .ir import Node, leaf, replace, walk
 from .lower import lower
@@ -72,8 +73,14 @@ def once(f: Callable[Concatenate[Compiled, P], R]) -> Callable[Concatenate[Compi
     return found
 
 
+@blaming
 def compile_spec(r: Recurrence) -> Compiled:
-    """Compile a recurrence up to the plans from which text is printed. A gate after each pass refuses an error."""
+    """Compile a recurrence up to the plans from which text is printed. A gate after each pass refuses an error.
+
+    Raises:
+        SpecError: the spec has no meaning.
+        CompilerError: the compiler is at fault (`GateError`: a pass changed the meaning).
+    """
     lowered = lower(r)
     step, gates = stable(lowered), [gate_lower(r, lowered)]
     if step is not lowered:

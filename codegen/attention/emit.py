@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..emit import _title, _wrapped, check_name, environment, formatted, names_from_outside
+from ..fault import blaming
 from ..ir import Node, leaves, walk
 from .derivation import derivation_lines, formulas
 from .lower import QUERY
@@ -30,6 +31,7 @@ IMPORTS = {
 }
 
 
+@blaming
 def emit(c: CompiledAttention, tidy: bool = True) -> str:
     """The generated file of an attention, formatted where `tidy`."""
     maps = {

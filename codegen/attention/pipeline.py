@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from chunkform.spec.language.attention import Attention
 
+from ..fault import blaming
 from ..ir import Node
 from ..points import GateResult
 from .gates import gate_gradients, gate_lower, gate_split
@@ -34,6 +35,7 @@ class CompiledAttention:
         return self.spec.name
 
 
+@blaming
 def compile_attention(a: Attention) -> CompiledAttention:
     """Compile an attention. A gate after each pass refuses an error."""
     p = lower(a)

@@ -6,6 +6,7 @@ import hashlib
 
 from ..backends import Section
 from ..emit import OPTIONS, _dims, _imports, _key, _wrapped, check_name, environment, formatted
+from ..fault import blaming
 from .calls import backward_text, forward_text, residual_name
 from .derivation import derivation_lines
 from .pipeline import CompiledProgram
@@ -19,6 +20,7 @@ _MODULES = {
 }
 
 
+@blaming
 def emit(c: CompiledProgram, tidy: bool = True) -> str:
     """The generated file of a program, formatted where `tidy`."""
     torch, triton = torch_texts(c.graph), triton_texts(c.graph)

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from chunkform.spec.language.program import Program
 
+from ..fault import blaming
 from ..ir import ZERO
 from ..lower import axes_of
 from ..points import GateResult
@@ -50,6 +51,7 @@ class CompiledProgram:
         )
 
 
+@blaming
 def compile_program(p: Program) -> CompiledProgram:
     """Compile a program up to the graphs from which text is printed."""
     graph = partition(p)

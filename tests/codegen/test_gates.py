@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chunkform.codegen import adjoint as adjoint_module
-from chunkform.codegen import chunk, functions, ir, lower, pipeline
+from chunkform.codegen import chunk, fault, functions, ir, lower, pipeline
 from chunkform.codegen.adjoint import Adjoint
 from chunkform.codegen.gates import gate_segments
 from chunkform.codegen.ir import COL, ROW, Node, add, leaf, mul, power, rename
@@ -366,6 +366,12 @@ def leaky() -> Recurrence:
     r.update(S, sigmoid(b) * S.prev + q * k.T)
     r.output("o", S.next * q)
     return r
+
+
+@pytest.fixture(autouse=True)
+def no_smaller_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Don't look for the smallest spec that shows an error."""
+    monkeypatch.setattr(fault, "SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("pass_, name, corrupt", [pytest.param(*x[1:], id=x[0].replace(" ", "-")) for x in CORRUPTIONS])

@@ -40,6 +40,18 @@ def root_of_a_scale() -> Recurrence:
     return r
 
 
+def no_root_left() -> Recurrence:
+    """Two roots of one number: no function is left in the step, and yet it is one only where roots mean what they do."""
+    r = Recurrence("no_root_left")
+    d = r.dims("d")
+    k, x = r.inputs("k x", d)
+    al = r.decay("al", d)
+    S = r.state("S", d, d)
+    r.update(S, S.prev * diag(al) + normalize(k) * normalize(k).T)
+    r.output("o", dot(x, S.next * x))
+    return r
+
+
 def read_by_what_is_written() -> Recurrence:
     """The walk that makes the last state comes after all that its decay's gradient sums is known."""
     r = Recurrence("read_by_what_is_written")
@@ -108,6 +120,7 @@ def scanned_vector() -> Recurrence:
 SPECS = (
     negative_eigenvalues,
     root_of_a_scale,
+    no_root_left,
     read_by_what_is_written,
     nothing_read,
     nothing_written,
