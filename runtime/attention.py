@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
+from chunkform.errors import ArgumentError, BackendError
 
 from .arguments import autocast_dtype
 from .attention_arguments import (
@@ -35,6 +34,7 @@ from .attention_arguments import (
 )
 from .attention_maps import Product, added, as_dtype, has_kernels, inner, joined, parted
 from .autograd import no_second
+from .forward_mode import is_on, no_jvp, refuse_tangents
 from .op import is_traced
 from .replay import layouts, replayed
 
@@ -149,10 +149,11 @@ class AttentionOp:
     ) -> Any:
         """The outputs (one, or a tuple), and after them the log-sum-exp [B, T, H] where asked for."""
         if torch.compiler.is_compiling():
-            if self.registered is None or context_parallel is not None:
+            if self.registered is None or context_parallel is not None or is_on():
                 return _outside_of_graphs(self, given, causal, output_lse, backend, context_parallel)
             return self._traced(given, causal, output_lse, backend)
         s = self.signature
+        refuse_tangents(s.name, given.values())
         if context_parallel is not None:
             if backend is not None:
                 raise ArgumentError(f"{s.name}: context_parallel takes no backend")
@@ -257,7 +258,7 @@ def _results(call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         from .attention_transforms import Functional
 
         return Functional.apply(call, *tensors)
-    if call.needs_backward or forward_ad._current_level >= 0:
+    if call.needs_backward:
         return _Run.apply(call, *tensors)
     return _forward(call, tensors)[0]
 
@@ -337,6 +338,7 @@ class _Run(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         call, wanted = ctx.call, tuple(ctx.needs_input_grad[1:])
         tensors = (*ctx.saved_tensors, *cotangents)
+        refuse_tangents(call.op.signature.name, tensors)
         key = (ctx.kept, wanted, _laid_out(tensors))
         with torch.no_grad():
             run = functools.partial(_backward_pass, call, ctx.kept, wanted)
@@ -352,11 +354,7 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
-        raise no_jvp(ctx.call)
-
-
-def no_jvp(call: Call) -> DoubleBackwardError:
-    return DoubleBackwardError(f"{call.op.signature.name} has no forward-mode derivatives (jvp): use reverse mode")
+        raise no_jvp(ctx.call.op.signature.name)
 
 
 def _backward_pass(

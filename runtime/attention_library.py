@@ -34,6 +34,7 @@ from .attention import (
 from .attention_arguments import setting_of
 from .attention_transforms import argument_axes, fold_all, result_axes
 from .autograd import no_second, unfold
+from .forward_mode import register_autograd
 from .library import NAMESPACE, _libraries, _owned
 from .replay import layouts, replayed
 
@@ -68,9 +69,9 @@ def register(name: str, op: AttentionOp) -> Registered:
         library.define(f"{name}{suffix}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(f"{name}{suffix}", run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{own}{suffix}", fake, lib=library)
-    torch.library.register_autograd(own, passes.gradients, setup_context=passes.setup_context, lib=library)
+    register_autograd(library, own, op.signature.name, passes.gradients, passes.setup_context)
     torch.library.register_vmap(own, passes.vmap_forward, lib=library)
-    torch.library.register_autograd(f"{own}_backward", passes.refuse, lib=library)
+    register_autograd(library, f"{own}_backward", op.signature.name, passes.refuse)
     torch.library.register_vmap(f"{own}_backward", passes.vmap_backward, lib=library)
     found = [getattr(getattr(torch.ops, NAMESPACE), f"{name}{suffix}").default for suffix in ("", "_backward")]
     passes.ops = Registered(passes.results, *found)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import Call, _backward_pass, _forward_pass, no_jvp
+from .attention import Call, _backward_pass, _forward_pass
 from .attention_arguments import AttentionSignature
 from .autograd import fold, no_second, unfold
+from .forward_mode import no_jvp
 
 
 class Functional(torch.autograd.Function):
@@ -35,7 +36,7 @@ class Functional(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
-        raise no_jvp(ctx.call)
+        raise no_jvp(ctx.call.op.signature.name)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: Call, *tensors: Tensor) -> Any:

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from chunkform.errors import DoubleBackwardError
 
+from .forward_mode import no_jvp, refuse_tangents
 from .packed import Packed
 from .passes import Call, backward_pass, forward_pass, keeps
 from .replay import layouts, replayed
-from .signature import OVERWRITE, Signature
+from .signature import OVERWRITE
 
 
 def apply(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor]:
@@ -104,7 +105,7 @@ class Run(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
-        raise _no_jvp(ctx.call.signature)
+        raise no_jvp(ctx.call.signature.name)
 
 
 class Functional(torch.autograd.Function):
@@ -128,7 +129,7 @@ class Functional(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
-        raise _no_jvp(ctx.call.signature)
+        raise no_jvp(ctx.call.signature.name)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: Call, *tensors: Tensor | None) -> Any:
@@ -152,6 +153,7 @@ class Task:
 
     def gradients(self, flat: Sequence[Tensor | None]) -> list[Tensor | None]:
         """From arguments and states, what was kept, and cotangents."""
+        refuse_tangents(self.call.signature.name, flat)
         tensors = _with_starts(self.call, flat)
         if self.call.replays is None:
             return self._run(tensors)[0]
@@ -247,7 +249,3 @@ def no_second(name: str) -> DoubleBackwardError:
     return DoubleBackwardError(
         f"{name} has no second derivatives: its gradients were asked for their own gradient (double backward)"
     )
-
-
-def _no_jvp(signature: Signature) -> DoubleBackwardError:
-    return DoubleBackwardError(f"{signature.name} has no forward-mode derivatives (jvp): use reverse mode")

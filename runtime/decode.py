@@ -19,6 +19,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError, BackendError
 
 from .arguments import FLOATS, checked, checked_states
+from .forward_mode import is_on, refuse_tangents
 from .passes import repeated
 from .sequential import block_of, rows_of, too_wide, warps_for
 from .signature import Argument, Signature
@@ -136,6 +137,8 @@ class Step:
         if torch.compiler.is_compiling():  # launches by address, which a graph can't hold
             return torch.compiler.disable(self.__call__)(state, given, inplace, out, state_dtype, backend)
         states = _listed(state) or [None] * len(self.signature.states)
+        if is_on() or torch._C._are_functorch_transforms_active():
+            _refuse_transforms(self.signature.name, [*given.values(), *states, *_listed(out)])
         if any(x is None for x in states):
             states = self._first(states, given, state_dtype)
         tensors = [given[n] for n in self._tensors]
@@ -331,6 +334,13 @@ def _listed(x: Any) -> list[Any]:
 
 
 # --- checks beside those of the op ----------------------------------------------------------------------------------
+
+
+def _refuse_transforms(name: str, tensors: list[Any]) -> None:
+    """Refuse what a launch by address, and a state that is written to, know nothing of."""
+    refuse_tangents(name, tensors)
+    if any(isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors):
+        raise ArgumentError(f"{name} takes no transforms of functorch (vmap, grad): use the op itself, on one step")
 
 
 def _check_states(signature: Signature, states: list[Any], tensors: dict[str, Tensor], sizes: dict[str, int]) -> None:

@@ -20,6 +20,7 @@ from torch.library import Library
 from chunkform.errors import BackendError
 
 from .autograd import fold, no_second, unfold
+from .forward_mode import register_autograd
 from .packed import Packed, block_count, check_values
 from .passes import Call, backward_pass, forward_pass, is_empty, result_types
 from .signature import Backend, Signature
@@ -59,9 +60,9 @@ def register(name: str, signature: Signature, backends: dict[str, Backend]) -> R
         library.impl(f"{name}{suffix}", run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}{suffix}", fake, lib=library)
     own = f"{NAMESPACE}::{name}"
-    torch.library.register_autograd(own, passes.gradients, setup_context=passes.setup_context, lib=library)
+    register_autograd(library, own, signature.name, passes.gradients, passes.setup_context)
     torch.library.register_vmap(own, passes.vmap_forward, lib=library)
-    torch.library.register_autograd(f"{own}_backward", passes.refuse, lib=library)
+    register_autograd(library, f"{own}_backward", signature.name, passes.refuse)
     torch.library.register_vmap(f"{own}_backward", passes.vmap_backward, lib=library)
     space = getattr(torch.ops, NAMESPACE)
     found = [getattr(space, f"{name}{suffix}").default for suffix in ("", "_backward")]

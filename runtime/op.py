@@ -15,6 +15,7 @@ from chunkform.errors import ArgumentError, BackendError
 from .arguments import FLOATS, Checked, autocast_dtype, check_call, one_of, states_of
 from .autograd import apply
 from .decode import Step
+from .forward_mode import is_on, refuse_tangents
 from .library import Registered, make_call, register
 from .packed import check_starts, packed_of
 from .passes import Call, is_empty
@@ -69,6 +70,11 @@ class Op:
     ) -> Any:
         """(outputs.., final state): `given` by declared names; see the generated function for the public signature."""
         s = self.signature
+        if is_on():
+            if torch.compiler.is_compiling():  # graphs hold no tangents
+                options = (cu_seqlens, context_parallel, recompute, precision, state_dtype, backend)
+                return torch.compiler.disable(self)(given, initial_state, output_final_state, *options)
+            refuse_tangents(s.name, [*given.values(), *states_of(s, initial_state)])
         if context_parallel is not None:
             _check_options(s.name, recompute, precision, state_dtype)
             if backend is not None or precision != "default":

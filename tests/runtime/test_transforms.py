@@ -101,12 +101,6 @@ def test_second_derivatives_of_functorch_are_refused():
         torch.func.grad(lambda q: inner(q).sum())(q)
 
 
-def test_forward_mode_is_refused():
-    q, k, v, g = arguments()
-    with pytest.raises(DoubleBackwardError, match=r"no forward-mode derivatives \(jvp\): use reverse mode"):
-        torch.func.jvp(lambda q: lightning_attention(q, k, v, g)[0], (q,), (q,))
-
-
 # --- autocast --------------------------------------------------------------------------------------------------------
 
 
