@@ -244,22 +244,27 @@ def _check_tensor(
 
 
 def check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
-    """beta > 0. A tensor is looked at once for each version of it, since a GPU has to be waited for; an inference tensor, whose
-    versions aren't counted, once."""
+    """beta > 0. On a CPU a tensor is looked at in each call, as what shares its memory may have changed it. On a GPU, which has
+    to be waited for, once for each version of it; an inference tensor, whose versions aren't counted, once."""
     if torch.compiler.is_compiling():  # there are no numbers yet
         return
     while torch._C._functorch.is_functorch_wrapped_tensor(value):
         value = torch._C._functorch.get_unwrapped(value)
-    version = 0 if value.is_inference() else value._version
-    if getattr(value, "_chunkform_positive", None) == version or not value.numel():
+    if not value.numel():
         return
+    seen = None
+    if value.device.type != "cpu":
+        seen = value.data_ptr(), 0 if value.is_inference() else value._version
+        if getattr(value, "_chunkform_positive", None) == seen:
+            return
     if value.is_cuda and torch.cuda.is_current_stream_capturing():
         return
     if not bool((value.detach() > 0).all()):
         raise ArgumentError(
             f"{s.name}: {name} must be above 0 in every head, got {value.detach().flatten().tolist()[:8]}"
         )
-    value._chunkform_positive = version
+    if seen is not None:
+        value._chunkform_positive = seen
 
 
 def temperature(s: AttentionSignature, a: AttentionArgument, value: Any, sizes: dict[str, int]) -> float:

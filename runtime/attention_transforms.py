@@ -95,7 +95,7 @@ def result_axes(s: AttentionSignature, lse: bool) -> tuple[int, ...]:
 
 def batched(call: Call, size: int) -> Call:
     """The call for `size` times the heads."""
-    return dataclasses.replace(call, at=dataclasses.replace(call.at, heads=call.at.heads * size), replays=None)
+    return dataclasses.replace(call, at=dataclasses.replace(call.at, heads=call.at.heads * max(size, 1)), replays=None)
 
 
 def fold_all(tensors: Sequence[Tensor | None], dims: Any, size: int, axes: Sequence[int]) -> list[Tensor | None]:

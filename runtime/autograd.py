@@ -214,18 +214,20 @@ def _spread(found: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | No
     return [next(rest) if w else None for w in wanted]
 
 
-# --- batches of calls: one more axis becomes more heads -------------------------------------------------------------
+# --- batches of calls: one more axis becomes more heads; of none, one call with zeros has the shapes ----------------
 
 
 def batched(call: Call, size: int) -> Call:
     """The call for `size` times the heads."""
-    return dataclasses.replace(call, heads=call.heads * size, recompute="always", replays=None)
+    return dataclasses.replace(call, heads=call.heads * max(size, 1), recompute="always", replays=None)
 
 
 def fold(x: Tensor | None, dim: int | None, size: int, axis: int) -> Tensor | None:
     """x with its batch axis `dim` (None: the same for all) in front of its heads, as one axis with them."""
     if x is None:
         return None
+    if size == 0:
+        return x if dim is None else x.sum(dim)
     if dim is None:
         x = x.unsqueeze(axis).expand(*x.shape[:axis], size, *x.shape[axis:])
     else:
@@ -235,6 +237,8 @@ def fold(x: Tensor | None, dim: int | None, size: int, axis: int) -> Tensor | No
 
 def unfold(x: Tensor, size: int, axis: int) -> Tensor:
     """The reverse: the batch axis is axis `axis`."""
+    if size == 0:
+        return x.unsqueeze(axis).narrow(axis, 0, 0)
     return x.unflatten(axis, (size, x.shape[axis] // size))
 
 

@@ -21,7 +21,7 @@ from chunkform.errors import BackendError
 
 from .autograd import fold, no_second, unfold
 from .forward_mode import register_autograd
-from .packed import Packed, block_count, check_values
+from .packed import Packed, batched_starts, block_count, check_values
 from .passes import Call, backward_pass, forward_pass, is_empty, result_types
 from .signature import Backend, Signature
 
@@ -215,6 +215,8 @@ class _Passes:
 
     def vmap_forward(self, info: Any, in_dims: Any, *flat: Any) -> Any:
         n, axes = info.batch_size, self.signature.result_head_axes
+        if in_dims[self.count] is not None:
+            raise batched_starts(self.signature.name)
         *results, saved = self.ops.forward(*self._folded(n, in_dims, flat, keep=False))
         return (*(unfold(x, n, axis) for x, axis in zip(results, axes, strict=True)), saved), (
             *axes,
@@ -236,7 +238,7 @@ class _Passes:
             for x, dim, axis in zip(flat[: self.count], in_dims, self.signature.head_axes, strict=False)
         ]
         rest = list(flat[self.count : self.own])
-        rest[-4], rest[-1] = rest[-4] * n, keep
+        rest[-4], rest[-1] = rest[-4] * max(n, 1), keep
         return [*tensors, *rest]
 
 

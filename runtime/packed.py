@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,17 +36,22 @@ class Packed:
     longest: int
 
     @cached_property
-    def borders(self) -> list[int]:
+    def borders(self) -> tuple[int, ...]:
         """`starts` on the host: on a GPU this waits for the device, unless all sequences are empty."""
-        return self.starts.tolist() if self.longest else [0] * (self.count + 1)
+        return tuple(self.starts.tolist()) if self.longest else (0,) * (self.count + 1)
 
-    @cached_property
+    @property
     def batches(self) -> list[list[int]]:
         """Sequences that are equally long, and so can run as one batch."""
-        by_length: dict[int, list[int]] = {}
-        for n in range(self.count):
-            by_length.setdefault(self.borders[n + 1] - self.borders[n], []).append(n)
-        return list(by_length.values())
+        return _batches(self.borders)
+
+
+@functools.lru_cache(64)
+def _batches(borders: tuple[int, ...]) -> list[list[int]]:
+    by_length: dict[int, list[int]] = {}
+    for n, (start, end) in enumerate(pairwise(borders)):
+        by_length.setdefault(end - start, []).append(n)
+    return list(by_length.values())
 
 
 def check_starts(name: str, starts: Any, batch: Any, device: torch.device) -> None:
@@ -59,6 +65,10 @@ def check_starts(name: str, starts: Any, batch: Any, device: torch.device) -> No
         raise ArgumentError(f"{what} must be an int32 or int64 tensor [N + 1], got {type(starts).__name__}")
     if starts.dtype not in (torch.int32, torch.int64):
         raise ArgumentError(f"{what} must be int32 or int64, got {str(starts.dtype).removeprefix('torch.')}")
+    if starts.layout != torch.strided:
+        raise ArgumentError(f"{what} must be a dense tensor, got the layout {starts.layout}")
+    if _is_batched(starts):
+        raise batched_starts(name)
     if starts.dim() != 1 or starts.shape[0] < 2:
         raise ArgumentError(f"{what} must be [N + 1] for N >= 1 sequences, got the shape {list(starts.shape)}")
     if starts.device != device:
@@ -69,11 +79,26 @@ def check_starts(name: str, starts: Any, batch: Any, device: torch.device) -> No
         )
 
 
+def batched_starts(name: str) -> ArgumentError:
+    return ArgumentError(f"{name}: cu_seqlens must be the same for all calls of a batch, and vmap was given several")
+
+
+def _is_batched(x: Tensor) -> bool:
+    if torch.compiler.is_compiling():  # the rule for vmap says so
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return True
+        x = torch._C._functorch.get_unwrapped(x)
+    return False
+
+
 def packed_of(name: str, starts: Tensor, steps: int) -> Packed:
     """The sequences of [1, steps, ...] that `starts`, which passed `check_starts`, tells apart.
 
-    Its values are checked on a CPU at once, and on another device by an assertion there, so that nothing waits for it. What
-    was made of a tensor is remembered while it lives and isn't written to: most layers of a model share one.
+    On a CPU its values are read in each call, as what shares its memory, such as numpy, may have changed them. On another device
+    an assertion there looks at them, so that nothing waits for it, and what was made of a tensor is remembered while it lives
+    and isn't written to by torch: most layers of a model share one. The backward pass has the values of the forward pass.
 
     Raises:
         ArgumentError: on a CPU, the values don't rise from 0 to T.
@@ -83,25 +108,25 @@ def packed_of(name: str, starts: Tensor, steps: int) -> Packed:
     if found is not None and found[0] == about:
         return found[1]
     check_values(f"{name}: cu_seqlens", starts, steps)
-    packed = Packed(starts.to(torch.int64), starts.shape[0] - 1, steps)
+    packed = Packed(starts.to(torch.int64, copy=True), starts.shape[0] - 1, steps)
     if about is not None:
         _known[starts] = (about, packed)
     return packed
 
 
-def _about(starts: Tensor, steps: int) -> tuple[int, int, int] | None:
+def _about(starts: Tensor, steps: int) -> tuple[Any, ...] | None:
     """What has to be the same for a tensor to need no second look; None where each call has to look.
 
     A CUDA graph has to hold the look itself, since the tensor may have other values when the graph runs.
     """
-    if starts.is_inference():
+    if starts.is_inference() or starts.device.type == "cpu":
         return None
     stream = 0
     if starts.is_cuda:
         if torch.cuda.is_current_stream_capturing():
             return None
         stream = torch.cuda.current_stream(starts.device).cuda_stream
-    return starts._version, steps, stream
+    return starts._version, starts.data_ptr(), starts.shape, starts.stride(), steps, stream
 
 
 _known: Any = WeakTensorKeyDictionary()

@@ -51,11 +51,11 @@ def pieces_of(borders: list[int], lengths: list[int], rank: int) -> list[Piece]:
     return out
 
 
-_known_borders: dict[int, tuple[weakref.ref[Tensor], int, list[int]]] = {}
+_known_borders: dict[int, tuple[weakref.ref[Tensor], Any, list[int]]] = {}
 
 
 def host_borders(name: str, cu_seqlens: Any, batch: int) -> list[int]:
-    """cu_seqlens on the host. On a GPU this waits for it, once for each tensor."""
+    """cu_seqlens on the host. On a GPU this waits for it, once for each version of a tensor."""
     what = f"{name}: cu_seqlens"
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         kind = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
@@ -64,15 +64,18 @@ def host_borders(name: str, cu_seqlens: Any, batch: int) -> list[int]:
         raise ArgumentError(f"{what} must be [N + 1] for N >= 1 sequences, got the shape {list(cu_seqlens.shape)}")
     if batch != 1:
         raise ArgumentError(f"{what}: packed sequences lie in one batch entry, but the inputs have B = {batch}")
-    known = _known_borders.get(id(cu_seqlens))
-    version = cu_seqlens._version
-    if known is not None and known[0]() is cu_seqlens and known[1] == version:
-        return known[2]
+    about = None
+    if cu_seqlens.device.type != "cpu" and not cu_seqlens.is_inference():
+        about = cu_seqlens._version, cu_seqlens.data_ptr(), cu_seqlens.shape, cu_seqlens.stride()
+        known = _known_borders.get(id(cu_seqlens))
+        if known is not None and known[0]() is cu_seqlens and known[1] == about:
+            return known[2]
     borders = cu_seqlens.tolist()
     for n, (a, b) in enumerate(pairwise(borders)):
         if b < a:
             raise ArgumentError(f"{what} must not fall, got {a} and then {b} at sequence {n}")
-    if len(_known_borders) > 64:
-        _known_borders.clear()
-    _known_borders[id(cu_seqlens)] = (weakref.ref(cu_seqlens), version, borders)
+    if about is not None:
+        if len(_known_borders) > 64:
+            _known_borders.clear()
+        _known_borders[id(cu_seqlens)] = (weakref.ref(cu_seqlens), about, borders)
     return borders

@@ -57,10 +57,12 @@ def test_bad_arguments(call, message):
         call()
 
 
-def test_a_temperature_that_became_negative_is_seen():
-    beta = torch.ones(2)
+@pytest.mark.parametrize("torch_knows", [True, False])
+def test_a_temperature_that_became_negative_is_seen(torch_knows):
+    array = np.ones(2, np.float32)
+    beta = torch.from_numpy(array)
     kattention(X, Q, Q, torch.zeros(2, 3), beta)
-    beta[0] = -1.0
+    (beta if torch_knows else array)[0] = -1.0
     with pytest.raises(ArgumentError, match="beta must be above 0"):
         kattention(X, Q, Q, torch.zeros(2, 3), beta)
 

@@ -64,6 +64,12 @@ def test_gradients_of_each_sample(name):
         torch.testing.assert_close([g[n] for g in got], list(gradients(run, [x[n] for x in stacked])))
 
 
+def test_vmap_over_an_empty_batch():
+    x = torch.randn(2, 5, 2, 4)
+    for f in (lambda q: softmax_attention(q, x, x), torch.func.grad(lambda q: softmax_attention(q, x, x).sum())):
+        assert torch.vmap(f)(x.new_empty(0, *x.shape)).shape == (0, *x.shape)
+
+
 def test_what_functorch_does_not_get_is_refused():
     f = lambda q: softmax_attention(q, K, V).sum()  # noqa: E731
     with pytest.raises(DoubleBackwardError, match=r"softmax_attention has no forward-mode derivatives \(jvp\)"):

@@ -1,5 +1,6 @@
 """Packed sequences: each gives what it gives alone, with its own initial and final state, and all gradients."""
 
+import numpy as np
 import pytest
 import torch
 from op_cases import SPECS, misses, problem, run
@@ -8,6 +9,7 @@ from chunkform.codegen.check import Case
 from chunkform.errors import ArgumentError, BackendError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.runtime.packed import packed_of
+from chunkform.runtime.parallel.shards import host_borders
 
 LENGTHS = (5, 0, 70, 5, 1, 0)  # empty ones in between and at the end, equal ones, one across a chunk's border
 SMALL = Case(heads=2, width=6)
@@ -57,6 +59,9 @@ def test_starts_may_be_int32_or_int64(dtype):
         ([0, 4, 9], r"cu_seqlens must be an int32 or int64 tensor \[N \+ 1\], got list"),
         (torch.tensor([0.0, 9.0]), r"cu_seqlens must be int32 or int64, got float32"),
         (torch.tensor([[0, 9]]), r"cu_seqlens must be \[N \+ 1\] for N >= 1 sequences, got the shape \[1, 2\]"),
+        (torch.tensor([]), r"cu_seqlens must be int32 or int64, got float32"),
+        (torch.tensor([], dtype=torch.int64), r"cu_seqlens must be \[N \+ 1\] .* got the shape \[0\]"),
+        (torch.tensor([0, 9]).to_sparse(), r"cu_seqlens must be a dense tensor, got the layout torch.sparse_coo"),
         (torch.tensor([0]), r"cu_seqlens must be \[N \+ 1\] .* got the shape \[1\]"),
         (torch.tensor([0, 8]), r"must start with 0 and end with T = 9, got 0 and 8"),
         (torch.tensor([1, 9]), r"must start with 0 and end with T = 9, got 1 and 9"),
@@ -98,6 +103,44 @@ def test_starts_may_be_written_to():
     starts[1] = 10
     with pytest.raises(ArgumentError, match="must not fall"):
         gated_delta_rule(**given, cu_seqlens=starts)
+
+
+CHANGES = {
+    "numpy": lambda starts, array: array.__setitem__(1, 6),
+    "data": lambda starts, array: starts.data.__setitem__(1, 6),
+    "dlpack": lambda starts, array: torch.from_dlpack(starts).__setitem__(1, 6),
+    "inference": lambda starts, array: torch.inference_mode()(starts.__setitem__)(1, 6),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_starts_may_change_behind_the_back_of_torch(how):
+    array = np.array([0, 4, 9])
+    with torch.inference_mode(how == "inference"):
+        starts = torch.from_numpy(array)
+    given = arguments()
+    given["q"].requires_grad_()
+    want = [gated_delta_rule(**given, cu_seqlens=torch.tensor([0, n, 9]))[0] for n in (4, 6)]
+    before, _ = gated_delta_rule(**given, cu_seqlens=starts)
+    CHANGES[how](starts, array)
+    after, _ = gated_delta_rule(**given, cu_seqlens=starts)
+    for got, right in zip((before, after), want, strict=True):
+        assert torch.equal(got, right)
+        assert torch.equal(*(torch.autograd.grad(o.sum(), given["q"])[0] for o in (got, right)))
+
+
+def test_ranks_read_starts_anew():
+    array = np.array([0, 4, 9])
+    starts = torch.from_numpy(array)
+    assert host_borders("x", starts, 1) == [0, 4, 9]
+    array[1] = 6
+    assert host_borders("x", starts, 1) == [0, 6, 9]
+
+
+def test_starts_are_the_same_for_a_batch():
+    given, starts = arguments(), torch.tensor([[0, 4, 9], [0, 6, 9]])
+    with pytest.raises(ArgumentError, match="cu_seqlens must be the same for all calls of a batch"):
+        torch.vmap(lambda s: gated_delta_rule(**given, cu_seqlens=s)[0])(starts)
 
 
 def test_inference_mode():

@@ -36,6 +36,19 @@ def test_vmap_is_a_loop(batched):
     torch.testing.assert_close(together, torch.stack(each))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_vmap_over_an_empty_batch(compiled):
+    q, k, v, g = arguments()
+    k.requires_grad_()
+    f = torch.vmap(lambda q, v: lightning_attention(q, k, v, g)[0], in_dims=(2, None))
+    o = (torch.compile(f, fullgraph=True, backend="aot_eager") if compiled else f)(q.new_empty(B, T, 0, H, D), v)
+    assert o.shape == (0, B, T, H, D)
+    (dk,) = torch.autograd.grad(o.sum(), k)
+    assert torch.equal(dk, torch.zeros_like(k))
+    each = torch.func.grad(lambda q: lightning_attention(q, k, v, g)[0].sum())
+    assert torch.vmap(each)(q.new_empty(0, B, T, H, D)).shape == (0, B, T, H, D)
+
+
 def test_vmap_over_parameters_states_and_groups():
     q, k, v, _ = arguments(3)
     q, gamma, s = q[:, :, :, :1], -torch.rand(3, H), torch.randn(3, B, H, D, D)
