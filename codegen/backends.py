@@ -34,13 +34,13 @@ class Section:
 _TORCH = {
     "chunkform.runtime.packed": "backward_by_length forward_by_length",
     "chunkform.runtime.decay": (
-        "chunk_for decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
+        "apart_mask decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
     ),
     "chunkform.runtime.mixing": "Mix",
     "chunkform.runtime.segments": "PIECE Segment in_pieces over_chunks",
     "chunkform.runtime.torch_form": (
-        "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_parts in_segments per_head "
-        "reverse_sum steps_first to_chunks"
+        "CHANNEL_CHUNK CHUNK dtype_of expanded from_chunks from_heads from_steps in_parts in_segments per_head "
+        "steps_first to_chunks"
     ),
 }
 _SEQUENTIAL = {

@@ -42,7 +42,7 @@ def bordered(stages: Sequence[Stage], form: NormalForm, saved: tuple[Node, ...])
     for stage in stages:
         if isinstance(stage, Accumulate):
             s, g = form.state(stage.pairing.state), form.state(f"d{stage.pairing.state}")
-            if stage.direct is not None:
+            if not stage.by_channel:
                 stage = _for_scalars(out, form, saved, s, g, stage)
             elif not any(x.mix for group in form.groups for x in group) and len(s.decay_axes) == 1:
                 stage = _for_channels(out, form, saved, s, g, stage)

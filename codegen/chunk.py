@@ -7,6 +7,7 @@ Steps of a chunk are the axis ROW, and COL where a second one is needed. Decays 
 decay itself (not its logarithm) as its argument, so that a gate can evaluate the program exactly in a prime field:
 
     order_mask                  1 where the read of step i sees the write of step j
+    apart_mask                  1 where it comes at least so many steps after that
     decay_mask                  ... times the decays between the write and the read
     decay_in, decay_out         the decays from the chunk's start to a read, from a write to the chunk's end
     decay_all                   all decays of the chunk
@@ -343,6 +344,7 @@ def _sweep_order(count: int, direction: int) -> list[int]:
 def _mask(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     count = sizes[ROW]
     late, write_late, inclusive, direction = x.attrs if x.op == "decay_mask" else (False, False, *x.attrs)
+    least = inclusive if x.op == "apart_mask" else 0 if inclusive else 1
     order = _sweep_order(count, direction)
     d = _rows_last(x.args[0], args[0], m, sizes) if args else None
     lead = d.shape[:-1] if d is not None else ()
@@ -351,7 +353,7 @@ def _mask(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     for i in range(count):
         for j in range(count):
             value = zero
-            if j < i or (j == i and inclusive):
+            if i - j >= least:
                 weight = _between(d, i, j, late, write_late, m, order) if d is not None else None
                 value = one if weight is None else weight
             out[order[i], order[j]] = np.broadcast_to(value, lead) if lead else np.asarray(value, dtype=object).item()
@@ -407,5 +409,11 @@ def _inverse(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
 
 
 CHUNK_OPERATIONS.update(
-    order_mask=_mask, decay_mask=_mask, decay_in=_edge, decay_out=_edge, decay_all=_all, inverse=_inverse
+    order_mask=_mask,
+    apart_mask=_mask,
+    decay_mask=_mask,
+    decay_in=_edge,
+    decay_out=_edge,
+    decay_all=_all,
+    inverse=_inverse,
 )

@@ -17,7 +17,7 @@ from .chunk import chunk_program
 from .ir import Node
 from .read_write import Cross, NormalForm, Pairing, StateForm
 from .stages import Accumulate, Map, Plan, Stage, Sweep, Unroll
-from .unroll import scaled, unrolled
+from .unroll import crossing, scaled, unrolled
 
 
 def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()) -> Plan:
@@ -102,11 +102,13 @@ def _unrolled(form: NormalForm, crosses: tuple[Cross, ...]) -> Unroll:
     return Unroll(forward, backward, *unrolled(same, forward, backward))
 
 
-def _direct(form: NormalForm, p: Pairing) -> Unroll | None:
-    """The pairing of a decay that is one scalar a step, without sums over later steps."""
+def _direct(form: NormalForm, p: Pairing) -> Unroll:
+    """The pairing of a decay, without sums over the steps of later chunks."""
     s, g = form.state(p.state), form.state(f"d{p.state}")
-    if s.decay is None or s.decay.axes:
-        return None
+    assert s.decay is not None
+    if s.decay.axes:
+        streams, definitions, product = crossing(s, g)
+        return Unroll((s,), (g,), streams, {p.leaf: product}, definitions)
     streams, products = unrolled((Cross(p.leaf, s.name, g.name),), (s,), (g,))
     product = scaled(products[p.leaf], s.decay, streams)
     return Unroll((s,), (g,), streams, {p.leaf: product})

@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .adjoint import gradient_name
-from .ir import ROW, Node, dim_of, expand, leaf, terms_of, total, walk
-from .log_decay import log_of
+from .ir import ROW, Node, dim_of, expand, leaf, terms_of, walk
 from .outer import outer_product
 from .pipeline import Compiled
 from .sequential.initial import initial_adjoints
@@ -245,24 +244,7 @@ class _Function:
         return f"{shown}{transposed} {plain(r.vector, self.read_names())}"
 
     def _accumulate(self, stage: Accumulate) -> None:
-        p = stage.pairing
-        s = p.state
-        if stage.direct is not None:
-            self._unroll(stage.direct)
-            return
-        state = self.c.step.state(s)
-        axes = p.leaf.axes
-        self.text_of.count([p.late, p.early])
-        late, early = (self._whole(x, axes) for x in (p.late, p.early))
-        product = leaf("edge", s, state.axes) * leaf("edge", f"d{s}", state.axes)
-        node = total(product, *(set(state.axes) - set(axes)))
-        ends = f"after_chunks({s}_edges, {s}_end)"
-        names = {s: ends, f"d{s}": f"d{s}_edges"}
-        edges = TorchText(lambda x: names[x.attrs[1]], self.lines, {}).expression(node)
-        name = self.leaves.get("pairing", s, f"pairing_{s}")
-        size = self._size(next(x for x in self.p.sweeps if s in x.states))
-        self.lines.append(f"# {name}: the decay times <{s}_(t-1), d{s}_t>, from what later steps read and wrote")
-        self.lines.append(f"{name} = reverse_sum({late}, {early}, {edges}, lead, {size})")
+        self._unroll(stage.direct)
 
     def _unroll(self, stage: Unroll) -> None:
         printer = UnrollText(f"_{self.kind}_unroll_{len(self.sweeps) + 1}", stage, self.c.step.dims)
@@ -289,15 +271,7 @@ class _Function:
         ]
         if any(n.op == "inverse" and len(n.axes) > 2 for n in nodes):
             return "CHANNEL_CHUNK"
-        decays = {x.decay for x in s.group if x.decay is not None and x.decay.axes}
-        if not decays:
-            return "CHUNK"
-        calls = [f"chunk_for({self.text_of.value(log_of(d))}, lead)" for d in sorted(decays)]
-        text = calls[0] if len(calls) == 1 else f"min({', '.join(calls)})"
-        if text not in self.sizes:
-            self.sizes[text] = f"size_{len(self.sizes) + 1}"
-            self.lines.append(f"{self.sizes[text]} = {text}")
-        return self.sizes[text]
+        return "CHUNK"
 
     def _whole(self, x: Node, axes: tuple[str, ...]) -> str:
         """A step-level node as [B, H, T, *axes], also where it is constant."""

@@ -53,13 +53,10 @@ def run_plan(
                 if stage.at_borders:
                     _at_borders(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, lengths)
                     _from_states(stage, env, p, arithmetic, sizes, lengths)
-                if stage.direct is not None:
-                    summed = env["pairing", stage.pairing.leaf.attrs[1]]
-                    _unroll(stage.direct, env, arithmetic, sizes, lengths, beyond)
-                    if not arithmetic.equal(env["pairing", stage.pairing.leaf.attrs[1]], summed):
-                        raise GateError(
-                            f"pass plan: the pairing of {stage.pairing.state}, summed and unrolled, differs"
-                        )
+                summed = env["pairing", stage.pairing.leaf.attrs[1]]
+                _unroll(stage.direct, env, arithmetic, sizes, lengths, beyond)
+                if not arithmetic.equal(env["pairing", stage.pairing.leaf.attrs[1]], summed):
+                    raise GateError(f"pass plan: the pairing of {stage.pairing.state}, summed and unrolled, differs")
             case Unroll():
                 _unroll(stage, env, arithmetic, sizes, lengths, beyond)
             case Map():
@@ -196,8 +193,11 @@ def _unroll(stage: Unroll, env: Env, m: Any, sizes: dict[str, int], lengths: lis
         more = beyond if n == len(lengths) - 1 else 0
         local |= {("stream", x.attrs[1]): value[starts[n] : starts[n + 1] + more] for x, value in streams.items()}
         own = {**sizes, ROW: length + more, BEYOND: more}
+        for x, node in stage.definitions.items():
+            local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own), node, own)
         for x, value in zip(stage.outputs, evaluate_all(stage.outputs.values(), local, m, own), strict=True):
-            pieces[x].append(np.broadcast_to(np.asarray(value, dtype=object), (length + more,))[:length])
+            shape = (length + more, *(sizes[dim_of(a)] for a in x.axes))
+            pieces[x].append(np.broadcast_to(np.asarray(value, dtype=object), shape)[:length])
     for x, parts in pieces.items():
         env["pairing", x.attrs[1]] = np.concatenate(parts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .chunk import ChunkProgram
 from .ir import Node
@@ -59,25 +59,32 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Unroll:
-    """The products <S_{t-1}, dT_t> of a mixed group, chunk by chunk, from the states at the chunks' borders."""
+    """The products <S_{t-1}, dT_t> of a mixed group, or of a decay's state and its gradient, chunk by chunk, from the states at
+    the chunks' borders. `definitions` are inner quantities, over the steps of a chunk, in order."""
 
     forward: tuple[StateForm, ...]
     backward: tuple[StateForm, ...]
     streams: dict[Node, Node]
     outputs: dict[Node, Node]
+    definitions: dict[Node, Node] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Accumulate:
     """The pairing of one state's decay, summed from the end of the sequence.
 
-    `direct` has it chunk by chunk instead, where the decay is one scalar a step: more products, and no cancellation.
+    `direct` has it chunk by chunk instead, from the states at the borders of chunks: more products, and no cancellation.
     `at_borders` says that two sweeps have it in their sums (see `Border`): products of matrices over a chunk's steps only.
     """
 
     pairing: Pairing
-    direct: Unroll | None = None
+    direct: Unroll
     at_borders: bool = False
+
+    @property
+    def by_channel(self) -> bool:
+        """Is the decay one for each channel?"""
+        return bool(self.pairing.leaf.axes)
 
 
 @dataclass(frozen=True)

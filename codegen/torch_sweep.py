@@ -99,8 +99,8 @@ def operation_text(
     if x.op == "inverse":
         channels = "" if len(x.axes) == 2 else ", channels=True"
         return f"triangular_inverse({printer.value(x.args[0])}, {x.attrs[0]}{channels})"
-    if x.op == "order_mask":
-        return f"order_mask(size, {x.attrs[0]}, {x.attrs[1]}, {streams.any()})"
+    if x.op in ("order_mask", "apart_mask"):
+        return f"{x.op}(size, {x.attrs[0]}, {x.attrs[1]}, {streams.any()})"
     g = streams.text(x.args[0], logged=True)
     dim = ", dim=-2" if len(x.args[0].axes) > 1 else ""
     return f"{x.op}({', '.join([g, *map(str, x.attrs)])}{dim})"
@@ -114,12 +114,12 @@ class UnrollText:
         self.streams = Streams(stage.streams)
         self.mixes: dict[tuple[Any, ...], str] = {}
         self.lines: list[str] = []
-        self.printer = TorchText(self._leaf, self.lines, {}, "a")
+        self.printer = _Unrolled(self._leaf, self.lines, self.streams)
 
     def text(self) -> str:
         printer = self.printer
-        printer.count(self.stage.outputs.values())
-        results = [f"from_chunks({printer.value(x)}, lead, 0)" for x in self.stage.outputs.values()]
+        printer.count([*self.stage.outputs.values(), *self.stage.definitions.values()])
+        results = [f"from_chunks({printer.value(n)}, lead, {len(x.axes)})" for x, n in self.stage.outputs.items()]
         edges = [f"{s.name}_edges" for s in (*self.stage.forward, *self.stage.backward)]
         parameters = [
             *self.streams.parameters(),
@@ -137,7 +137,20 @@ class UnrollText:
     def _leaf(self, x: Node) -> str:
         if x.op != "leaf":
             return operation_text(x, self.printer, self.streams, self.mixes, self.lines)
+        if x.attrs[0] == "inner":
+            return self.printer.value(next(n for d, n in self.stage.definitions.items() if d.attrs[1] == x.attrs[1]))
         return self.streams.text(x) if x.attrs[0] == "stream" else f"{x.attrs[1]}_edges"
+
+
+class _Unrolled(TorchText):
+    """Statements of an `Unroll` stage."""
+
+    def __init__(self, leaf_text: Leaf, lines: list[str], streams: Streams) -> None:
+        super().__init__(leaf_text, lines, {}, "a")
+        self.streams = streams
+
+    def decay_text(self, mask: Node) -> str:
+        return self.streams.text(mask.args[0], logged=True)
 
 
 class SweepText:

@@ -6,8 +6,8 @@ it, and the writes of the chunk so far, each with its weight. Nothing is subtrac
 
 from __future__ import annotations
 
-from .chunk import Builder
-from .ir import COL, INNER, ROW, Node, add, factors_of, mul, rename, total
+from .chunk import Builder, to_col
+from .ir import COL, INNER, ONE, ROW, Node, add, factors_of, make, mul, rename, total
 from .mixing import factored, gathered, state_in
 from .read_write import Cross, StateForm, Write
 
@@ -38,6 +38,64 @@ def unrolled(
                     parts.append(mul(end, total(mul(early, _read(state_in(b), v, ahead, COL, a)), COL)))
         out[x.leaf] = gathered(factored(add(*parts)))
     return ahead.streams | behind.streams, out
+
+
+def crossing(s: StateForm, g: StateForm) -> tuple[dict[Node, Node], dict[Node, Node], Node]:
+    """(streams, definitions, product): of a state s with a decay for each channel, and its gradient g, the decay times
+    <S_{t-1}, dS_t> at each step of a chunk, over ROW and the channels.
+
+    It is the sum over pairs of a write and a read that have the step's decay between them. Of a chunk's own pairs these are those
+    whose read comes at the step or after it, less those whose write does as well. Pairs that have no decay at all between them,
+    such as a read that sees its own step's write, would be in both, and are left out: where a channel forgets fast, nothing else
+    is as large.
+    """
+    ahead, behind = Builder((s,), (), False, {}), Builder((g,), (), False, {})
+    side = "col" if s.decay_axes == (s.row,) else "row"
+    kept, other = (s.row, s.col) if side == "col" else (s.col, s.row)
+    decay = ahead.decay(s)
+    assert decay is not None and kept is not None
+    both = mul(state_in(s), state_in(g))
+    parts = [mul(make("decay_all", (decay,), (), (kept,)), total(both, other) if other is not None else both)]
+    for w in g.writes:
+        along, own = _sides(ahead, w, side)
+        read = mul(own, ahead.from_state(s, side, along, "prev" if w.late else "next"))
+        parts.append(_summed(ahead, read, -s.direction, not w.late))
+    for v in s.writes:
+        along, own = _sides(behind, v, side)
+        read = mul(own, behind.from_state(g, side, along, "prev" if v.late else "next"))
+        parts.append(_summed(behind, read, s.direction, not v.late))
+        for w in g.writes:
+            rows = _between(ahead, s, w, v, side)
+            columns = mul(-1, _between(behind, g, v, w, side))
+            parts.append(_summed(ahead, rows, -s.direction, not w.late))
+            parts.append(_summed(behind, columns, -s.direction, v.late))
+    return ahead.streams | behind.streams, ahead.definitions | behind.definitions, add(*parts)
+
+
+def _sides(builder: Builder, w: Write, side: str) -> tuple[Node, Node]:
+    """What a write is made of along the axis that a read contracts, and along the one that it keeps."""
+    left, right = builder.stream(w.left), builder.stream(w.value)
+    return (left, right) if side == "row" else (right, left)
+
+
+def _between(builder: Builder, s: StateForm, w: Write, v: Write, side: str) -> Node:
+    """What a write w of the other state reads of the writes v to s of the same chunk, times that write; of pairs of steps that
+    have a decay between them."""
+    (along, own), (wrote, kept) = _sides(builder, w, side), _sides(builder, v, side)
+    axis = s.row if side == "row" else s.col
+    overlap = mul(along, to_col(wrote))
+    mask = builder.mask(s, "prev" if w.late else "next", v)
+    late, write_late, _, direction = mask.attrs
+    least = write_late + w.late
+    mask = make("decay_mask", mask.args, (late, write_late, least == 0, direction), mask.axes)
+    apart = make("apart_mask", (), (least, direction), (ROW, COL)) if least > 1 else ONE
+    each = mul(mask, apart, total(overlap, axis) if axis is not None else overlap, to_col(kept))
+    return mul(own, total(each, COL))
+
+
+def _summed(builder: Builder, x: Node, direction: int, inclusive: bool) -> Node:
+    """The sum of x over the steps before each step, or after it where the direction is -1, with its own where `inclusive`."""
+    return total(mul(make("order_mask", (), (inclusive, direction), (ROW, COL)), to_col(builder.define(x))), COL)
 
 
 def scaled(product: Node, decay: Node, streams: dict[Node, Node]) -> Node:

@@ -60,7 +60,7 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, decay_all, decay_in, decay_out
+from chunkform.runtime.decay import channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import (
     chained,
@@ -89,13 +89,12 @@ from chunkform.runtime.places import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
-    after_chunks,
+    CHUNK,
     dtype_of,
-    expanded,
     from_chunks,
     from_steps,
+    in_parts,
     in_segments,
-    reverse_sum,
     steps_first,
     to_chunks,
 )
@@ -143,10 +142,9 @@ def torch_forward(given, states, constants, packed=None):
     k = steps_first(given["k"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     q = steps_first(given["q"], dtype)
-    size_1 = chunk_for(log_alpha, lead)
     # y: S_t^T q_t
     y, S_last = in_segments(
-        _forward_sweep_1, (v, k, log_alpha, q), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+        _forward_sweep_1, (v, k, log_alpha, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
     )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
@@ -220,6 +218,32 @@ def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     return from_chunks((a3 * c0 + a5), lead, 1), dS_now
 
 
+def _backward_unroll_4(s1, s2, s3, s4, s5, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
+    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 1)
+    a0 = (S_edges * dS_edges).sum(-1)
+    a1 = decay_all(x1, dim=-2)
+    a2 = order_mask(size, True, -1, x1)
+    a3 = x3 @ x4.mT
+    a4 = channel_apply(a3, x5, x1, True, True, False, 1)
+    a5 = a2 @ (x2 * a4)
+    a6 = decay_in(x1, True, 1, dim=-2)
+    a7 = x3 @ S_edges.mT
+    a8 = a2 @ (a6 * x2 * a7)
+    a9 = decay_in(x1, False, -1, dim=-2)
+    a10 = x4 @ dS_edges.mT
+    a11 = order_mask(size, False, 1, x1)
+    a12 = a11 @ (x5 * a9 * a10)
+    a13 = x4 @ x3.mT
+    a14 = channel_apply(a13, x2, x1, False, False, False, -1)
+    a15 = a2 @ (-x5 * a14)
+    return (from_chunks(((a0 * a1)[..., None, :] + a5 + a8 + a12 + a15), lead, 1),)
+
+
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of gated_linear_attention, chunk by chunk, in torch."""
     if packed is not None:
@@ -252,24 +276,22 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         if do is None
         else steps_first(do, dtype)
     )
-    size_1 = chunk_for(log_alpha, lead)
     # y: S_t do_t
     y, S_edges, S_end = in_segments(
-        _backward_sweep_1, (v, k, log_alpha, do), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+        _backward_sweep_1, (v, k, log_alpha, do), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
     )
     q = steps_first(given["q"], dtype)
     # y_2: dS_t^T k_t
     y_2, dS_edges, dS_first = in_segments(
-        _backward_sweep_2, (log_alpha, q, do, k), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+        _backward_sweep_2, (log_alpha, q, do, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
     )
     # y_3: dS_t v_t
     y_3, dS_first = in_segments(
-        _backward_sweep_3, (log_alpha, q, do, v), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+        _backward_sweep_3, (log_alpha, q, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
     )
-    t21 = expanded(torch.full((1,), 0.0, dtype=dtype, device=device), (size_d,))
-    # pairing_S: the decay times <S_(t-1), dS_t>, from what later steps read and wrote
-    pairing_S = reverse_sum(
-        (-k * y_3 + q * y), t21.expand(*lead, size_d), (dS_edges * after_chunks(S_edges, S_end)).sum(-1), lead, size_1
+    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
+    (pairing_S,) = in_parts(
+        _backward_unroll_4, (log_alpha, q, do, v, k), (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e
     )
     gradients = {}
     gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)

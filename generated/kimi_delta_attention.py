@@ -78,12 +78,13 @@ import triton.language as tl
 
 from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import (
+    apart_mask,
     channel_apply,
     channel_product,
-    chunk_for,
     decay_all,
     decay_in,
     decay_out,
+    order_mask,
     triangular_inverse,
 )
 from chunkform.runtime.decode import Step, StepKernel
@@ -112,12 +113,12 @@ from chunkform.runtime.places import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
-    after_chunks,
+    CHUNK,
     dtype_of,
     from_chunks,
     from_steps,
+    in_parts,
     in_segments,
-    reverse_sum,
     steps_first,
     to_chunks,
 )
@@ -177,7 +178,6 @@ def torch_forward(given, states, constants, packed=None):
     v = steps_first(given["v"], dtype)
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    size_1 = chunk_for(log_alpha, lead)
     # w: v_t - S.prev.row.c0210b8b8f_t
     # y: S_t^T q_t
     w, y, S_last = in_segments(
@@ -186,7 +186,7 @@ def torch_forward(given, states, constants, packed=None):
         (S_first,),
         lead,
         1,
-        size_1,
+        CHUNK,
         dtype,
         device,
         size_d,
@@ -285,6 +285,48 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
     return from_chunks((a4 + a5 * c0), lead, 1), from_chunks((a7 + a8 * c1), lead, 1), S_in, S_now
 
 
+def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
+    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 1)
+    x6 = to_chunks(s6, lead, size, 1)
+    x7 = to_chunks(s7, lead, size, 1)
+    x8 = to_chunks(s8, lead, size, 1)
+    a0 = order_mask(size, True, -1, x1)
+    a1 = x2 @ x3.mT
+    a2 = apart_mask(size, 2, -1, x1)
+    a3 = channel_apply(a1 * a2, x4, x5, False, True, False, -1)
+    a4 = a0 @ (-a3 * x6)
+    a5 = (S_edges * dS_edges).sum(-1)
+    a6 = decay_all(x5, dim=-2)
+    a7 = x3 @ x2.mT
+    a8 = apart_mask(size, 2, 1, x1)
+    a9 = channel_apply(a7 * a8, x6, x5, False, True, False, 1)
+    a10 = order_mask(size, False, -1, x1)
+    a11 = a10 @ (x4 * a9)
+    a12 = decay_in(x5, True, 1, dim=-2)
+    a13 = x8 @ S_edges.mT
+    a14 = a0 @ (a12 * x7 * a13)
+    a15 = x8 @ x2.mT
+    a16 = channel_apply(a15, x6, x5, True, True, False, 1)
+    a17 = a0 @ (x7 * a16)
+    a18 = decay_in(x5, False, 1, dim=-2)
+    a19 = x3 @ S_edges.mT
+    a20 = a10 @ (x4 * a18 * a19)
+    a21 = order_mask(size, False, 1, x1)
+    a22 = x2 @ dS_edges.mT
+    a23 = decay_in(x5, False, -1, dim=-2)
+    a24 = a21 @ (a22 * a23 * x6)
+    a25 = x2 @ x8.mT
+    a26 = channel_apply(a25, x7, x5, False, False, False, -1)
+    a27 = a0 @ (-a26 * x6)
+    a28 = a4 + (a5 * a6)[..., None, :] + a11 + a14 + a17 + a20 + a24 + a27
+    return (from_chunks(a28, lead, 1),)
+
+
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of kimi_delta_attention, chunk by chunk, in torch."""
     if packed is not None:
@@ -319,7 +361,6 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     k = steps_first(given["k"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
-    size_1 = chunk_for(log_alpha, lead)
     # w: dS.mid.row.3cb68fc052_t
     w, dS_edges, dS_first = in_segments(
         _backward_sweep_1,
@@ -327,17 +368,17 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         (dS_last,),
         lead,
         -1,
-        size_1,
+        CHUNK,
         dtype,
         device,
         size_d,
         size_e,
     )
-    t18 = -k * alpha * beta[..., None]
+    t17 = -k * alpha * beta[..., None]
     w_2 = saved["c0cc4e5ad4"]
     # y: dS_t w_{2,t}
     y, dS_first = in_segments(
-        _backward_sweep_2, (log_alpha, q, do, t18, w, w_2), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+        _backward_sweep_2, (log_alpha, q, do, t17, w, w_2), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
     )
     # y_2: S_t do_t
     # y_3: S_(t-1) w_t
@@ -347,19 +388,24 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         (S_first,),
         lead,
         1,
-        size_1,
+        CHUNK,
         dtype,
         device,
         size_d,
         size_e,
     )
-    # pairing_S: the decay times <S_(t-1), dS_t>, from what later steps read and wrote
-    pairing_S = reverse_sum(
-        (-k * y * beta[..., None] + q * y_2),
-        -k * alpha * beta[..., None] * y_3,
-        (dS_edges * after_chunks(S_edges, S_end)).sum(-1),
+    t24 = k * beta[..., None]
+    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
+    (pairing_S,) = in_parts(
+        _backward_unroll_4,
+        (alpha, w_2, w, t17, log_alpha, t24, q, do),
+        (S_edges, dS_edges),
         lead,
-        size_1,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
@@ -367,8 +413,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
     t31 = (w_2 * w).sum(-1)
     gradients["beta"] = from_steps(t31, lead, 0, given["beta"].dtype)
-    t33 = -k * alpha * beta[..., None] * y_3
-    gradients["alpha"] = from_steps((pairing_S + t33), lead, 1, given["alpha"].dtype)
+    gradients["alpha"] = from_steps((pairing_S - k * alpha * beta[..., None] * y_3), lead, 1, given["alpha"].dtype)
     return gradients, {"S": dS_first}
 
 
@@ -445,9 +490,8 @@ def torch_forward_states(given, states, constants, exchange):
         if states.get("S") is not None
         else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
     )
-    log_alpha = steps_first(given["alpha"], dtype)
-    size_1 = chunk_for(log_alpha, lead)
     v = steps_first(given["v"], dtype)
+    log_alpha = steps_first(given["alpha"], dtype)
     k = steps_first(given["k"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
@@ -457,7 +501,7 @@ def torch_forward_states(given, states, constants, exchange):
         (v, log_alpha, -k * alpha, k * beta[..., None]),
         lead,
         1,
-        size_1,
+        CHUNK,
         dtype,
         device,
         size_d,
@@ -554,9 +598,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         if last_dS is None
         else last_dS.to(dtype)
     )
-    log_alpha = steps_first(given["alpha"], dtype)
-    size_1 = chunk_for(log_alpha, lead)
     k = steps_first(given["k"], dtype)
+    log_alpha = steps_first(given["alpha"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
@@ -572,7 +615,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         (k, log_alpha, -k * alpha * beta[..., None], q, do),
         lead,
         -1,
-        size_1,
+        CHUNK,
         dtype,
         device,
         size_d,

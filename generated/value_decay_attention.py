@@ -62,7 +62,7 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, decay_all, decay_in, decay_out
+from chunkform.runtime.decay import channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import (
     chained,
@@ -88,13 +88,12 @@ from chunkform.runtime.places import GROUP, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
-    after_chunks,
+    CHUNK,
     dtype_of,
-    expanded,
     from_chunks,
     from_steps,
+    in_parts,
     in_segments,
-    reverse_sum,
     steps_first,
     to_chunks,
 )
@@ -143,10 +142,9 @@ def torch_forward(given, states, constants, packed=None):
     v = steps_first(given["v"], dtype)
     log_beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    size_1 = chunk_for(log_beta, lead)
     # y: S_t^T q_t
     y, S_last = in_segments(
-        _forward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+        _forward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
     )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
@@ -243,6 +241,32 @@ def _backward_sweep_4(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     return from_chunks((c0 + a5), lead, 1), dS_now
 
 
+def _backward_unroll_5(s1, s2, s3, s4, s5, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
+    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 1)
+    a0 = (S_edges * dS_edges).sum(-2)
+    a1 = decay_all(x1, dim=-2)
+    a2 = x3 @ x4.mT
+    a3 = channel_apply(a2, x5, x1, False, False, False, -1)
+    a4 = order_mask(size, True, -1, x1)
+    a5 = a4 @ (-x2 * a3)
+    a6 = order_mask(size, False, 1, x1)
+    a7 = x3 @ dS_edges
+    a8 = decay_in(x1, False, -1, dim=-2)
+    a9 = a6 @ (a7 * x2 * a8)
+    a10 = x4 @ x3.mT
+    a11 = channel_apply(a10, x2, x1, True, True, False, 1)
+    a12 = a4 @ (a11 * x5)
+    a13 = x4 @ S_edges
+    a14 = decay_in(x1, True, 1, dim=-2)
+    a15 = a4 @ (a13 * x5 * a14)
+    return (from_chunks(((a0 * a1)[..., None, :] + a5 + a9 + a12 + a15), lead, 1),)
+
+
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of value_decay_attention, chunk by chunk, in torch."""
     if packed is not None:
@@ -270,10 +294,9 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     v = steps_first(given["v"], dtype)
     log_beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    size_1 = chunk_for(log_beta, lead)
     # y: S_t^T q_t
     y, S_edges, S_end = in_segments(
-        _backward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+        _backward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
     )
     do = cotangents.get("o")
     do = (
@@ -283,20 +306,19 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # y_2: S_t do_t
     y_2, S_end = in_segments(
-        _backward_sweep_2, (k, v, log_beta, do), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+        _backward_sweep_2, (k, v, log_beta, do), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
     )
     # y_3: dS_t^T k_t
     y_3, dS_edges, dS_first = in_segments(
-        _backward_sweep_3, (q, log_beta, do, k), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+        _backward_sweep_3, (q, log_beta, do, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
     )
     # y_4: dS_t v_t
     y_4, dS_first = in_segments(
-        _backward_sweep_4, (q, log_beta, do, v), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+        _backward_sweep_4, (q, log_beta, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
     )
-    t23 = expanded(torch.full((1,), 0.0, dtype=dtype, device=device), (size_e,))
-    # pairing_S: the decay times <S_(t-1), dS_t>, from what later steps read and wrote
-    pairing_S = reverse_sum(
-        (y * do - v * y_3), t23.expand(*lead, size_e), (dS_edges * after_chunks(S_edges, S_end)).sum(-2), lead, size_1
+    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
+    (pairing_S,) = in_parts(
+        _backward_unroll_5, (log_beta, v, k, q, do), (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)

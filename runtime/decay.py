@@ -1,85 +1,75 @@
 """The decay operations of chunk programs in torch: weights between the steps of a chunk, from natural-log decays.
 
 Every function takes g, the log decays of a chunk with the chunk's steps on axis `dim` (-1 for one decay a step, -2 for one a
-channel). Weights are exponentials of differences of cumulative sums; a step whose log decay is below `RESET` (such as -inf)
-forgets everything, and is counted instead of summed, so that differences across other steps keep their precision.
+channel). Weights are exponentials of differences of cumulative sums, which are float64; a log decay below `LEAST` (such as -inf)
+counts as that, so that differences across other steps keep their precision.
 Steps are seen in the order of the sweep: `direction` -1 walks the chunk backwards. A read or write is `late` when it comes
 after the decay of its own step.
+
+What a step makes is made of steps before it alone, bit by bit: no choice here looks at the values of decays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-RESET = -708.0  # exp(-708) is the smallest normal number of float64
-RANGE = 120.0  # sums of log decays over a chunk up to here are split in two factors, neither of which overflows
+LEAST = -800.0  # exp(-800) is zero in float64
+DENSE = 4  # steps between which decays of channels are raised one by one, not in two factors
 
 
-def _cumulative(g: Tensor, dim: int, direction: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(cumulative sums, own values, cumulative counts of resets, own resets), inclusive, in the order of the sweep."""
-    reset = ~(g > RESET)
-    own = torch.where(reset, torch.zeros_like(g), g).to(torch.float64)
+def _cumulative(g: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Sums of log decays from the chunk's start: with each step's own, and up to the step before it."""
+    total = g.clamp(min=LEAST).to(torch.float64).cumsum(dim)
+    return total, torch.cat((torch.zeros_like(total.narrow(dim, 0, 1)), total.narrow(dim, 0, g.shape[dim] - 1)), dim)
+
+
+def _edges(g: Tensor, dim: int, late: bool, write_late: bool, direction: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(sums up to each read, to each write, of all steps), from the chunk's start, so that what lies between two steps is made of
+    steps up to the later one."""
+    total, before = _cumulative(g, dim)
+    whole = total.narrow(dim, g.shape[dim] - 1, 1)
     if direction > 0:
-        return own.cumsum(dim), own, reset.to(torch.int32).cumsum(dim), reset.to(torch.int32)
-    return (
-        own.flip(dim).cumsum(dim).flip(dim),
-        own,
-        reset.to(torch.int32).flip(dim).cumsum(dim).flip(dim),
-        reset.to(torch.int32),
-    )
-
-
-def _at(late: bool, total: Tensor, own: Tensor) -> Tensor:
-    return total if late else total - own
+        return (total if late else before), (total if write_late else before), whole
+    return (before if late else total), (before if write_late else total), whole
 
 
 def order_mask(size: int, inclusive: bool, direction: int, like: Tensor) -> Tensor:
     """[C, C]: 1 where the read of step i sees the write of step j."""
+    return apart_mask(size, 0 if inclusive else 1, direction, like)
+
+
+def apart_mask(size: int, least: int, direction: int, like: Tensor) -> Tensor:
+    """[C, C]: 1 where step i comes at least so many steps after step j."""
     ones = torch.ones(size, size, dtype=like.dtype, device=like.device)
-    return ones.tril(0 if inclusive else -1) if direction > 0 else ones.triu(0 if inclusive else 1)
+    return ones.tril(-least) if direction > 0 else ones.triu(least)
 
 
 def decay_mask(g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int, dim: int = -1) -> Tensor:
     """[..., C, C] (dim -1) or [..., C, C, d] (dim -2): the decays between the write of step j and the read of step i."""
-    total, own, count, reset = _cumulative(g, dim, direction)
-    read, read_count = _at(late, total, own), _at(late, count, reset)
-    write, write_count = _at(write_late, total, own), _at(write_late, count, reset)
-    rows, cols = (
-        (read.unsqueeze(dim), write.unsqueeze(dim - 1)) if dim == -1 else (read.unsqueeze(-2), write.unsqueeze(-3))
-    )
-    if dim == -1:
-        same = read_count.unsqueeze(-1) == write_count.unsqueeze(-2)
-    else:
-        same = read_count.unsqueeze(-2) == write_count.unsqueeze(-3)
-    size = g.shape[dim]
-    seen = order_mask(size, inclusive, direction, g).bool()
-    keep = same & (seen if dim == -1 else seen[:, :, None])
-    exponent = (rows - cols).to(g.dtype)
-    return torch.where(keep, exponent, -torch.inf).exp()
+    read, write, _ = _edges(g, dim, late, write_late, direction)
+    seen = order_mask(g.shape[dim], inclusive, direction, g).bool()
+    exponent = (direction * (read.unsqueeze(dim) - write.unsqueeze(dim - 1))).to(g.dtype)
+    return torch.where(seen if dim == -1 else seen[:, :, None], exponent, -torch.inf).exp()
 
 
 def decay_in(g: Tensor, late: bool, direction: int, dim: int = -1) -> Tensor:
     """The decays from the chunk's start to the read of each step, shaped like g."""
-    total, own, count, reset = _cumulative(g, dim, direction)
-    exponent = _at(late, total, own).to(g.dtype)
-    return torch.where(_at(late, count, reset) == 0, exponent, -torch.inf).exp()
+    read, _, whole = _edges(g, dim, late, False, direction)
+    return (read if direction > 0 else whole - read).to(g.dtype).exp()
 
 
 def decay_out(g: Tensor, write_late: bool, direction: int, dim: int = -1) -> Tensor:
     """The decays from the write of each step to the chunk's end, shaped like g."""
-    total, own, count, reset = _cumulative(g, dim, direction)
-    last = -1 if direction > 0 else 0
-    exponent = (total.select(dim, last).unsqueeze(dim) - _at(write_late, total, own)).to(g.dtype)
-    same = count.select(dim, last).unsqueeze(dim) == _at(write_late, count, reset)
-    return torch.where(same, exponent, -torch.inf).exp()
+    _, write, whole = _edges(g, dim, False, write_late, direction)
+    return (whole - write if direction > 0 else write).to(g.dtype).exp()
 
 
 def decay_all(g: Tensor, dim: int = -1) -> Tensor:
     """All decays of the chunk: g without its axis `dim`."""
-    reset = ~(g > RESET)
-    total = torch.where(reset, torch.zeros_like(g), g).sum(dim)
-    return torch.where(reset.any(dim), -torch.inf, total).exp()
+    return g.clamp(min=LEAST).sum(dim).exp()
 
 
 def triangular_inverse(t: Tensor, direction: int, channels: bool = False) -> Tensor:
@@ -93,33 +83,51 @@ def triangular_inverse(t: Tensor, direction: int, channels: bool = False) -> Ten
 # --- decays of each channel -----------------------------------------------------------------------------------------
 
 
-def chunk_for(g: Tensor, lead: tuple[int, int, int], sizes: tuple[int, ...] = (64, 32, 16)) -> int:
-    """The largest chunk over which the log decays g, [B, H, T, d], can be split in two factors; else the smallest."""
-    g = g.expand(g.shape[0], g.shape[1], lead[2], *g.shape[3:])
-    for size in sizes:
-        pad = -lead[2] % size
-        padded = torch.nn.functional.pad(g, (0, 0, 0, pad)) if pad else g
-        sums = padded.abs().unflatten(2, (-1, size)).sum(3) if padded.numel() else padded
-        if not sums.numel() or float(sums.max()) <= RANGE:
-            return size
-    return sizes[-1]
-
-
-def _factors(g: Tensor, late: bool, write_late: bool, direction: int) -> tuple[Tensor, Tensor] | None:
-    """exp(a_read - m) and exp(m - a_write) with m the middle of the chunk's range, where neither can overflow."""
-    if not g.numel() or not float(g.abs().sum(-2).max()) <= RANGE:
-        return None
-    own = g.to(torch.float64)
-    total = own.cumsum(-2) if direction > 0 else own.flip(-2).cumsum(-2).flip(-2)
-    last = total.select(-2, -1 if direction > 0 else 0).unsqueeze(-2)
-    middle = 0.5 * last
-    read, write = _at(late, total, own) - middle, middle - _at(write_late, total, own)
-    return read.to(g.dtype).exp(), write.to(g.dtype).exp()
-
-
 def _like(g: Tensor, x: Tensor | float) -> Tensor:
     """A number as a tensor of g's shape."""
     return x if isinstance(x, Tensor) else torch.full_like(g, x)
+
+
+class _Halves:
+    """The decays between steps of a chunk, [..., C, d], in two factors for each pair of steps, of which none is above 1: those to
+    and from the middle of the smallest block of 2, 4, 8, ... steps that has both. `later` says whether the decay of the later
+    step of a pair lies between the two, `earlier` whether that of the earlier one does.
+    """
+
+    def __init__(self, g: Tensor, later: bool, earlier: bool) -> None:
+        self.total, before = _cumulative(g, -2)
+        self.end, self.start = (self.total if later else before), (before if earlier else self.total)
+        self.dtype, size = g.dtype, g.shape[-2]
+        self.least = DENSE if size % DENSE == 0 and (size // DENSE).bit_count() == 1 else size
+        self.size = size
+
+    def dense(self, inclusive: bool) -> Tensor:
+        """[..., C / n, n, n, d] of blocks of n steps: from the earlier step, on the second of these axes, to the later one."""
+        end, start = (x.unflatten(-2, (-1, self.least)) for x in (self.end, self.start))
+        ones = torch.ones(self.least, self.least, dtype=torch.bool, device=end.device).tril(0 if inclusive else -1)
+        exponent = (end.unsqueeze(-2) - start.unsqueeze(-3)).to(self.dtype)
+        return torch.where(ones[:, :, None], exponent, -torch.inf).exp()
+
+    def levels(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(n, to, since): the factors of steps past the middle of blocks of 2n steps, and of those before it,
+        [..., C / 2n, n, d]."""
+        n = self.least
+        while n < self.size:
+            total, end, start = (x.unflatten(-2, (-1, 2, n)) for x in (self.total, self.end, self.start))
+            middle = total[..., 0, -1:, :]
+            yield (
+                n,
+                (end[..., 1, :, :] - middle).to(self.dtype).exp(),
+                (middle - start[..., 0, :, :]).to(self.dtype).exp(),
+            )
+            n *= 2
+
+
+def _blocks(x: Tensor, n: int, rows: int, columns: int) -> Tensor:
+    """Of each block of 2n steps of a matrix over a chunk's steps: the quarter in these halves, [..., C / 2n, n, n]."""
+    count = x.shape[-1] // (2 * n)
+    whole = x.unflatten(-1, (count, 2, n))[..., columns, :].unflatten(-3, (count, 2, n))[..., rows, :, :, :]
+    return whole.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
 def channel_product(
@@ -127,13 +135,20 @@ def channel_product(
 ) -> Tensor:
     """[..., C, C]: the sum over channels of x_i y_j and the decays between them; x, y, g are [..., C, d], or x or y a number."""
     x, y = _like(g, x), _like(g, y)
-    split = _factors(g, late, write_late, direction)
-    if split is None:
-        mask = decay_mask(g, late, write_late, inclusive, direction, dim=-2)
-        return torch.einsum("...ijd,...jd->...ij", x.unsqueeze(-2) * mask, y)
-    seen = order_mask(g.shape[-2], inclusive, direction, g).bool()
-    product = (x * split[0]) @ (y * split[1]).mT
-    return torch.where(seen, product, torch.zeros_like(product))
+    if direction < 0:  # the write is the later one in time
+        return channel_product(y, x, g, not write_late, not late, inclusive, 1).mT
+    halves = _Halves(g, late, not write_late)
+    first = halves.least
+    wrote = halves.dense(inclusive) * y.unflatten(-2, (-1, 1, first))
+    out = (wrote @ x.unflatten(-2, (-1, first)).unsqueeze(-1)).squeeze(-1)
+    for n, to, since in halves.levels():
+        across = (x.unflatten(-2, (-1, 2, n))[..., 1, :, :] * to) @ (
+            y.unflatten(-2, (-1, 2, n))[..., 0, :, :] * since
+        ).mT
+        own = out.unflatten(-3, (-1, 2))
+        before = torch.cat((own[..., 0, :, :], torch.zeros_like(across)), -1)
+        out = torch.cat((before, torch.cat((across, own[..., 1, :, :]), -1)), -2)
+    return out.squeeze(-3)
 
 
 def channel_apply(
@@ -141,11 +156,23 @@ def channel_apply(
 ) -> Tensor:
     """[..., C, d]: the sum over j of weights_ij y_j and the decays between them; weights is [..., C, C], y [..., C, d], either
     may be a number."""
-    y = _like(g, y)
-    split = _factors(g, late, write_late, direction)
-    if split is None:
-        mask = decay_mask(g, late, write_late, inclusive, direction, dim=-2)
-        each = weights.unsqueeze(-1) if isinstance(weights, Tensor) else weights
-        return torch.einsum("...ijd,...jd->...id", each * mask, y)
-    seen = order_mask(g.shape[-2], inclusive, direction, g)
-    return split[0] * ((weights * seen) @ (y * split[1]))
+    y, size = _like(g, y), g.shape[-2]
+    if not isinstance(weights, Tensor):
+        weights = torch.full((size, size), weights, dtype=g.dtype, device=g.device)
+    forward = direction > 0
+    halves = _Halves(g, late, not write_late) if forward else _Halves(g, not write_late, late)
+    first = halves.least
+    count = size // first
+    own = weights.unflatten(-1, (count, first)).unflatten(-3, (count, first)).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
+    some = y.unflatten(-2, (-1, first))
+    if forward:
+        out = (own.unsqueeze(-1) * halves.dense(inclusive) * some.unsqueeze(-3)).sum(-2).flatten(-3, -2)
+    else:
+        out = (own.mT.unsqueeze(-1) * halves.dense(inclusive) * some.unsqueeze(-2)).sum(-3).flatten(-3, -2)
+    for n, to, since in halves.levels():
+        read, wrote, reads, writes = (1, 0, to, since) if forward else (0, 1, since, to)
+        part = _blocks(weights, n, read, wrote)
+        found = reads * (part @ (y.unflatten(-2, (-1, 2, n))[..., wrote, :, :] * writes))
+        none = torch.zeros_like(found)
+        out = out + torch.cat((none, found) if forward else (found, none), -2).flatten(-3, -2)
+    return out

@@ -39,22 +39,6 @@ def from_chunks(x: Tensor, lead: tuple[int, int, int], axes: int) -> Tensor:
     return x.expand(batch, heads, *x.shape[2:]).flatten(2, 3)[:, :, :steps]
 
 
-def after_chunks(before: Tensor, last: Tensor) -> Tensor:
-    """States after each chunk, from the states before them, [B, H, N, ...], and the last one."""
-    return torch.cat((before[:, :, 1:], last.unsqueeze(2)), 2)
-
-
-def reverse_sum(late: Tensor, early: Tensor, edges: Tensor, lead: tuple[int, int, int], size: int) -> Tensor:
-    """Sums over later steps, [B, H, T, ...]: of `late` from t on, of `early` after t, and of what holds at the end.
-
-    `edges` [B, H, N, ...] is the sum's value after each chunk of `size` steps, so that rounding doesn't build up.
-    """
-    axes = late.dim() - 3
-    own, before = (to_chunks(x, lead, size, axes) for x in (late, early))
-    after = (own + before).to(torch.float64).flip(3).cumsum(3).flip(3) + edges.unsqueeze(3)
-    return from_chunks((after - before).to(late.dtype), lead, axes)
-
-
 def dtype_of(given: dict[str, Tensor]) -> torch.dtype:
     """float64 where an input is, else float32."""
     return torch.float64 if any(x.dtype == torch.float64 for x in given.values()) else torch.float32

@@ -75,8 +75,9 @@ class _Fusion:
         values = {n: node for stage in self.plan.stages if isinstance(stage, Map) for n, node in stage.values.items()}
         pairings: dict[str, tuple[Node, Node]] = {}
         at_once: set[str] = set()
-        for p, direct in ((x.pairing, x.direct) for x in self.plan.stages if isinstance(x, Accumulate)):
-            if direct is None:
+        for stage in (x for x in self.plan.stages if isinstance(x, Accumulate)):
+            p = stage.pairing
+            if stage.by_channel:
                 late, early = _as_one(p, values)
                 pairings[p.state] = (self.root(f"{p.state}.late", late), self.root(f"{p.state}.early", early))
             elif p.early is not ZERO and any({p.leaf, *terms_of(p.early)} <= set(terms_of(x)) for x in values.values()):

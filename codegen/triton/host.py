@@ -1302,7 +1302,7 @@ class Host:
         before, self.lines = self.lines, []
         assert p.state in self.paired or p.state in self.blocks.spans  # which need none
         start = f"{name}_at_ends"
-        if stage.direct is None:
+        if stage.by_channel:
             self._summed(p, name, start, stage.at_borders)
         else:
             self._from_borders(p, name, start)
@@ -1518,9 +1518,7 @@ def without(plan: Plan, value: str) -> Plan:
             stage = replace(stage, values={n: x for n, x in stage.values.items() if n != value})
         stages.append(stage)
     made = [x for stage in stages if isinstance(stage, Map) for x in stage.values.values()]
-    made += [
-        x for s in stages if isinstance(s, Accumulate) and s.direct is None for x in (s.pairing.late, s.pairing.early)
-    ]
+    made += [x for s in stages if isinstance(s, Accumulate) and s.by_channel for x in (s.pairing.late, s.pairing.early)]
     made += [
         x
         for s in stages

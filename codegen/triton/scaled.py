@@ -90,7 +90,7 @@ def _given(plan: Plan) -> Iterator[Node]:
     for stage in plan.stages:
         if isinstance(stage, Sweep):
             yield from stage.given.values()
-        elif isinstance(stage, Accumulate) and stage.direct is not None:
+        elif isinstance(stage, Accumulate) and not stage.by_channel:
             yield from (*stage.direct.streams.values(), *stage.direct.outputs.values())
 
 
