@@ -43,6 +43,14 @@ class CompilerError(ChunkformError):
         super().__init__(f"{where}: {message}" if where else message)
 
 
+class ClaimError(SpecError):
+    """A claim can't be judged; `expected` says what a claim would be that can."""
+
+    def __init__(self, message: str, where: object = None, expected: str = "a claim that can be judged") -> None:
+        self.expected = expected
+        super().__init__(message, where)
+
+
 class GateError(CompilerError):
     """A pass changed the meaning of a program. Nothing is printed from it."""
 

@@ -85,15 +85,15 @@ def verify(
     document: Annotated[
         str | None, typer.Option(help="only claims of this document: its key or a part of its title")
     ] = None,
-    verdict: Annotated[str | None, typer.Option(help="only claims with this verdict: holds, fails or depends")] = None,
+    verdict: Annotated[str | None, typer.Option(help="only those: holds, fails, depends or error")] = None,
     json_path: JsonPath = None,
     html: Annotated[Path | None, typer.Option(metavar="PATH", help="write a report as a page")] = None,
 ) -> None:
     """Judge claims: each holds, fails (with a counterexample and the nearest true formula), or depends."""
     from .verify.command import verify as judge_claims
 
-    if verdict not in (None, "holds", "fails", "depends"):
-        raise LoadError(f"--verdict is holds, fails or depends, got {verdict!r}")
+    if verdict not in (None, "holds", "fails", "depends", "error"):
+        raise LoadError(f"--verdict is holds, fails, depends or error, got {verdict!r}")
     to_stdout = str(json_path) == "-"
     where = Console(stderr=True) if to_stdout else console()
     writable(html)

@@ -3,6 +3,7 @@ help it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -20,12 +21,13 @@ from chunkform.spec.claims import documents
 from chunkform.spec.language import find
 from chunkform.spec.language.claims import Claim
 
-from .judge import Judge
+from .alone import SECONDS, place, refused, verdicts_alone
+from .files import claims_of_file
 from .left_out import Derived, adjoint_of, left_out
 from .page import condition
-from .verdict import Verdict
+from .verdict import Trouble, Verdict
 
-COLOURS = {"holds": "green", "fails": "red", "depends": "yellow"}
+COLOURS = {"holds": "green", "fails": "red", "depends": "yellow", "error": "magenta"}
 
 
 def verify(
@@ -36,13 +38,15 @@ def verify(
     html_path: str | os.PathLike | None = None,
     console: Console | None = None,
     jobs: int | None = None,
+    seconds: float = SECONDS,
 ) -> int:
     """Judge the claims of spec files, or of catalogue names; without targets, of the five documents. Filters: a
-    document's key or title, and a verdict. Returns 0 when every claim was judged, whatever the verdicts; raises
-    ChunkformError for bad input."""
+    document's key or title, and a verdict. A claim takes at most `seconds` of the processor's time. Returns 0 when every
+    claim was judged, whatever the verdicts, and 1 when one couldn't be (the verdict `error`); raises ChunkformError for bad
+    input."""
     console = console or Console()
     claims = [c for c in claims_of(targets) if document is None or matches(c, document)]
-    verdicts = judged(claims, console, jobs)
+    verdicts = judged(claims, console, jobs, seconds)
     shown = [v for v in verdicts if verdict is None or v.verdict == verdict]
     console.print(table(shown))
     console.print(summary(shown))
@@ -52,7 +56,7 @@ def verify(
         from .page import page
 
         Path(html_path).write_text(page(shown, derived_for([v.claim for v in shown])), encoding="utf-8")
-    return 0
+    return int(any(v.verdict == "error" for v in verdicts))
 
 
 def claims_of(targets: Iterable[str]) -> list[Claim]:
@@ -67,8 +71,10 @@ def claims_of(targets: Iterable[str]) -> list[Claim]:
         if direct:
             found += direct
             continue
-        recurrences = find(target)
-        own = [c for r in recurrences for c in r.claims]
+        if target.endswith(".py") or os.sep in target:
+            found += claims_of_file(target)
+            continue
+        own = [c for r in find(target) for c in r.claims]
         if not own:
             raise LoadError(f"{target} states no claims: write r.claim(...) in it, see docs/claims.md")
         found += own
@@ -77,14 +83,15 @@ def claims_of(targets: Iterable[str]) -> list[Claim]:
 
 def derived_for(claims: list[Claim]) -> list[Derived]:
     """What the machine derives about the claims' documents, or about the recurrences of a user's own claims."""
-    own = {d.key for d in documents()}
-    keys = {c.id.split(".")[0] for c in claims}
-    found = [x for x in left_out() if x.document in keys] if keys & own else []
+    judged_here = {id(c) for c in claims}
+    keys = {d.key for d in documents() if any(id(c) in judged_here for c in d.claims)}
+    found = [x for x in left_out() if x.document in keys] if keys else []
     for c in claims:
         r = c.setting.recurrence
         title = c.document or c.spec
-        if r is not None and c in r.claims and title not in {x.document for x in found}:
-            found += adjoint_of(title, r)
+        if r is not None and any(c is x for x in r.claims) and title not in {x.document for x in found}:
+            with contextlib.suppress(Exception):  # what can't be derived isn't shown
+                found += adjoint_of(title, r)
     return found
 
 
@@ -92,9 +99,11 @@ def matches(claim: Claim, document: str) -> bool:
     return claim.id.split(".")[0] == document or document.lower() in claim.document.lower()
 
 
-def judged(claims: list[Claim], console: Console | None = None, jobs: int | None = None) -> list[Verdict]:
-    """Verdicts in the order of the claims. Settings are judged in parallel, each by one judge, as their claims share
-    worlds and definitions that were found wrong."""
+def judged(
+    claims: list[Claim], console: Console | None = None, jobs: int | None = None, seconds: float = SECONDS
+) -> list[Verdict]:
+    """Verdicts in the order of the claims, one for each, whatever happens. Settings are judged in parallel, each by one judge,
+    as their claims share worlds and definitions that were found wrong."""
     groups: dict[int, list[int]] = {}
     for i, c in enumerate(claims):
         groups.setdefault(id(c.setting), []).append(i)
@@ -109,39 +118,61 @@ def judged(claims: list[Claim], console: Console | None = None, jobs: int | None
         transient=True,
     ) as progress:
         task = progress.add_task("", total=len(claims))
-        for i, verdict in verdicts_of(claims, list(groups.values()), jobs):
+        for i, verdict in verdicts_of(claims, list(groups.values()), jobs, seconds):
             found[i] = verdict
             progress.update(task, advance=1, description=claims[i].id)
     return [found[i] for i in range(len(claims))]
 
 
-def verdicts_of(claims: list[Claim], groups: list[list[int]], jobs: int | None) -> Iterator[tuple[int, Verdict]]:
+def verdicts_of(
+    claims: list[Claim], groups: list[list[int]], jobs: int | None, seconds: float
+) -> Iterator[tuple[int, Verdict]]:
     """(position, verdict) as they come; in several processes where there is enough to do."""
     jobs = min(jobs or os.cpu_count() or 1, len(groups))
     if jobs < 2 or len(claims) < 20 or "fork" not in multiprocessing.get_all_start_methods():
         for group in groups:
-            yield from judge_group(claims, group)
+            yield from judge_group(claims, group, seconds)
         return
     _WORK[:] = claims
+    lost = []
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
-        waiting = {pool.submit(_judge_in_worker, group) for group in sorted(groups, key=len, reverse=True)}
+        waiting = {
+            pool.submit(_judge_in_worker, group, seconds): group for group in sorted(groups, key=len, reverse=True)
+        }
         for future in as_completed(waiting):
-            for i, verdict in future.result():
+            try:
+                found = future.result()
+            except Exception:  # its process has ended, and perhaps by another group's doing
+                lost += waiting[future]
+                continue
+            for i, verdict in found:
                 yield i, replace(verdict, claim=claims[i])
+    for i in lost:
+        yield i, _in_a_process(claims, i, seconds)
 
 
 _WORK: list[Claim] = []  # what a forked worker finds: claims hold specs, which are not sent between processes
 
 
-def _judge_in_worker(group: list[int]) -> list[tuple[int, Verdict]]:
-    return [(i, replace(verdict, claim=None)) for i, verdict in judge_group(_WORK, group)]  # type: ignore[arg-type]
+def _judge_in_worker(group: list[int], seconds: float) -> list[tuple[int, Verdict]]:
+    return [(i, replace(v, claim=None)) for i, v in judge_group(_WORK, group, seconds)]  # type: ignore[arg-type]
 
 
-def judge_group(claims: list[Claim], group: list[int]) -> Iterator[tuple[int, Verdict]]:
+def _in_a_process(claims: list[Claim], i: int, seconds: float) -> Verdict:
+    """The verdict on one claim, in a process that no other needs."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        try:
+            ((_, verdict),) = pool.submit(_judge_in_worker, [i], seconds).result()
+        except Exception as error:
+            why = f"the process that judged it ended: {error}"
+            return refused(claims[i], Trouble(why, place(claims[i]), "fewer steps, or smaller sums"))
+    return replace(verdict, claim=claims[i])
+
+
+def judge_group(claims: list[Claim], group: list[int], seconds: float = SECONDS) -> Iterator[tuple[int, Verdict]]:
     """One setting's claims; definitions first, so that claims that use one can be read with it repaired."""
-    judge = Judge()
-    for i in sorted(group, key=lambda i: not claims[i].defines):
-        yield i, judge.judge(claims[i])
+    order = sorted(group, key=lambda i: not claims[i].defines)
+    yield from zip(order, verdicts_alone([claims[i] for i in order], seconds), strict=True)
 
 
 def table(verdicts: list[Verdict]) -> Table:
@@ -165,6 +196,8 @@ def escaped(text: str) -> str:
 def reason(v: Verdict) -> str:
     """One or a few lines: the counterexample, the repair, the conditions."""
     lines = []
+    if v.error is not None:
+        lines.append(v.error.text())
     if v.counterexample is not None:
         lines.append(v.counterexample.text())
     if v.repairs:
@@ -183,7 +216,7 @@ def summary(verdicts: list[Verdict]) -> str:
     counts = {name: sum(v.verdict == name for v in verdicts) for name in COLOURS}
     failed = [v for v in verdicts if v.verdict == "fails"]
     fixed = sum(bool(v.repairs) for v in failed)
-    parts = ", ".join(f"{n} {name}" for name, n in counts.items())
+    parts = ", ".join(f"{n} {name}" for name, n in counts.items() if n or name != "error")
     return f"{len(verdicts)} claims: {parts}; {fixed} of the {len(failed)} that fail have a repair"
 
 

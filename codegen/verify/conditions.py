@@ -44,7 +44,7 @@ def specials(statement: Statement, setting: Setting) -> list[Special]:
     for name in used:
         q = setting.quantities[name]
         decay = is_decay(setting, name)
-        if q.kind == "spec" and r is not None and any(s.name == name for s in r.states):
+        if q.kind == "spec" and r is not None and any(s.name == name and s.initial is None for s in r.states):
             found.append(Special(value=((name, 0),), text=f"{name}(0) = 0"))
         if not (q.kind == "given" or (q.kind == "spec" and r is not None and any(v.name == name for v in r.variables))):
             continue

@@ -131,11 +131,13 @@ def term_leaves(x: Any, r: Recurrence, names: set, constants: set, seen: set) ->
 
 
 def leaf(name: str, r: Recurrence, names: set, constants: set, seen: set) -> None:
-    """An input, or a state, whose first value is given; a `let` stands for its term."""
+    """An input, or a state, whose first value is given; a `let` stands for its term, and so does a first value that is a term."""
     if ("term", name) in seen:
         return
     seen.add(("term", name))
     body = next((x.term for x in (*r.lets, *r.outputs) if x.name == name), None)
+    if body is None:
+        body = next((s.initial for s in r.states if s.name == name), None)
     if body is None:
         names.add(name)
     else:

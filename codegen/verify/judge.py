@@ -12,7 +12,7 @@ import itertools
 import time
 from dataclasses import replace
 
-from chunkform.errors import SpecError
+from chunkform.errors import ClaimError
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula, free_indices, substitute, walk
 from chunkform.spec.language.notation import latex
@@ -56,8 +56,10 @@ class Judge:
         try:
             verdict = self._judge(claim)
         except Transcendental as missing:
-            raise SpecError(
-                f"the claim {claim.id} takes {missing}, of which the judge has no numbers", claim.where
+            raise ClaimError(
+                f"the claim {claim.id} takes {missing}, of which the judge has no numbers",
+                claim.where,
+                "the functions of chunkform.spec.language and of its module formula",
             ) from None
         return replace(verdict, seconds=time.monotonic() - started)
 
@@ -72,12 +74,13 @@ class Judge:
         nowhere = [f.finding.failure for f in findings if f.finding.failure and f.finding.failure.kind == "nowhere"]
         if len(nowhere) == len(findings):
             far = beyond(claim.setting, nowhere[0].point.reach) if nowhere[0].point is not None else ""
-            raise SpecError(
+            raise ClaimError(
                 f"the claim {claim.id} can't be tried: it takes {far}, which the judge doesn't run"
                 if far
                 else f"the claim {claim.id} says nothing: at no index does every quantity in it have a value, as "
                 f"{nowhere[0].message}",
                 claim.where,
+                "indices of fewer steps" if far else "an index at which every quantity in it has a value",
             )
         mixed = any(f.finding.mixed for f in findings)
         if not self.thorough:
@@ -248,7 +251,9 @@ def refuse_empty(claim: Claim) -> None:
             opened = [inlined(open_names(s), claim.setting) for s in part.sides]
             for a, b in itertools.pairwise(opened):
                 if a == b and not claim.defines:
-                    raise SpecError(f"the claim {claim.id} says nothing: both sides are {a}", claim.where)
+                    raise ClaimError(
+                        f"the claim {claim.id} says nothing: both sides are {a}", claim.where, "two sides that differ"
+                    )
 
 
 def inlined(x: Formula, setting: Setting) -> Formula:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from chunkform.spec.claims import documents as own_documents
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula
 from chunkform.spec.language.notation import latex
@@ -30,6 +31,7 @@ h1, h2, h3 { line-height: 1.2 } h2 { margin-top: 3rem; border-bottom: 1px solid 
 .badge { font-weight: 600; padding: .05rem .5rem; border-radius: .6rem; color: #fff; font-size: .85rem }
 .holds > header .badge, td .holds { background: #2a8a3e } .fails > header .badge, td .fails { background: #c02f2f }
 .depends > header .badge, td .depends { background: #c98a00 }
+.error { border-color: #8a2be2 } .error > header .badge, td .error { background: #8a2be2 }
 td .badge { white-space: nowrap }
 .derived td:first-child { width: 20% } .derived td:nth-child(2) { width: 42% }
 .id { font-family: ui-monospace, monospace; font-size: .9rem; color: #555 }
@@ -83,9 +85,9 @@ def page(verdicts: list[Verdict], derived: Iterable[Derived] = ()) -> str:
             if v.claim.section != section:
                 section = v.claim.section
                 parts.append(f"<h3>{escape(section)}</h3>" if section else "")
-            parts.append(entry(v))
+            parts.append(shown_entry(v))
         parts.append(beside(mine, [x for x in derived if x.document in (key, name)]))
-        if any("stability" in v.claim.section for v in mine):
+        if any("stability" in v.claim.section for v in mine) and any(d.title == name for d in own_documents()):
             parts.append(f"<h3>Stability</h3>{figure()}")
     parts.append("</body></html>")
     return "\n".join(p for p in parts if p) + "\n"
@@ -94,18 +96,38 @@ def page(verdicts: list[Verdict], derived: Iterable[Derived] = ()) -> str:
 def overview(verdicts: list[Verdict], documents: list[str]) -> str:
     """Counts by document."""
     rows = []
+    kinds = ["holds", "fails", "depends", *(["error"] if any(v.verdict == "error" for v in verdicts) else [])]
     for k, name in enumerate(documents):
         mine = [v for v in verdicts if (v.claim.document or v.claim.spec) == name]
-        counts = "".join(f"<td>{sum(v.verdict == x for v in mine)}</td>" for x in ("holds", "fails", "depends"))
+        counts = "".join(f"<td>{sum(v.verdict == x for v in mine)}</td>" for x in kinds)
         fixed = sum(bool(v.repairs) for v in mine if v.verdict == "fails")
         rows.append(f'<tr><td><a href="#d{k}">{escape(name)}</a></td>{counts}<td>{fixed}</td></tr>')
-    head = "<tr><th>document</th><th>holds</th><th>fails</th><th>depends</th><th>repaired</th></tr>"
+    head = "".join(f"<th>{x}</th>" for x in ("document", *kinds, "repaired"))
+    head = f"<tr>{head}</tr>"
     return f"<table>{head}{''.join(rows)}</table>"
+
+
+def shown_entry(v: Verdict) -> str:
+    """One formula; where it can't be typeset, its verdict and why."""
+    try:
+        return entry(v)
+    except Exception as error:
+        return (
+            f'<article class="formula {v.verdict}"><header><span class="badge">{v.verdict}</span> '
+            f'<span class="id">{escape(v.claim.id)}</span></header>'
+            f'<p class="small">The formula can\'t be shown: {escape(f"{type(error).__name__}: {error}"[:200])}</p></article>'
+        )
 
 
 def entry(v: Verdict) -> str:
     """One formula."""
     c = v.claim
+    if v.error is not None:
+        return (
+            f'<article class="formula error" id="{escape(c.id)}"><header><span class="badge">error</span> '
+            f'<span class="id">{escape(c.id)}</span></header><p>Not judged: {escape(v.error.message)}.</p>'
+            f"<p>Expected: {escape(v.error.expected)}.</p><p><code>{escape(v.error.where)}</code></p></article>"
+        )
     lines = [
         f'<article class="formula {v.verdict}" id="{escape(c.id)}"><header><span class="badge">{v.verdict}</span> '
         f'<span class="id">{escape(c.id)}</span></header>',

@@ -129,6 +129,8 @@ def two_terms(stated: Formula, scope: Scope, residual: Residual, target: Target)
         variants.append([(e, v) for e, v in mine if v is not None and None not in v])
     for i, j in itertools.combinations(range(len(stated.args)), 2):
         rest = [v for k, v in enumerate(vectors) if k not in (i, j) and v is not None]
+        if any(None in v for v in rest):  # a third term is at fault
+            continue
         reduce = residual.arithmetic.reduce
         wanted = tuple(reduce(a - sum(v[m] for v in rest)) for m, a in enumerate(known))
         table: dict[tuple, Edit] = {}

@@ -116,12 +116,12 @@ class Runner:
         final: dict[str, np.ndarray] | None = None,
         vary: Vary | None = None,
     ) -> Trajectory:
-        """The trajectory; `inputs` by name and step (step 0 for what doesn't change). With cotangents, also the
-        loss."""
+        """The trajectory; `inputs` by name and step (step 0 for what doesn't change), `initial` the first values of states
+        to which the recurrence gives none. With cotangents, also the loss."""
         self.inputs, self.vary = inputs, vary
         result = Trajectory()
         keep = result.values.setdefault
-        states = {name: self.table(x, name, 0) for name, x in initial.items()}
+        states = {s.name: self.first(s, initial) for s in self.r.states}
         for name, x in states.items():
             keep(name, {})[0] = self.plain(x)
         loss = Dual(self.arithmetic, self.arithmetic.number(0))
@@ -147,17 +147,28 @@ class Runner:
 
     # --- values
 
+    def first(self, s: Any, initial: dict[str, np.ndarray]) -> Table:
+        """A state before the first step."""
+        if s.initial is None:
+            return self.table(initial[s.name], s.name, 0)
+        self.step, self.memo = 0, {}
+        return self.nudge(self.spread(self.term(s.initial), s.dims), s.name, 0)
+
+    def spread(self, value: Table, dims: Any) -> Table:
+        """A value of a state, where it may be one number for all entries."""
+        if len(value) == 1 and len(value[0]) == 1 and dims:
+            rows, cols = self.shape(dims)
+            return [[value[0][0]] * cols for _ in range(rows)]
+        return value
+
     def quantity(self, name: str) -> Table:
         base, _, which = name.partition(".")
         if which == "prev":
             return self.previous[base]
         if name not in self.memo:
             if which == "next":
-                value = self.term(self.updates[base])
                 state = next(s for s in self.r.states if s.name == base)
-                if len(value) == 1 and len(value[0]) == 1 and state.dims:
-                    rows, cols = self.shape(state.dims)
-                    value = [[value[0][0]] * cols for _ in range(rows)]
+                value = self.spread(self.term(self.updates[base]), state.dims)
                 self.memo[name] = self.nudge(value, base, self.step)
             elif name in self.terms:
                 self.memo[name] = self.nudge(self.term(self.terms[name]), name, self.step)

@@ -60,8 +60,24 @@ class Condition:
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """Why there is no verdict on a claim: what happened, where the claim stands, and what was expected instead."""
+
+    message: str
+    where: str
+    expected: str
+
+    def text(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.message}; expected: {self.expected}"
+
+    def json(self) -> dict[str, str]:
+        return {"message": self.message, "where": self.where, "expected": self.expected}
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """holds, fails or depends, with the evidence."""
+    """holds, fails or depends, with the evidence; or error, with what kept the claim from being judged."""
 
     claim: Claim
     verdict: str
@@ -75,6 +91,7 @@ class Verdict:
     proof: str = ""
     seconds: float = 0.0
     searched: bool = False
+    error: Trouble | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
@@ -101,6 +118,7 @@ class Verdict:
             "conditions": [x.json() for x in self.conditions],
             "how": self.how,
             "proof": self.proof,
+            "error": self.error.json() if self.error else None,
             "latex": c.latex,
             "where": str(c.where.place) if c.where else "",
         }

@@ -147,7 +147,7 @@ class World:
     def initial(self) -> dict[str, np.ndarray]:
         r = self.setting.recurrence
         assert r is not None
-        return {s.name: self.sample(s.name, (0,), dims_of(s.dims), "real") for s in r.states}
+        return {s.name: self.sample(s.name, (0,), dims_of(s.dims), "real") for s in r.states if s.initial is None}
 
     @cached_property
     def trajectory(self) -> Trajectory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from typing import Any
 
-from chunkform.errors import NameError_
+from chunkform.errors import NameError_, SpecError
 
 from .source import caller
 
@@ -24,6 +24,16 @@ class Declaration:
         self.doc = doc
         self.source = source
         self.claims: list[Any] = []
+
+    def quantities(self, *names: Any, **about: Any) -> Any:
+        """Quantities to state claims with; only a recurrence has these."""
+        raise SpecError(
+            f"claims about {self.name}, a declaration of the kind {self.noun}, are stated in a Document with a Setting: "
+            "see docs/claims.md",
+            caller(),
+        )
+
+    claim = define = quantities
 
     def validate(self) -> Any:
         """Check what only the whole declaration can show; returns self."""

@@ -6,7 +6,9 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from chunkform.errors import ChunkformError, LoadError
@@ -21,6 +23,11 @@ Kind = TypeVar("Kind", bound=Declaration)
 
 def load(path: str | os.PathLike) -> list[Any]:
     """The declarations of a spec file, of every kind, in the order in which it makes them."""
+    return declared(executed(path), str(Path(path)))
+
+
+def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | None = None) -> ModuleType:
+    """The module of a spec file; `run` executes it another way than Python does."""
     file = Path(path)
     if not file.is_file():
         raise LoadError(f"there is no spec file {file}")
@@ -31,7 +38,10 @@ def load(path: str | os.PathLike) -> list[Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        if run is None:
+            spec.loader.exec_module(module)
+        else:
+            run(module, file)
     except ChunkformError:
         raise
     except Exception as error:
@@ -41,7 +51,7 @@ def load(path: str | os.PathLike) -> list[Any]:
             lines.append(error.lineno)
         place = Source(str(file), lines[-1]) if lines and lines[-1] is not None else file
         raise LoadError(f"{type(error).__name__}: {_told(error)}{_hint(error, str(place))}", place) from error
-    return declared(module, str(file))
+    return module
 
 
 def _told(error: Exception) -> str:

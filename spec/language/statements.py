@@ -16,6 +16,14 @@ class Statement:
 
 
 @dataclass(frozen=True)
+class Unreadable(Statement):
+    """What a claim says that couldn't be stated: why, and what was expected instead."""
+
+    message: str
+    expected: str
+
+
+@dataclass(frozen=True)
 class Equal(Statement):
     """All sides are equal, wherever they have a value."""
 

@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 
 from chunkform.codegen.verify.command import judged, verify
-from chunkform.errors import SpecError
 from chunkform.spec.language import load
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -138,20 +137,22 @@ def test_the_example_in_the_documentation_does_what_it_says(tmp_path: Path) -> N
     assert fields <= found["dk"].keys()
 
 
-def test_the_documentations_document_is_judged() -> None:
+def test_the_documentations_document_is_judged(tmp_path: Path) -> None:
     """The gradient in the example lacks a factor 2, under one reading; the other reading has a wrong sign as well."""
     _, code = re.findall(r"```python\n(.*?)```", (DOCS / "claims.md").read_text(), re.S)
-    scope: dict = {}
-    exec(code, scope)
-    first, second = judged(scope["DOCUMENT"].claims)
-    assert (first.verdict, second.verdict) == ("fails", "holds")
-    assert first.repairs and first.repair_reading == "r is X w - y"
+    file, out = tmp_path / "ridge.py", tmp_path / "verdicts.json"
+    file.write_text(code)
+    assert verify([str(file)], json_path=out, console=Console(quiet=True)) == 0
+    first, second = json.loads(out.read_text())
+    assert (first["verdict"], second["verdict"]) == ("fails", "holds")
+    assert first["repair"]["formula"] and first["repair"]["reading"] == "r is X w - y"
 
 
 def test_a_claim_whose_sides_are_the_same_is_refused(tmp_path: Path) -> None:
     (r,) = load(spec_file(tmp_path, {"nothing": "u(t), u(t)"}))
-    with pytest.raises(SpecError, match="says nothing"):
-        judged(r.claims)
+    (found,) = judged(r.claims)
+    assert found.verdict == "error" and found.error is not None
+    assert "says nothing: both sides are u(t)" in found.error.message
 
 
 FORGOTTEN = """

@@ -12,7 +12,6 @@ from sympy import Abs, Max, Min, Rational, sign
 
 from chunkform.codegen.verify.command import judged, reason
 from chunkform.codegen.verify.verdict import Verdict
-from chunkform.errors import SpecError
 from chunkform.spec.language import Recurrence, norm, relu, sigmoid
 from chunkform.spec.language.formula import Formula, cases, compare, product_over, row, sum_over
 
@@ -108,15 +107,15 @@ def test_one_step_multiples_of_steps_and_one_row_by_number_hold() -> None:
 def test_a_claim_about_no_step_is_refused() -> None:
     r, names = far()
     q, k = names("q k")
-    with pytest.raises(SpecError, match=r"says nothing.*q has no value at step 0"):
-        verdict(r, q(0), 2 * k(0))
+    found = verdict(r, q(0), 2 * k(0))
+    assert found.error is not None and found.error.message.endswith("q has no value at step 0")
 
 
 def test_a_claim_that_reaches_beyond_any_run_is_refused() -> None:
     r, names = far()
     k, v, lam, S = names("k v lam S")
-    with pytest.raises(SpecError, match="can't be tried: it takes n > 80"):
-        verdict(r, S(1000), lam(1000) * S(999) + k(1000) * v(1000).T)
+    found = verdict(r, S(1000), lam(1000) * S(999) + k(1000) * v(1000).T)
+    assert found.error is not None and "can't be tried: it takes n > 80" in found.error.message
 
 
 def test_many_steps_take_seconds() -> None:
