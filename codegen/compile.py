@@ -80,7 +80,7 @@ def _digest(text: str) -> str:
 
 def _intact(path: Path) -> bool:
     try:
-        text, mark, digest = path.read_text().rpartition(_CHECKSUM)
+        text, mark, digest = path.read_text(encoding="utf-8").rpartition(_CHECKSUM)
     except (OSError, UnicodeDecodeError):
         return False
     return bool(mark) and digest.strip() == _digest(text)

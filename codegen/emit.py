@@ -17,12 +17,13 @@ from chunkform.spec.language import Declaration
 
 from .backends import Section, sections
 from .decode import MODULES as DECODE_IMPORTS
-from .decode import decoding
+from .decode import decoding, public_step
 from .derivation import derivation_lines
 from .docstring import docstring
 from .fault import blaming
 from .ir import dim_of
-from .pipeline import Compiled
+from .pipeline import Compiled, in_letters
+from .spelling import spelled, with_names
 
 TEMPLATES = Path(__file__).parent / "templates"
 LINE = 120
@@ -41,27 +42,30 @@ OPTIONS = {  # what every op takes after its own arguments: name -> default
 @blaming
 def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
-    parts = sections(c)
+    lettered, alphabet = in_letters(c)
+    parts = sections(lettered)
     text = "\n\n\n".join(x.text for x in parts)
-    step = decoding(c, has_start="def torch_start(" in text)
+    step = decoding(lettered, has_start="def torch_start(" in text)
     backends = {x.backend: _backend(x) for x in parts}
+    imported = _imported((*parts, Section("step", f"{step.text}{step.step}", DECODE_IMPORTS)))
+    others = other_names(c.name, imported)
     page = environment().get_template("generated.py.jinja")
     out = page.render(
-        title=_title(c),
+        title=escaped(_title(c)),
         command=f"chunkform build {c.name}",
         hash=spec_hash(c),
         family=c.family,
         derivation=_wrapped(derivation(c)),
-        imports=_imports((*parts, Section("step", f"{step.text}{step.step}", DECODE_IMPORTS))),
-        body=f"{text}\n\n\n{step.text}",
+        imports=_import_lines(imported, others),
+        body=with_names(spelled(f"{text}\n\n\n{step.text}", alphabet), others),
         signature=signature_text(c),
         options=", ".join(f"{n}={n}" for n in OPTIONS),
-        backends="{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}",
-        step=step.step,
-        public_step=step.public,
+        backends=alphabet.read("{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}"),
+        step=with_names(alphabet.read(step.step), others),
+        public_step=public_step(c),
         name=c.name,
         parameters=", ".join(_parameters(c)),
-        docstring=docstring(c),
+        docstring=quoted(docstring(c)),
         given="{" + ", ".join(f'"{v.name}": {_key(v.name, v.is_decay)}' for v in c.step.variables) + "}",
     )
     check_name(c.spec, out)
@@ -117,7 +121,7 @@ def formatted(text: str) -> str:
         "-",
     ]
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=True)
     except FileNotFoundError as error:
         raise BuildError(f"can't run ruff to format the generated file: {error}") from error
     except subprocess.CalledProcessError as error:
@@ -155,17 +159,41 @@ def _wrapped(lines: list[str]) -> list[str]:
 
 def _imports(parts: tuple[Section, ...]) -> str:
     """The import lines that the sections need."""
+    return _import_lines(_imported(parts), {})
+
+
+def _imported(parts: tuple[Section, ...]) -> dict[str, set[str]]:
+    """What the sections need of each module; of torch and Triton, nothing but the module."""
     wanted: dict[str, set[str]] = {"chunkform.runtime.op": {"Argument", "Backend", "Op", "Signature"}}
-    everything = {name for section in parts for name in names_from_outside(section.text)}
-    lines = ["import torch"] if "torch" in everything else []
-    if "tl" in everything:
-        lines += ["import triton", "import triton.language as tl"]
+    everything: set[str] = set()
     for section in parts:
         used = names_from_outside(section.text)
+        everything |= used
         for module, names in section.modules.items():
             wanted.setdefault(module, set()).update(used & set(names.split()))
-    lines += [""] + [f"from {m} import {', '.join(sorted(names))}" for m, names in sorted(wanted.items()) if names]
+    return {
+        **({"torch": set()} if "torch" in everything else {}),
+        **({"triton": set()} if "tl" in everything else {}),
+        **{m: names for m, names in sorted(wanted.items()) if names},
+    }
+
+
+def _import_lines(imported: dict[str, set[str]], others: dict[str, str]) -> str:
+    """The lines; `others` are imported under other names."""
+    lines = ["import torch"] if "torch" in imported else []
+    lines += ["import triton", "import triton.language as tl"] if "triton" in imported else []
+    lines.append("")
+    for module, names in imported.items():
+        if names:
+            found = (f"{n} as {others[n]}" if n in others else n for n in sorted(names))
+            lines.append(f"from {module} import {', '.join(found)}")
     return "\n".join(lines)
+
+
+def other_names(name: str, imported: dict[str, set[str]]) -> dict[str, str]:
+    """Other names for what is imported, where an op, or its step, is called so."""
+    own = {name, f"{name}_step"}
+    return {n: f"{n}_" for names in imported.values() for n in names & own}
 
 
 def names_from_outside(text: str) -> set[str]:
@@ -227,3 +255,15 @@ def _dims(axes: tuple[str, ...]) -> str:
 def _title(c: Compiled) -> str:
     doc = (c.spec.doc or "").strip().splitlines()
     return f"{c.name}: {doc[0]}" if doc else f"{c.name}, from its spec."
+
+
+def escaped(text: str) -> str:
+    """A text as it stands between the quotes of a docstring that isn't raw: it says the same there, whatever is in it."""
+    found = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    return "".join(x if x in "\n\t" or x.isprintable() else x.encode("unicode_escape").decode() for x in found)
+
+
+def quoted(text: str) -> str:
+    """A docstring that says a text: raw, as LaTeX is read best, where it can be."""
+    plain = '"""' not in text and all(x in "\n\t" or x.isprintable() for x in text)
+    return f'r"""{text}"""' if plain else f'"""{escaped(text)}"""'

@@ -16,6 +16,7 @@ from chunkform import __version__
 from chunkform.errors import ChunkformError, CompilerError, GateError
 from chunkform.spec.language import Declaration, Recurrence
 
+from .ir import plain_name
 from .reduce import reduced, spec_text
 
 SECONDS = 20.0  # that are spent on making a spec smaller
@@ -96,7 +97,7 @@ def _at(why: Exception) -> str:
     own = [f for f in frames if HERE in Path(f.filename).parents] or frames
     place = Path(own[-1].filename)
     place = place.relative_to(HERE.parent) if HERE in place.parents else place
-    return f"{type(why).__name__}: {why} (in {place}, line {own[-1].lineno})"
+    return f"{type(why).__name__}: {plain_name(str(why))} (in {place}, line {own[-1].lineno})"
 
 
 def _versions() -> str:

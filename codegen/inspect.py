@@ -94,7 +94,7 @@ def _module(c: Compiled) -> Any:
 def _module_of(name: str, text: str) -> Any:
     folder = Path(tempfile.mkdtemp(prefix="chunkform_inspect_"))
     path = folder / f"inspect_{name}.py"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(f"chunkform_inspect_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

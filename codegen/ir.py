@@ -16,20 +16,28 @@ from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
+LETTERS = (
+    0x14400  # an alphabet in which the names of specs are printed (`letters.py`): the letter of code n is LETTERS + n
+)
+_PLAIN = {LETTERS + n: chr(n % 128) for n in range(256)}
 ROW, COL = "%i", "%j"  # the steps of a chunk, as rows and as columns
 INNER = "%ik"  # and once more; sorts between the two, so that renamed matrices keep rows before columns
 
 
 class Node:
-    """One expression. `axes` are its free axes, sorted; `attrs` whatever else the operation needs."""
+    """One expression. `axes` are its free axes, sorted; `attrs` whatever else the operation needs.
 
-    __slots__ = ("__weakref__", "args", "attrs", "axes", "key", "made_of", "op")
+    `key` orders nodes, whichever alphabet their names are in; `identity` tells them apart.
+    """
+
+    __slots__ = ("__weakref__", "args", "attrs", "axes", "identity", "key", "made_of", "op")
     made_of: frozenset[tuple[str, str]] | None  # see `leaf_names`
     op: str
     args: tuple[Node, ...]
     attrs: tuple
     axes: tuple[str, ...]
     key: str
+    identity: str
 
     def __repr__(self) -> str:
         from .show import plain
@@ -60,14 +68,28 @@ _interned: WeakValueDictionary[str, Node] = WeakValueDictionary()
 def make(op: str, args: tuple[Node, ...] = (), attrs: tuple = (), axes: Iterable[str] = ()) -> Node:
     """The node with these parts, as it is: no simplification."""
     free = tuple(sorted(set(axes)))
-    parts = repr((op, attrs, free)) + "".join(a.key for a in args)
-    key = hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-    node = _interned.get(key)
+    if not all(map(str.isascii, free)):
+        free = tuple(sorted(free, key=plain_name))
+    own = repr((op, attrs, free))
+    key = identity = _digest(plain_name(own) + "".join(a.key for a in args))
+    if not own.isascii() or any(a.identity is not a.key for a in args):
+        identity = _digest("other letters " + own + "".join(a.identity for a in args))
+    node = _interned.get(identity)
     if node is None:
         node = Node()
-        node.op, node.args, node.attrs, node.axes, node.key, node.made_of = op, args, attrs, free, key, None
-        _interned[key] = node
+        node.op, node.args, node.attrs, node.axes, node.made_of = op, args, attrs, free, None
+        node.key, node.identity = key, identity
+        _interned[identity] = node
     return node
+
+
+def plain_name(text: str) -> str:
+    """A text in ASCII letters, where it has names in the other alphabet."""
+    return text if text.isascii() else text.translate(_PLAIN)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 # --- leaves ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from .ir import (
     Node,
     factors_of,
     mul,
+    plain_name,
     rename,
     total,
 )
@@ -50,7 +51,7 @@ def make_key(m: MatrixValue, side: str, vector: Node) -> str:
         parts += sorted(mul(w.scalar, w.left).key + w.right.key for w in group)
     import hashlib
 
-    return hashlib.blake2b("".join(parts).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(plain_name("".join(parts)).encode(), digest_size=8).hexdigest()
 
 
 def renamed(x: Node, mapping: dict[str, str]) -> Node:

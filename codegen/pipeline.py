@@ -13,6 +13,7 @@ from .adjoint import Adjoint, adjoint
 from .fault import blaming
 from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments, gate_stable, gate_substeps
 from .ir import Node, leaf, replace, walk
+from .letters import Alphabet, lettered_step
 from .lower import lower
 from .normal_form import normalize, normalize_adjoint
 from .plan import plan
@@ -88,28 +89,41 @@ def compile_spec(r: Recurrence) -> Compiled:
     return _compile(r, step, gates)
 
 
-def _compile(r: Recurrence, step: StepProgram, gates: list[GateResult]) -> Compiled:
+@once
+def in_letters(c: Compiled) -> tuple[Compiled, Alphabet]:
+    """The same with all names in another alphabet, for those who print code, and the alphabet.
+
+    The passes do again what gates have seen them do."""
+    step, alphabet = lettered_step(c.step)
+    return _compile(c.spec, step, [], prove=False), alphabet
+
+
+def _compile(r: Recurrence, step: StepProgram, gates: list[GateResult], prove: bool = True) -> Compiled:
+    def proved(gate: Callable[..., GateResult], *args: Any, **words: Any) -> None:
+        if prove:
+            gates.append(gate(*args, **words))
+
     backwards = adjoint(step)
-    gates.append(gate_adjoint(backwards))
+    proved(gate_adjoint, backwards)
     try:
         form = normalize(step)
-        gates.append(gate_form(backwards, form, backward=False))
+        proved(gate_form, backwards, form, backward=False)
         adjoint_form = normalize_adjoint(backwards)
-        gates.append(gate_form(backwards, adjoint_form, backward=True))
+        proved(gate_form, backwards, adjoint_form, backward=True)
         forward = plan(form, tuple(s.name for s in step.states))
-        gates.append(gate_plan(backwards, forward))
+        proved(gate_plan, backwards, forward)
         saved = tuple(form.write_leaves())
         backward = plan(adjoint_form, tuple(s.name for s in (*step.states, *backwards.program.states)), saved)
-        gates.append(gate_plan(backwards, forward, backward))
+        proved(gate_plan, backwards, forward, backward)
     except NotAffine as why:
         reason, where = f"{why.reason}: {plain(_as_state(why.term), step.names)}", _where(step, backwards, why)
         return Compiled(r, step, backwards, "sequential", reason=reason, reason_where=where, gates=tuple(gates))
-    gates.append(gate_segments(backwards, forward, backward))
+    proved(gate_segments, backwards, forward, backward)
     parts = substeps(step, form)
     part = None
     if parts is not None:
-        gates.append(gate_substeps(backwards, parts))
-        part = _compile(r, parts.step, [])
+        proved(gate_substeps, backwards, parts)
+        part = _compile(r, parts.step, [], prove)
     return Compiled(
         r,
         step,

@@ -19,7 +19,7 @@ import mpmath
 import sympy
 
 from .functions import TABLE
-from .ir import Node
+from .ir import Node, plain_name
 from .print_dialects import ADD, ATOM, MUL, UNARY, Dialect, Operand, Text, Torch, Triton
 from .print_terms import Axes, Positions, Term, Terms, below, storage_order
 
@@ -32,7 +32,8 @@ KEEP_ZERO = frozenset("tanh sin relu abs erf sign step".split())  # f(0) = 0
 
 
 class NodePrinter:
-    """Prints nodes in one dialect. Names that it invents start with `prefix`; they are not in `taken`, and join that set."""
+    """Prints nodes in one dialect. Names that it invents start with `prefix`; they are not in `taken`, a set of names in
+    plain letters, and join it."""
 
     def __init__(self, dialect: Dialect, prefix: str = "t", taken: Iterable[str] = ()) -> None:
         self.dialect, self.prefix = dialect, prefix
@@ -67,13 +68,13 @@ class NodePrinter:
         if wanted:
             base = re.sub(r"\W", "_", wanted)
             name, n = base, 2
-            while name in self.taken:
+            while plain_name(name) in self.taken:
                 name, n = f"{base}_{n}", n + 1
         else:
             n = 1
             while (name := f"{self.prefix}{n}") in self.taken:
                 n += 1
-        self.taken.add(name)
+        self.taken.add(plain_name(name))
         return name
 
 

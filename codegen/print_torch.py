@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .adjoint import gradient_name
-from .ir import ROW, Node, dim_of, expand, leaf, terms_of, walk
+from .ir import ROW, Node, dim_of, expand, leaf, plain_name, terms_of, walk
 from .outer import outer_product
 from .pipeline import Compiled
 from .sequential.initial import initial_adjoints
@@ -26,9 +26,10 @@ class _Names:
 
     def get(self, kind: str, name: str, stem: str) -> str:
         if (kind, name) not in self.taken:
-            self.counts[stem] += 1
-            n = self.counts[stem]
-            self.taken[kind, name] = stem if n == 1 and stem not in self.taken.values() else f"{stem}_{n}"
+            self.counts[plain_name(stem)] += 1
+            n = self.counts[plain_name(stem)]
+            known = set(map(plain_name, self.taken.values()))
+            self.taken[kind, name] = stem if n == 1 and plain_name(stem) not in known else f"{stem}_{n}"
         return self.taken[kind, name]
 
 

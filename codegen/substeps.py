@@ -16,7 +16,23 @@ from functools import cached_property
 from itertools import permutations
 
 from .adjoint import adjoint, gradient_name
-from .ir import ONE, ZERO, Node, add, dim_of, expand, factors_of, leaf, mul, power, rename, terms_of, total, walk
+from .ir import (
+    ONE,
+    ZERO,
+    Node,
+    add,
+    dim_of,
+    expand,
+    factors_of,
+    leaf,
+    mul,
+    plain_name,
+    power,
+    rename,
+    terms_of,
+    total,
+    walk,
+)
 from .ir import replace as replaced
 from .normal_form import normalize
 from .outer import differs
@@ -275,7 +291,7 @@ def _as_program(
 
     def stream(name: str, nodes: list[Node], *axes: str, kind: str = "input") -> Node:
         """The leaf, over the state's axes, of a variable that has these values in the substeps."""
-        if name == state.name:  # gradients that are wanted are told by these names
+        if name == plain_name(state.name):  # gradients that are wanted are told by these names
             name += "_"
         dims = tuple(dim_of(a) for a in axes)
         found = [rename(x, dict(zip(axes, dims, strict=True))) for x in nodes]

@@ -35,7 +35,7 @@ from .attention_arguments import setting_of
 from .attention_transforms import argument_axes, fold_all, result_axes
 from .autograd import no_second, unfold
 from .forward_mode import register_autograd
-from .library import NAMESPACE, _libraries, _owned
+from .library import NAMESPACE, _libraries, _listed, _owned, library_name
 from .replay import layouts, replayed
 
 OPTIONS = 4  # causal, backend, free, keep
@@ -57,6 +57,7 @@ class Registered:
 
 def register(name: str, op: AttentionOp) -> Registered:
     """Register an op under a name; a second time under the same name replaces the first."""
+    name = library_name(name)
     if name in _libraries:
         _libraries.pop(name)._destroy()
     library = _libraries[name] = Library(NAMESPACE, "FRAGMENT")
@@ -94,7 +95,7 @@ class _Passes:
         self.results = len(s.outputs) + self.softmax
 
     def call_schema(self) -> str:
-        tensors = [f"Tensor given_{n}" for n in self.names] + [f"float constant_{n}" for n in self.constants]
+        tensors = _listed("Tensor given", self.names) + _listed("float constant", self.constants)
         return ", ".join([*tensors, "bool causal", "str backend", "bool free", "bool keep"])
 
     def forward_schema(self) -> str:

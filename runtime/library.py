@@ -9,7 +9,7 @@ A tracer sees one call with known shapes and an own backward pass, whatever the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,7 @@ class Registered:
 
 def register(name: str, signature: Signature, backends: dict[str, Backend]) -> Registered:
     """Register an op under a name; a second time under the same name replaces the first."""
+    name = library_name(name)
     if name in _libraries:
         _libraries.pop(name)._destroy()
     library = _libraries[name] = Library(NAMESPACE, "FRAGMENT")
@@ -70,21 +71,31 @@ def register(name: str, signature: Signature, backends: dict[str, Backend]) -> R
     return passes.ops
 
 
+def library_name(name: str) -> str:
+    """A name as torch's library takes it, in ASCII letters."""
+    return "".join(x if x.isascii() else f"u{ord(x):x}" for x in name)
+
+
+def _listed(what: str, names: Iterable[str]) -> list[str]:
+    """The parts of a schema that are of these names; a number stands for one that isn't in ASCII letters."""
+    return [f"{what}_{n if n.isascii() else place}" for place, n in enumerate(names)]
+
+
 def _call_schema(s: Signature) -> str:
-    tensors = [f"Tensor given_{a.name}" for a in s.tensors] + [f"Tensor? initial_{n}" for n, _ in s.states]
-    constants = [f"float constant_{a.name}" for a in s.constants]
+    tensors = _listed("Tensor given", (a.name for a in s.tensors)) + _listed("Tensor? initial", dict(s.states))
+    constants = _listed("float constant", (a.name for a in s.constants))
     return ", ".join(
         [*tensors, "Tensor? starts", *constants, "SymInt heads", "str backend", "str precision", "bool keep"]
     )
 
 
 def _forward_schema(s: Signature) -> str:
-    results = [f"Tensor {n}" for n, _ in s.outputs] + [f"Tensor final_{n}" for n, _ in s.states]
+    results = _listed("Tensor output", dict(s.outputs)) + _listed("Tensor final", dict(s.states))
     return f"({_call_schema(s)}) -> ({', '.join([*results, 'Tensor[] saved'])})"
 
 
 def _backward_schema(s: Signature) -> str:
-    incoming = [f"Tensor? d_{n}" for n, _ in s.outputs] + [f"Tensor? d_final_{n}" for n, _ in s.states]
+    incoming = _listed("Tensor? d_output", dict(s.outputs)) + _listed("Tensor? d_final", dict(s.states))
     return f"({_call_schema(s)}, Tensor[] saved, {', '.join(incoming)}, bool[] wanted) -> Tensor[]"
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..emit import _title, _wrapped, check_name, environment, formatted, names_from_outside
+from ..emit import _title, _wrapped, check_name, environment, escaped, formatted, names_from_outside
 from ..fault import blaming
 from ..ir import Node, leaves, walk
 from .derivation import derivation_lines, formulas
@@ -54,7 +54,7 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         **{f"{n}_results": r for n, r in results.items()},
         "feature_gradients_lines": where_needed(maps["feature_gradients"], gradient_names(c.lowered, c.features)),
         "output_gradients_lines": where_needed(maps["output_gradients"], gradient_names(c.lowered, c.outputs)),
-        "title": _title(c),  # type: ignore[arg-type]
+        "title": escaped(_title(c)),  # type: ignore[arg-type]
         "command": f"chunkform build {c.name}",
         "hash": spec_hash(c),
         "derivation": _wrapped(derivation_lines(c)),
@@ -66,7 +66,7 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "defaults": defaults(c),
         "name": c.name,
         "parameters": ", ".join(parameters(c)),
-        "docstring": docstring(c),
+        "docstring": escaped(docstring(c)),
         "given": "{" + ", ".join(f'"{v.name}": {v.name}' for v in c.spec.variables) + "}",
         "causal": "causal" if c.spec.nodes is None else "False",
     }

@@ -12,7 +12,6 @@ from ..sequential import start_source
 from ..sequential.names import names_of, sizes, tensors
 from ..sequential.template import render
 from .kernel import step_kernel, step_rows
-from .public import public_step
 
 MODULES = {  # the runtime modules whose names the text may use
     "chunkform.runtime.decode": "RowKernel Step StepKernel",
@@ -23,11 +22,10 @@ MODULES = {  # the runtime modules whose names the text may use
 
 @dataclass(frozen=True)
 class Decoding:
-    """`text` defines what `step`, an expression for the op's `Step`, is made of; `public` is the function that users call."""
+    """`text` defines what `step`, an expression for the op's `Step`, is made of."""
 
     text: str
     step: str
-    public: str
 
 
 def decoding(c: Compiled, has_start: bool) -> Decoding:
@@ -38,9 +36,7 @@ def decoding(c: Compiled, has_start: bool) -> Decoding:
     text = render("decode.py.jinja", torch=_torch(c), kernel=k, rows=rows)
     if starts and not has_start:
         text = f"{start_source(c, gradients=False)}\n\n\n{text}"
-    return Decoding(
-        text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})", public_step(c)
-    )
+    return Decoding(text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})")
 
 
 def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from ..backends import Section
-from ..emit import OPTIONS, _dims, _imports, _key, _wrapped, check_name, environment, formatted
+from ..emit import OPTIONS, _dims, _imports, _key, _wrapped, check_name, environment, escaped, formatted
 from ..fault import blaming
 from .calls import backward_text, forward_text, residual_name
 from .derivation import derivation_lines
@@ -36,7 +36,7 @@ def emit(c: CompiledProgram, tidy: bool = True) -> str:
     text = "\n\n\n".join(body)
     public = public_text(c)
     out = page.render(
-        title=_title(c),
+        title=escaped(_title(c)),
         command=f"chunkform build {c.name}",
         hash=spec_hash(c),
         derivation=_wrapped(derivation_lines(c)),
@@ -100,7 +100,10 @@ def public_text(c: CompiledProgram) -> str:
     tail = ["*", *constants] if constants else []
     passed = "{" + ", ".join(f'"{v.name}": {_key(v.name, v.kind.startswith("decay"))}' for v in given) + "}"
     call = f"OP({passed}, {', '.join(f'{n}={n}' for n in OPTIONS)})"
-    lines = [f"def {c.name}({', '.join([*positional, *options, *extra, *tail])}):", f'    """{docstring(c)}"""']
+    lines = [
+        f"def {c.name}({', '.join([*positional, *options, *extra, *tail])}):",
+        f'    """{escaped(docstring(c))}"""',
+    ]
     if not solves:
         return "\n".join([*lines, f"    return {call}"])
     count = len(c.graph.outputs)

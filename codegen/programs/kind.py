@@ -71,7 +71,7 @@ def generated_module(c: CompiledProgram) -> Any:
     """The generated file as a module; Triton reads a kernel's source from its file."""
     folder = Path(tempfile.mkdtemp(prefix="chunkform_program_"))
     path = folder / f"program_{c.name}.py"
-    path.write_text(emit(c, tidy=False))
+    path.write_text(emit(c, tidy=False), encoding="utf-8")
     spec = importlib.util.spec_from_file_location(f"chunkform_program_{c.name}_{folder.name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -6,7 +6,7 @@ import builtins
 import keyword
 from dataclasses import dataclass, field
 
-from ..ir import Node, dim_of
+from ..ir import Node, dim_of, plain_name
 from ..pipeline import Compiled
 from ..step import StepProgram, Var
 
@@ -39,16 +39,16 @@ class Names:
 
     def fresh(self, wanted: str) -> str:
         name, n = wanted, 2
-        while name in self.taken:
+        while plain_name(name) in self.taken:
             name, n = f"{wanted}_{n}", n + 1
-        self.taken.add(name)
+        self.taken.add(plain_name(name))
         return name
 
 
 def names_of(program: StepProgram, reserved: set[str]) -> Names:
     """Names for all quantities of a forward program and its adjoint."""
     names = Names()
-    names.taken |= reserved
+    names.taken |= set(map(plain_name, reserved))
     for v in program.variables:
         names.of(v.kind, v.name)
     for s in program.states:

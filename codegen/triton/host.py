@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..adjoint import gradient_name
-from ..ir import ROW, ZERO, Node, add, dim_of, leaf, leaf_names, rename, terms_of, walk
+from ..ir import ROW, ZERO, Node, add, dim_of, leaf, leaf_names, plain_name, rename, terms_of, walk
 from ..ir import replace as replaced
 from ..log_decay import log_of
 from ..pipeline import Compiled
@@ -1549,7 +1549,7 @@ def freed(lines: list[str]) -> list[str]:
     out: list[str] = []
     for n, statement in enumerate(statements):
         out += statement
-        done = sorted(name for name, at in last.items() if at == n < len(statements) - 1)
+        done = sorted((name for name, at in last.items() if at == n < len(statements) - 1), key=plain_name)
         if done:
             out.append(" = ".join([*done, "None"]))
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from ..ir import Node
+from ..ir import Node, plain_name
 from ..pipeline import Compiled
 from .reserved import RESERVED, SUFFIXES
 from .slices import counter
@@ -30,7 +30,7 @@ class Names:
     def __init__(self, c: Compiled) -> None:
         axes = [x for d in c.step.dims for x in (d, f"{d}{KEPT}")]
         self.reserved = set(RESERVED) | {
-            f(x) for x in axes for f in (size_name, axis_name, block_name, part_name, counter)
+            plain_name(f(x)) for x in axes for f in (size_name, axis_name, block_name, part_name, counter)
         }
         self.known: dict[object, str] = {}
         self.counts: Counter[str] = Counter()
@@ -51,8 +51,9 @@ class Names:
             name = f"{stem}{self.counts[stem]}"
         else:
             name = re.sub(r"\W", "_", x.attrs[1])
-            if NUMBERED.fullmatch(name):  # which matrices and weights are called as they are
+            if NUMBERED.fullmatch(plain_name(name)):  # which matrices and weights are called as they are
                 name += "_"
-        while name in self.reserved or SUFFIXES.search(name) or name in self.known.values():
+        known = set(map(plain_name, self.known.values()))
+        while plain_name(name) in self.reserved | known or SUFFIXES.search(plain_name(name)):
             name += "_"
         return name

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..ir import Node, dim_of, expand, factors_of, leaf, mul, rebuild, total, walk
+from ..ir import Node, dim_of, expand, factors_of, leaf, mul, plain_name, rebuild, total, walk
 from ..outer import PER_STEP as DIFFERS
 from ..outer import differs, outer_product
 from ..print_nodes import NodePrinter, Triton
@@ -108,13 +108,13 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
         lines += [f"{index} = tl.arange(0, {block_name(a)})", f"{index}_ok = {index} < {size_name(dim_of(a))}"]
     parameters: list[str] = []
     texts: dict[tuple[str, str], str] = {}
-    taken = {*names.reserved, *names.known.values()}
+    taken = {*names.reserved, *map(plain_name, names.known.values())}
     for key, x in leaves.items():
         base, kind = name_of(x), x.attrs[0]
         while base in texts.values():  # a decay, and its logarithm
             base += "_"
         texts[key] = base
-        taken.add(base)
+        taken.add(plain_name(base))
         if kind == "constant":
             parameters.append(f"{base},")
             continue

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..entrywise import Entry
-from ..ir import Node, dim_of, expand, leaf, walk
+from ..ir import Node, dim_of, expand, leaf, plain_name, walk
 from ..print_nodes import NodePrinter, Triton
 from ..print_terms import Axes
 from .names import Names
@@ -174,7 +174,7 @@ class _Values:
     ) -> None:
         own = [value_of(e.state, when, axes) for when in (BEFORE, AFTER)]
         self.texts = {x.attrs[:2]: names(x) for x in own}
-        self.taken = {*names.reserved, *names.known.values()}
+        self.taken = {*names.reserved, *map(plain_name, names.known.values())}
         self.loads: list[str] = []
         self.parameters: list[str] = []
         self.leaves: tuple[tuple[str, str, Node], ...] = ()
@@ -188,7 +188,7 @@ class _Values:
             while base in self.texts.values():  # a decay, and its logarithm
                 base += "_"
             self.texts[key] = base
-            self.taken.add(base)
+            self.taken.add(plain_name(base))
             self.leaves += ((base, name_of(x), x),)
             if kind == "constant":
                 self.parameters.append(f"{base},")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import jinja2
@@ -10,6 +11,7 @@ from chunkform.runtime.fingerprint import kernels_key
 
 from ..adjoint import gradient_name
 from ..gates import gate_plan
+from ..ir import plain_name
 from ..pipeline import Compiled, once
 from ..segments import feeds_back, linear_sweep, same_walk
 from ..stages import Plan
@@ -61,7 +63,17 @@ def in_substeps(c: Compiled) -> tuple[Compiled, int]:
 
 def _keyed(texts: list[str], kernels: list[str]) -> str:
     """The text of a section, with the hash of its kernels."""
-    return "\n\n".join(texts).replace(HASH, kernels_key(kernels))
+    return "\n\n".join(texts).replace(HASH, kernels_key(map(_readable, kernels)))
+
+
+def _readable(kernel: str) -> str:
+    """A kernel with its names as the spec spells them, if these are words that Python leaves to them."""
+    plain = plain_name(kernel)
+    try:
+        ast.parse(plain)
+    except SyntaxError:
+        return kernel
+    return plain
 
 
 def _texts(

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..ir import dim_of
+from ..ir import dim_of, plain_name
 from .tile import CannotPrint, axis_name, block_name, size_name
 
 
@@ -178,7 +178,7 @@ def _needed(waiting: list[Statement], s: Statement) -> list[Statement]:
 
 def _printed(loop: Loop, count: str, held: set[str], known: set[str], fresh: Callable[[str], str]) -> list[str]:
     """The loop over slices; `known` are the tuples that there are, which it adds to."""
-    made = {n: fresh(f"{n}_slice") for n in sorted((loop.writes - loop.sums) & held)}
+    made = {n: fresh(f"{n}_slice") for n in sorted((loop.writes - loop.sums) & held, key=plain_name)}
     tuples = {n: fresh(f"{n}_next") if n in known else n for n in made}
     lines: list[str] = []
     assigned: set[str] = set()

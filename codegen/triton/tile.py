@@ -25,12 +25,14 @@ from ..ir import (
     leaf,
     make,
     mul,
+    plain_name,
     rename,
     replace,
     split_constant,
     terms_of,
     walk,
 )
+from ..letters import capital
 from ..show import plain
 from .reserved import RESERVED, SUFFIXES
 
@@ -234,7 +236,8 @@ class Tiles:
 
     def fresh(self, wish: str) -> str:
         name, n = wish, 1
-        while name in self.names:
+        known = set(map(plain_name, self.names))
+        while plain_name(name) in known:
             n += 1
             name = f"{wish}{n}"
         self.names.add(name)
@@ -933,7 +936,7 @@ INTERNAL = RESERVED | set("m p s t w x y".split())  # names of every kernel
 def axis_name(axis: str) -> str:
     """The name of an index over an axis: that of its dim, with an underscore where kernels have another use for that."""
     dim = dim_of(axis).removesuffix(KEPT)
-    name = f"{dim}_" if dim in INTERNAL or SUFFIXES.search(dim) else dim
+    name = f"{dim}_" if plain_name(dim) in INTERNAL or SUFFIXES.search(plain_name(dim)) else dim
     if axis.endswith(KEPT):
         return f"{name}_kept"
     return name if axis == dim else f"{name}_{len(axis) - len(dim) + 1}"
@@ -942,8 +945,8 @@ def axis_name(axis: str) -> str:
 def size_name(dim: str) -> str:
     """The name of the size of a dim."""
     dim = dim.removesuffix(KEPT)
-    name = dim.upper()
-    return f"{dim}_size" if not dim.islower() or name in RESERVED else name
+    name = capital(dim)
+    return f"{dim}_size" if not plain_name(dim).islower() or plain_name(name) in RESERVED else name
 
 
 def block_name(axis: str) -> str:

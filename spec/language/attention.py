@@ -15,7 +15,6 @@ belongs to position i. Position enters as a symbol, too (`i, j = a.positions()`)
 
 from __future__ import annotations
 
-import keyword
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,8 @@ from chunkform.errors import DimensionError, NameError_, SpecError
 
 from .declaration import Declaration
 from .expression import ONE, Atom, Dim, Matrix, Term, column, scalar_of, shape_text
-from .recurrence import FUNCTION_NAMES, Equation, atoms, matrices
+from .names import FUNCTION_NAMES, quantity_name, split_names
+from .recurrence import Equation, atoms, matrices
 from .source import Source, caller
 
 OPTIONS = frozenset("causal output_lse lse context_parallel backend self op OP".split())  # of every op
@@ -104,10 +104,10 @@ class Attention(Declaration):
     def dims(self, names: str) -> Any:
         """Named dimensions: `d, e = a.dims("d e")`."""
         made = []
-        for name in _split(names):
+        for name in split_names(names):
             if name in LAYOUT:
                 raise NameError_(f"{name!r} is an axis of every op, and can't be a dim: choose another", caller())
-            self._check_new(name, "dim")
+            name = self._new(name, "dim")
             made.append(Dim(name))
             self.dim_list.append(made[-1])
         return made[0] if len(made) == 1 else tuple(made)
@@ -208,7 +208,7 @@ class Attention(Declaration):
 
     def output(self, name: str, term: Any) -> None:
         """An output: a term in averages, in what belongs to position i, and in parameters."""
-        self._check_new(name, "output")
+        name = self._new(name, "output")
         value = self._term(term, f"the output {name}")
         self._check_term(value, f"the output {name}", averages=True)
         self.outputs.append(Equation(name, value, caller()))
@@ -263,8 +263,8 @@ class Attention(Declaration):
 
     def _variables(self, names: str, kind: str, dims: tuple, most: int, default: Any = None) -> list[AttentionVariable]:
         made = []
-        for name in _split(names):
-            self._check_new(name, kind)
+        for name in split_names(names):
+            name = self._new(name, kind)
             if len(dims) > most:
                 raise DimensionError(f"{name} has {len(dims)} dims; at most {most} possible", caller())
             for dim in dims:
@@ -277,24 +277,24 @@ class Attention(Declaration):
         self.variables += made
         return made
 
-    def _check_new(self, name: Any, kind: str) -> None:
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name != name.strip("_"):
-            raise NameError_(
-                f"{name!r} can't be a name here: use a Python identifier without outer underscores", caller()
-            )
+    def _new(self, given: Any, kind: str) -> str:
+        """A name that isn't used so far, as Python spells it."""
+        name = quantity_name(given)
         own = _called(name, kind)
         if name in OPTIONS | FUNCTION_NAMES or any(n in RESERVED or NUMBERED.fullmatch(n) for n in own):
             raise NameError_(f"the name {name!r} is reserved: choose another", caller())
         declared = [(d.name, "dim") for d in self.dim_list] + [(v.name, v.kind) for v in self.variables]
         for other, its in [*declared, *((y.name, "output") for y in self.outputs)]:
             if name == other:
-                raise NameError_(f"the name {name!r} is used twice in {self.name}", caller())
+                told = "" if name == given else f" ({given!r} is {name!r} to Python)"
+                raise NameError_(f"the name {name!r} is used twice in {self.name}{told}", caller())
             if both := own & _called(other, its):
                 raise NameError_(
                     f"the {kind} {name!r} and the {its} {other!r} of {self.name} would both be called {both.pop()} in its op: "
                     "choose another",
                     caller(),
                 )
+        return name
 
     def _term(self, term: Any, what: str) -> Term:
         value = term if isinstance(term, Matrix) else scalar_of(term)
@@ -383,9 +383,3 @@ def _kind(s: Any) -> str | None:
 
 def _name(s: Any) -> str:
     return s.args[0] if isinstance(s, Matrix) else s.name
-
-
-def _split(names: Any) -> list[str]:
-    if not isinstance(names, str) or not names.replace(",", " ").split():
-        raise NameError_(f"names are given in one string, such as 'q k'; got {names!r}", caller())
-    return names.replace(",", " ").split()

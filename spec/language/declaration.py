@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import keyword
 from typing import Any
 
-from chunkform.errors import NameError_, SpecError
+from chunkform.errors import SpecError
 
+from .names import spec_name
 from .source import caller
 
 
@@ -17,10 +17,10 @@ class Declaration:
 
     def __init__(self, name: str, doc: str = "", source: str = "") -> None:
         self.where = caller()
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            article = "an" if self.noun[0] in "aeiou" else "a"
-            raise NameError_(f"{article} {self.noun}'s name must be a Python identifier, got {name!r}", self.where)
-        self.name = name
+        self.name = spec_name(name, self.noun, self.where)
+        for what, text in (("doc", doc), ("source", source)):
+            if not isinstance(text, str):
+                raise SpecError(f"the {what} of {self.name} must be a string, got {text!r}", self.where)
         self.doc = doc
         self.source = source
         self.claims: list[Any] = []

@@ -25,6 +25,7 @@ from .declaration import Declaration
 from .definite import POSITIVE, SIGNS, require_definite
 from .expression import Dim, Matrix, Term, column, scalar_of, shape_text
 from .methods import Method, neumann
+from .names import quantity_name, split_names
 from .recurrence import Equation, Recurrence, State, _dims_of, _symbol
 from .source import Source, caller
 from .terms import names_in
@@ -91,9 +92,10 @@ class Program(Declaration):
 
     def constant(self, name: str, default: float | None = None) -> Any:
         """A number given to the op as a keyword."""
+        made = self.step.constant(name, default)
         if default is not None and default > 0:
-            self.signs[name] = POSITIVE
-        return self.step.constant(name, default)
+            self.signs[quantity_name(name)] = POSITIVE
+        return made
 
     def state(self, name: str, *dims: Dim, initial: Term | float | None = None) -> State:
         """A state, as in a recurrence."""
@@ -121,6 +123,7 @@ class Program(Declaration):
         from .methods import cg, sherman_morrison
 
         where = caller()
+        name = quantity_name(name)
         method = cg(30) if method is None else method
         if not isinstance(method, Method):
             raise SpecError(
@@ -184,7 +187,7 @@ class Program(Declaration):
         states = {}
         for s in r.states:
             states[s.name] = f"{s.name}_{number}"
-            self.step._check_new(states[s.name])
+            self.step._new(states[s.name])
         outputs = {}
         for x in r.outputs:
             outputs[x.name] = f"{r.name}_{number}_{x.name}"
@@ -208,6 +211,13 @@ class Program(Declaration):
                 raise SpecError(
                     f"the state {state.name} is never updated: write p.update({state.name}, ...)", state.where
                 )
+        for s in self.solves:
+            for x in self.step.outputs:
+                if x.name == f"{s.name}_residual":
+                    raise NameError_(
+                        f"the name {x.name!r} is that of what the solve {s.name} leaves: choose another for the output",
+                        x.where,
+                    )
         return self
 
     # --- parts ------------------------------------------------------------------------------------------------------
@@ -216,7 +226,7 @@ class Program(Declaration):
         if sign is not None:
             if sign not in SIGNS:
                 raise SpecError(f'the sign of {names} is ">= 0" or "> 0", got {sign!r}', caller())
-            self.signs |= dict.fromkeys(names.replace(",", " ").split(), SIGNS[sign])
+            self.signs |= dict.fromkeys(map(quantity_name, split_names(names)), SIGNS[sign])
         return made
 
     def _step_size(self, name: str, matrix: Matrix, method: neumann) -> Any:
@@ -250,7 +260,7 @@ class Program(Declaration):
         return name
 
     def _let(self, name: str, value: Any, where: Source) -> Equation:
-        self.step._check_new(name)
+        self.step._new(name)
         term = self.step._term(value, name)
         self.step._check_term(term, name)
         return Equation(name, term, where)

@@ -12,7 +12,6 @@ r.output("o", S.next.T * q)
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,13 +22,14 @@ from chunkform.errors import CausalityError, DimensionError, NameError_, SpecErr
 
 from .declaration import Declaration
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, ones, scalar_of, shape_text, total
+from .names import FUNCTION_NAMES, quantity_name, split_names
 from .source import Source, caller
 
 RESERVED = frozenset(
     "initial_state output_final_state final_state cu_seqlens context_parallel recompute precision state_dtype backend "
-    "inplace out self prev next T op state chunk torch triton".split()
+    "inplace out self prev next T op OP state chunk torch triton".split()
 )
-FUNCTION_NAMES = frozenset("exp log sqrt sin cos tanh erf sigmoid softplus diag eye hadamard".split())
+LAYOUT = frozenset("B T H".split())  # what the axes of every op are called
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class Recurrence(Declaration):
     def dims(self, names: str) -> Any:
         """Named dimensions: `d, e = r.dims("d e")`."""
         made = []
-        for name in _split(names, "dims"):
-            self._check_new(name, dim=True)
+        for name in split_names(names, "dims"):
+            name = self._new(name, dim=True)
             made.append(Dim(name))
             self.dim_list.append(made[-1])
         return made[0] if len(made) == 1 else tuple(made)
@@ -146,7 +146,7 @@ class Recurrence(Declaration):
 
     def state(self, name: str, *dims: Dim, initial: Term | float | None = None) -> State:
         """A state over up to two dims. `initial` (default 0) is used where the op is given no initial state."""
-        self._check_new(name)
+        name = self._new(name)
         self._check_dims(dims, name)
         start: Any = None
         if initial is not None:
@@ -167,7 +167,7 @@ class Recurrence(Declaration):
 
     def let(self, name: str, term: Term) -> Any:
         """An auxiliary quantity of the step, named so that printed derivations use the name."""
-        self._check_new(name)
+        name = self._new(name)
         value = self._term(term, f"{name}")
         self._check_term(value, name)
         self.lets.append(Equation(name, value, caller()))
@@ -200,9 +200,10 @@ class Recurrence(Declaration):
     def output(self, name: str, term: Any) -> None:
         """An output of the op, one value a step."""
         value = self._term(term, f"the output {name}")
+        name = quantity_name(name)
         its_own_let = any(x.name == name for x in self.lets) and value == self._let(name)
         if not its_own_let or any(x.name == name for x in self.outputs):
-            self._check_new(name)
+            self._new(name)
         self._check_term(value, f"the output {name}")
         if all(_kind_of(s) in ("constant", "parameter", "decay parameter") for s in atoms(value)):
             raise SpecError(f"the output {name} is {value} at each step: it reads no input and no state", caller())
@@ -268,20 +269,19 @@ class Recurrence(Declaration):
             x.name: f", first at {x.where}" for x in reversed(declared)
         }
 
-    def _check_new(self, name: Any, dim: bool = False) -> None:
-        if not isinstance(name, str):
-            raise NameError_(f"a name must be a string, got {name!r}", caller())
-        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name.endswith("_"):
-            raise NameError_(
-                f"{name!r} can't be a name here: use a Python identifier without outer underscores", caller()
-            )
+    def _new(self, given: Any, dim: bool = False) -> str:
+        """A name that isn't used so far, as Python spells it."""
+        name = quantity_name(given)
         if name in RESERVED or name in FUNCTION_NAMES:
             raise NameError_(f"the name {name!r} is reserved: choose another", caller())
         known = self._names()
         if name in known:
-            raise NameError_(f"the name {name!r} is used twice in {self.name}{known[name]}", caller())
+            told = "" if name == given else f" ({given!r} is {name!r} to Python)"
+            raise NameError_(f"the name {name!r} is used twice in {self.name}{known[name]}{told}", caller())
         if dim:
-            return
+            if name in LAYOUT:
+                raise NameError_(f"{name!r} is an axis of every op, and can't be a dim: choose another", caller())
+            return name
         values = known.keys() - {x.name for x in self.dim_list}
         for prefix, what in (("d", "the gradient"), ("log_", "the logarithm")):
             one, other = name.removeprefix(prefix), prefix + name
@@ -292,11 +292,12 @@ class Recurrence(Declaration):
                     "choose another",
                     caller(),
                 )
+        return name
 
     def _declare(self, names: str, kind: str, dims: tuple, default: float | None = None) -> Any:
         made = []
-        for name in _split(names, kind):
-            self._check_new(name)
+        for name in split_names(names, kind):
+            name = self._new(name)
             self._check_dims(dims, name, decay=kind.startswith("decay"))
             self.variables.append(Variable(name, kind, dims, caller(), default))
             made.append(_symbol(name, kind, dims))
@@ -420,9 +421,3 @@ def _dims_of(term: Term) -> tuple[Dim, ...]:
 
 def _shape_of(dims: tuple[Dim, ...]) -> str:
     return " x ".join(str(x) for x in (*dims, ONE, ONE)[:2])
-
-
-def _split(names: str, what: str) -> list[str]:
-    if not isinstance(names, str) or not names.replace(",", " ").split():
-        raise NameError_(f"names are given in one string, such as 'q k'; got {names!r} ({what})", caller())
-    return names.replace(",", " ").split()

@@ -14,7 +14,7 @@ import torch
 from decode.programs import SIZES, arguments, at, grouped, imported, recurrences, step_of
 
 from chunkform.codegen.accuracy import relative_error
-from chunkform.codegen.decode import MODULES, decoding
+from chunkform.codegen.decode import MODULES, decoding, public_step
 from chunkform.codegen.emit import signature_text
 from chunkform.codegen.ir import dim_of
 from chunkform.codegen.oracle import oracle
@@ -36,7 +36,12 @@ def op_of(name: str):
     c = Compiled(recurrences()[name], step_of(name), None, "")  # type: ignore[arg-type]
     d = decoding(c, has_start=False)
     lines = [HEADER, *(f"from {m} import {', '.join(names.split())}" for m, names in MODULES.items()), d.text]
-    lines += [f"SIGNATURE = {signature_text(c)}", f"class OP:\n    step = {d.step}", f"def {name}(): ...", d.public]
+    lines += [
+        f"SIGNATURE = {signature_text(c)}",
+        f"class OP:\n    step = {d.step}",
+        f"def {name}(): ...",
+        public_step(c),
+    ]
     return getattr(imported(f"interpreted_{name}", "\n".join(lines)), name), c
 
 
