@@ -71,10 +71,14 @@ class Judged:
 
     @property
     def allowed(self) -> float:
-        """The bound, or what the problem's own conditioning makes of rounding; infinite where the definition has no value."""
-        if self.rounding is None:
-            return self.bound
-        return math.inf if math.isnan(self.rounding) else max(self.bound, AMPLIFIED * self.rounding)
+        """The bound, or what the problem's own conditioning makes of rounding."""
+        known = self.rounding is not None and math.isfinite(self.rounding)
+        return max(self.bound, AMPLIFIED * self.rounding) if known else self.bound  # type: ignore[operator]
+
+    @property
+    def overflows(self) -> bool:
+        """Has the definition itself no value where it is rounded?"""
+        return self.rounding is not None and not math.isfinite(self.rounding)
 
     @property
     def ok(self) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,15 @@ from torch import Tensor
 
 from chunkform.errors import SpecError
 
-from .accuracy import AMPLIFIED, head_axis, relative_error
+from .accuracy import Judged, head_axis, judge, relative_error
+from .definition import Oracle, defined
 from .ir import dim_of
 from .oracle import oracle
 from .pipeline import Compiled
 from .step import StepProgram
 
 EXPLODED = 1e12
+PERTURBED = 2  # how many roundings of the arguments are tried
 FLOORS = (None, -40.0, -10.0, -3.0)  # of log decays
 POSITIVE = ((), ("states",), ("states", "variables"))  # what is drawn positive, for functions such as logarithms
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
@@ -37,10 +39,21 @@ class Case:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     seed: int = 0
-    decay: str = "usual"  # usual | extreme | none | strong
+    decay: str = "usual"  # usual | extreme | none | strong | forgetful
     initial: bool = True
     same: bool = False  # are all dims of the same size? Else each is 8 wider than the one before
     positive: tuple[str, ...] = ()  # as in POSITIVE
+    widths: tuple[int, ...] = ()  # of the dims, in order, in the place of `width`
+    groups: tuple[tuple[str, int], ...] = ()  # arguments with fewer heads than `heads`
+    packed: str = ""  # one | several: sequences packed in one batch entry of so many steps
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        """Of packed sequences; of several, some are empty, and one has a single step."""
+        if not self.packed:
+            return None
+        first, one = self.steps // 3, min(1, self.steps)
+        return (self.steps,) if self.packed == "one" else (0, first, one, 0, self.steps - first - one)
 
 
 @dataclass(frozen=True)
@@ -52,19 +65,20 @@ class Row:
     case: Case
     error: float
     bound: float
-    rounding: float | None = (
-        None  # what one rounding of the inputs makes of the reference; taken where `bound` isn't met
-    )
+    rounding: float | None = None  # what rounding makes of the definition; taken where `bound` isn't met
+    head: int = 0
+
+    @property
+    def judged(self) -> Judged:
+        return Judged(self.head, self.error, self.bound, self.rounding)
 
     @property
     def ok(self) -> bool:
-        return self.error <= self.allowed  # NaN fails
+        return self.judged.ok
 
     @property
     def allowed(self) -> float:
-        """The bound, or what the problem's own conditioning makes of rounding."""
-        known = self.rounding is not None and math.isfinite(self.rounding)
-        return max(self.bound, AMPLIFIED * self.rounding) if known else self.bound  # type: ignore[operator]
+        return self.judged.allowed
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,9 @@ def sample(c: Compiled, case: Case) -> Sample:
     """Random arguments. Inputs are scaled by 1 / sqrt(width) where they run over a dim, so that reads stay of order one."""
     g = torch.Generator().manual_seed(case.seed)
     dims = {d: case.width + (0 if case.same else 8 * i) for i, d in enumerate(c.step.dims)}
+    dims |= dict(zip(c.step.dims, case.widths, strict=False))
+    lengths, few = case.lengths, dict(case.groups)
+    batch = case.batch if lengths is None else 1
     half = case.dtype in (torch.bfloat16, torch.float16)
     wide = torch.float32 if half else case.dtype
 
@@ -92,7 +109,8 @@ def sample(c: Compiled, case: Case) -> Sample:
     constants: dict[str, float] = {}
     for v in c.step.variables:
         own = [dims[dim_of(a)] for a in v.axes]
-        lead = [case.batch, case.steps, case.heads] if v.per_step else [case.heads]
+        heads = few.get(v.name, case.heads)
+        lead = [batch, case.steps, heads] if v.per_step else [heads]
         if v.kind == "constant":
             constants[v.name] = 0.5 if v.default is None else v.default
         elif v.is_decay:
@@ -103,7 +121,8 @@ def sample(c: Compiled, case: Case) -> Sample:
             given[v.name] = torch.rand(*lead, generator=g).to(case.dtype if v.kind == "input" else wide)
     if "variables" in case.positive:
         given = {n: x if c.step.variable(n).is_decay else x.abs() for n, x in given.items()}
-    shapes = {s.name: [case.batch, case.heads, *(dims[dim_of(a)] for a in s.axes)] for s in c.step.states}
+    sequences = batch if lengths is None else len(lengths)
+    shapes = {s.name: [sequences, case.heads, *(dims[dim_of(a)] for a in s.axes)] for s in c.step.states}
     states: dict[str, Tensor | None] = {
         n: (0.1 * normal(*shape)).to(wide) if case.initial and c.step.state(n).initial is None else None
         for n, shape in shapes.items()
@@ -111,7 +130,7 @@ def sample(c: Compiled, case: Case) -> Sample:
     if "states" in case.positive:
         states = {n: None if x is None else x.abs() for n, x in states.items()}
     cotangents: dict[str, Tensor | None] = {
-        n: normal(case.batch, case.steps, case.heads, *(dims[dim_of(a)] for a in axes)).to(case.dtype)
+        n: normal(batch, case.steps, case.heads, *(dims[dim_of(a)] for a in axes)).to(case.dtype)
         for n, axes in c.step.output_axes.items()
     }
     finals: dict[str, Tensor | None] = {n: (0.1 * normal(*shape)).to(wide) for n, shape in shapes.items()}
@@ -127,6 +146,8 @@ def _log_decay(x: Tensor, how: str, g: torch.Generator) -> Tensor:
         return torch.zeros_like(x)
     if how == "strong":
         return -8.0 * torch.rand(x.shape, generator=g)
+    if how == "forgetful":
+        return -28.0 * torch.rand(x.shape, generator=g)
     usual = torch.nn.functional.logsigmoid(x + 2.0)
     if how == "extreme":
         pick = torch.rand(x.shape, generator=g)
@@ -169,7 +190,6 @@ def _rows(
     backend: str | None,
 ) -> list[Row] | None:
     """The rows of one sample; None where a quantity misses its bound, and its definition itself overflows in float32."""
-    reference = {f"d{keys[n[1:]]}" if n[1:] in keys and n.startswith("d") else n: x for n, x in exact.items()}
     arguments = {n: x.detach().clone().requires_grad_() for n, x in s.given.items()}
     states = {n: None if x is None else x.detach().clone().requires_grad_() for n, x in s.states.items()}
     initial: Any = tuple(states.values()) if len(states) > 1 else next(iter(states.values()))
@@ -191,80 +211,118 @@ def _rows(
         inputs=wanted,
     )
     computed = {**named, **{f"final {n}": x for n, x in lasts.items()}}
-    computed |= {f"d{keys[n]}": x.grad for n, x in arguments.items()}
+    computed |= {f"d{n}": x.grad for n, x in arguments.items()}
     computed |= {f"d initial {n}": x.grad for n, x in states.items() if x is not None}
+    judged = judge_all(c, computed, exact, s, case)
     rows = [
-        Row(c.name, n, case, error_of(c.step, n, x, reference[n], case.dtype), BOUND[case.dtype])
-        for n, x in computed.items()
+        Row(
+            c.name,
+            f"d{keys[n[1:]]}" if n not in named and n[1:] in keys else n,
+            case,
+            j.error,
+            j.bound,
+            j.rounding,
+            j.head,
+        )
+        for n, j in judged.items()
     ]
-    if all(r.ok for r in rows):
-        return rows
-    others = [_reference(c, _rounded(s, case), keys)]
-    if case.dtype != torch.float64:
-        others.append(_reference(c, s, keys, torch.float32))
-
-    def rounding(quantity: str) -> float:
-        errors = [error_of(c.step, quantity, x[quantity], reference[quantity], case.dtype) for x in others]
-        return math.inf if any(math.isnan(e) for e in errors) else max(errors)
-
-    rows = [r if r.ok else dataclasses.replace(r, rounding=rounding(r.quantity)) for r in rows]
-    overflows = any(r.rounding == math.inf for r in rows)
-    return None if overflows and case.steps > 1 else rows
+    return None if any(j.overflows for j in judged.values()) and case.steps > 1 else rows
 
 
-def samples(c: Compiled, case: Case, largest: float = EXPLODED) -> Iterator[tuple[Case, Sample, dict[str, Tensor]]]:
+def judge_all(
+    c: Any,
+    computed: dict[str, Tensor | None],
+    exact: dict[str, Tensor],
+    s: Sample,
+    case: Case,
+    of: Oracle = oracle,
+    bounds: Mapping[str, float] | None = None,
+    **options: Any,
+) -> dict[str, Judged]:
+    """The worst head of each quantity. Where one misses the bound of the case's dtype, or its own of `bounds`, it is judged by
+    what rounding makes of the definition: of its arguments, and of a run in float32. No gradient counts as zeros."""
+    bound, gradients = BOUND[case.dtype], any(n.startswith("d") and n not in c.step.outputs for n in computed)
+
+    @functools.cache
+    def others() -> list[dict[str, Tensor]]:
+        found = [
+            defined(c, _rounded(s, case, seed), case.lengths, of=of, gradients=gradients) for seed in range(PERTURBED)
+        ]
+        if case.dtype != torch.float64:
+            found.append(defined(c, s, case.lengths, torch.float32, of, gradients, **options))
+        return found
+
+    def rounded(n: str) -> Callable[[], list[Tensor]]:
+        return lambda: [x[n] for x in others()]
+
+    found = {}
+    for n, x in computed.items():
+        value = torch.zeros_like(exact[n]) if x is None else x
+        own = (bounds or {}).get(n, bound)
+        dtype = case.dtype if x is None else None
+        found[n] = judge(value, exact[n], head_axis(c.step, n), own, rounded(n), dtype)
+    return found
+
+
+def samples(
+    c: Any,
+    case: Case,
+    largest: float = EXPLODED,
+    draw: Callable[[Any, Case], Sample] | None = None,
+    of: Oracle = oracle,
+    gradients: bool = True,
+) -> Iterator[tuple[Case, Sample, dict[str, Tensor]]]:
     """(case, arguments, the oracle's values): random arguments, the wildest first whose values are below `largest`, so that
     float32 can hold and multiply them.
 
     For each length milder decays are tried as well, for what divides by a decay; shorter ones are for what explodes. Positive
-    arguments are for what has no values otherwise, even after one step.
+    arguments are for what has no values otherwise, even after one step. `draw` and `of`: a program's own `sample` and oracle.
     """
+
+    def sampled(case: Case, steps: int, floor: float | None) -> tuple[Case, Sample, dict[str, Tensor]] | None:
+        return _sampled(c, case, steps, floor, largest, draw or sample, of, gradients)
+
     lengths = [case.steps]
     while lengths[-1] > 1:
         lengths.append(lengths[-1] // 2 | 1 if lengths[-1] > 3 else 1)
     tries = list(itertools.product(lengths, FLOORS))
     for positive in POSITIVE:
         case = dataclasses.replace(case, positive=positive)
-        if _sampled(c, case, *tries[-1], largest) is None:
+        if sampled(case, *tries[-1]) is None:
             continue
         for steps, floor in tries:
-            found = _sampled(c, case, steps, floor, largest)
+            found = sampled(case, steps, floor)
             if found is not None:
                 yield found
 
 
 def _sampled(
-    c: Compiled, case: Case, steps: int, floor: float | None, largest: float
+    c: Any,
+    case: Case,
+    steps: int,
+    floor: float | None,
+    largest: float,
+    draw: Callable[[Any, Case], Sample],
+    of: Oracle,
+    gradients: bool,
 ) -> tuple[Case, Sample, dict[str, Tensor]] | None:
     """Arguments for so many steps, with log decays no lower than a floor, if the oracle's values are below `largest`."""
-    s = sample(c, dataclasses.replace(case, steps=steps))
+    case = dataclasses.replace(case, steps=steps)
+    s = draw(c, case)
     note = case.decay
     if floor is not None:
         decays = {v.name for v in c.step.variables if v.is_decay}
         s = dataclasses.replace(s, given={n: x.clamp(min=floor) if n in decays else x for n, x in s.given.items()})
         note = f"{case.decay}, at least {floor:g}"
-    exact = _reference(c, s, {v.name: v.name for v in c.step.variables})
+    exact = defined(c, s, case.lengths, of=of, gradients=gradients)
     if all(not x.numel() or (bool(x.isfinite().all()) and float(x.abs().max()) < largest) for x in exact.values()):
-        return dataclasses.replace(case, steps=steps, decay=note), s, exact
+        return dataclasses.replace(case, decay=note), s, exact
     return None
 
 
-def _reference(c: Compiled, s: Sample, keys: dict[str, str], dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    """Every quantity of the oracle, by the names of rows."""
-    outputs, lasts, gradients, initial = oracle(
-        c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents, dtype
-    )
-    return {
-        **outputs,
-        **{f"final {n}": x for n, x in lasts.items()},
-        **{f"d{keys[n]}": x for n, x in gradients.items()},
-        **{f"d initial {n}": x for n, x in initial.items()},
-    }
-
-
-def _rounded(s: Sample, case: Case) -> Sample:
+def _rounded(s: Sample, case: Case, seed: int = 0) -> Sample:
     """The sample with each input off by half a unit in the last place."""
-    g = torch.Generator().manual_seed(case.seed + 1)
+    g = torch.Generator().manual_seed(case.seed + 1 + seed)
     unit = torch.finfo(case.dtype).eps / 2
 
     def off(x: Tensor | None) -> Tensor | None:

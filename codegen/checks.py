@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from chunkform.errors import BackendError
-from chunkform.spec.language import Declaration, Recurrence
+from chunkform.spec.language import Declaration, Recurrence, catalogue, find
 
+from .accuracy import Judged
 from .check import Case, check_op
+from .check_calls import SECONDS, Report, call, check_calls, reproduction
 from .compile import compile_module
 from .kinds import kind_of
 from .pipeline import compile_spec
@@ -28,10 +30,11 @@ DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16, torch
 
 @dataclass(frozen=True)
 class Checked:
-    """The worst relative error of one quantity of an op over the seeds, in one dtype.
+    """The worst relative error of one quantity of an op over all calls in one dtype.
 
     `allowed` is the bound, or more where the problem itself is ill-conditioned: then rounding its inputs alone changes the
-    result by more than the bound. It is infinite where the definition overflows in this dtype.
+    result by more than the bound. Of a call that failed, `cause` says what failures have in common, and `python` makes the
+    smallest one again. `raised`: the quantity is the call itself, which ended so.
     """
 
     name: str
@@ -42,6 +45,11 @@ class Checked:
     bound: float
     allowed: float
     ok: bool
+    head: int = 0
+    call: Mapping[str, Any] | None = None
+    raised: str = ""
+    cause: str = ""
+    python: str = ""
 
     def json(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -49,7 +57,7 @@ class Checked:
 
     @property
     def badness(self) -> tuple[bool, float]:
-        ratio = self.error / self.allowed
+        ratio = self.error / self.allowed if self.allowed else math.inf
         return not self.ok, math.inf if math.isnan(ratio) else ratio
 
 
@@ -59,20 +67,110 @@ def check_all(
     steps: int = 150,
     width: int = 32,
     device: str | None = None,
-    done: Callable[[str], None] = lambda name: None,
-) -> list[Checked]:
-    """The errors of each op, in the order of the specs. `device` is cuda where there is one."""
+    done: Callable[..., None] = lambda name, part=1.0: None,
+    quick: bool = True,
+    seconds: float | None = None,
+) -> tuple[list[Checked], list[Report]]:
+    """The errors of each op, in the order of the specs, and what was called. `device` is cuda where there is one.
+
+    `quick`: random arguments of one shape, as often as `seeds` says. Else each pair of choices of how an op is called, for no
+    more than `seconds` each; `done` is told of parts of an op as well.
+    """
     has_cuda = torch.cuda.is_available()
     device = device or ("cuda" if has_cuda else "cpu")
     if device not in DTYPES:
         raise BackendError(f"the device is cpu or cuda, got {device!r}")
     if device == "cuda" and not has_cuda:
         raise BackendError("this machine has no CUDA device: check with --device cpu")
-    found = []
+    found: list[Checked] = []
+    reports: list[Report] = []
     for r in specs:
-        found += kind_of(r).check_one(r, seeds, steps, width, device)
-        done(r.name)
-    return found
+        kind = kind_of(r)
+        if quick or not hasattr(kind, "subject"):
+            found += kind.check_one(r, seeds, steps, width, device)
+            done(r.name)
+            continue
+        subject = subject_of(r, device)
+        limit = SECONDS[device] if seconds is None else seconds
+
+        def told(n: int, of: int, name: str = r.name) -> None:
+            done(f"{name}: {n} of {of} calls", 1.0 / of)
+
+        report = check_calls(subject, limit, told)
+        found += checked(r, report, subject, device)
+        found += getattr(kind, "conditions_of", lambda *_: [])(r, device)
+        reports.append(report)
+    return found, reports
+
+
+def subject_of(r: Declaration, device: str) -> Any:
+    """A declaration with its op, as `check_calls` takes it."""
+    return kind_of(r).subject(r, kind_of(r).compile_spec(r), getattr(compile_module(r), r.name), device)
+
+
+def checked(r: Declaration, report: Report, subject: Any, device: str) -> list[Checked]:
+    """The worst of each quantity and dtype, with the cause of its failures."""
+    file = str(r.where.file)
+    spec = r.name if any(x.name == r.name and str(x.where.file) == file for x in catalogue(Declaration)) else file
+    worst: dict[tuple[str, str], Checked] = {}
+    for t in report.calls:
+        cause = next((x for x in report.causes if not t.ok and x.holds(t.row)), None)
+        told = ("", "") if cause is None else (cause.words, reproduction(cause, subject.factors, spec, r.name, device))
+        rows = [(n, j, "") for n, j in t.found.items()]
+        if t.raised:
+            rows = [("the call", Judged(0, math.inf, 0.0), t.raised)]
+        for n, j, raised in rows:
+            words, python = ("", "") if j.ok else told
+            dtype = t.row["dtype"]
+            made = Checked(
+                r.name, n, dtype, device, j.error, j.bound, j.allowed, j.ok, j.head, t.row, raised, words, python
+            )
+            key = (n, dtype)
+            if key not in worst or made.badness > worst[key].badness:
+                worst[key] = made
+    return list(worst.values())
+
+
+def again(spec: str, name: str, choices: Mapping[str, Any], device: str = "cpu") -> list[str]:
+    """One call of a spec's op, with the first choice of each factor that `choices` leaves out: a line for each quantity."""
+    (r,) = (x for x in find(spec) if x.name == name)
+    subject = subject_of(r, device)
+    t = call(subject, {n: some[0] for n, some in subject.factors.items()} | dict(choices))
+    if t.raised:
+        return [t.raised]
+    return [
+        f"{n}: head {j.head}: error {j.error:.1e}, allowed {j.allowed:.1e}{'' if j.ok else ': too large'}"
+        for n, j in t.found.items()
+    ]
+
+
+def causes_text(report: Report) -> list[str]:
+    """What failing calls have in common, and the smallest one, in lines for the terminal."""
+    lines = []
+    for x in report.causes:
+        t = x.smallest
+        lines.append(f"{report.name} {x.words}")
+        if t.raised:
+            lines.append(f"  the smallest such call ends in {t.raised}")
+        else:
+            j = t.found[t.worst]
+            bad = sum(not y.ok for y in t.found.values())
+            others = f", and {bad - 1} other quantities" if bad > 1 else ""
+            lines.append(
+                f"  in the smallest such call {t.worst}, head {j.head}: error {j.error:.1e}, allowed {j.allowed:.1e}{others}"
+            )
+    return lines
+
+
+def calls_text(report: Report) -> str:
+    """How much was called."""
+    if report.whole:
+        return f"{report.name}: {report.rows} calls, in which each pair of choices occurs"
+    share = int(100 * report.pairs / max(1, report.of))
+    return (
+        f"{report.name}: stopped after {len(report.calls)} of {report.rows} calls, in which {share}% of the pairs of choices "
+        "occur: --seconds gives it longer"
+    )
 
 
 def check_recurrence(r: Recurrence, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
@@ -86,7 +184,7 @@ def check_recurrence(r: Recurrence, seeds: int, steps: int, width: int, device: 
             case = Case(steps=steps, width=width, dtype=dtype, device=device, seed=seed)
             for row in check_op(c, op, case):
                 kind = str(dtype).removeprefix("torch.")
-                made = Checked(r.name, row.quantity, kind, device, row.error, row.bound, row.allowed, row.ok)
+                made = Checked(r.name, row.quantity, kind, device, row.error, row.bound, row.allowed, row.ok, row.head)
                 if row.quantity not in worst or made.badness > worst[row.quantity].badness:
                     worst[row.quantity] = made
         found += worst.values()

@@ -175,23 +175,42 @@ def build(
 @app.command()
 def check(
     specs: Specs = None,
-    seeds: Annotated[int, typer.Option(help="how many random inputs", min=1)] = 3,
-    steps: Annotated[int, typer.Option(help="the length T of the sequences", min=0)] = 150,
-    width: Annotated[int, typer.Option(help="the size of the first dim; the next are larger by 8", min=1)] = 32,
+    quick: Annotated[bool, typer.Option("--quick", help="calls of one shape only, in a few seconds")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(help="the longest that one op may take; 60, and 600 on a GPU, when left out", min=0)
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="of a quick check: how many random inputs; 3", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="of a quick check: the length T; 150", min=0)] = None,
+    width: Annotated[
+        int | None, typer.Option(help="of a quick check: the first dim, the next are larger; 32", min=1)
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda where there is one when left out")] = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Compare each generated op with the float64 oracle: outputs, last states and every gradient, on this machine's device."""
-    from .checks import check_all, check_table
+    """Compare each generated op with the float64 oracle: outputs, last states and every gradient, on this machine's device.
+
+    An op is called so that each pair of choices occurs: dtypes, lengths, widths, packed sequences, fewer heads, initial states,
+    decays, layouts, options. What failing calls have in common is named, with Python that makes the smallest one again.
+
+    Exit status: 0, all errors are within their bounds; 1, one is not, or a call failed; 2, bad input.
+    """
+    from .checks import calls_text, causes_text, check_all, check_table
 
     chosen = declarations(specs)
+    quick = quick or any(x is not None for x in (seeds, steps, width))
     with progress("checking", len(chosen)) as step:
-        rows = check_all(chosen, seeds, steps, width, device, step)
+        rows, reports = check_all(
+            chosen, seeds or 3, 150 if steps is None else steps, width or 32, device, step, quick, seconds
+        )
     bad = [r for r in rows if not r.ok]
     if json_path is not None:
         write_json(json_path, [r.json() for r in rows])
     if str(json_path) != "-":
         console().print(check_table(rows))
+        for report in reports:
+            console().print("\n".join([calls_text(report), *causes_text(report)]), highlight=False, markup=False)
+        for python in dict.fromkeys(r.python for r in bad if r.python):
+            console().print(f"\n{python}", highlight=False, markup=False)
         console().print(f"{len(rows)} errors measured, {len(bad)} above their bounds", highlight=False)
     if bad:
         raise typer.Exit(1)
@@ -367,8 +386,8 @@ def written(path: Path | None) -> Iterator[Path | None]:
 
 
 @contextmanager
-def progress(verb: str, total: int | None) -> Iterator[Callable[[str], None]]:
-    """A progress bar on the terminal's stderr; yields the function that says what was finished."""
+def progress(verb: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """A progress bar on the terminal's stderr; yields the function that says what was finished, or which part of it."""
     stderr = Console(stderr=True)
     bar = Progress(
         TextColumn(verb),
@@ -382,7 +401,7 @@ def progress(verb: str, total: int | None) -> Iterator[Callable[[str], None]]:
     )
     with bar:
         task = bar.add_task("", total=total)
-        yield lambda name: bar.update(task, advance=1, description=name)
+        yield lambda name, part=1.0: bar.update(task, advance=part, description=name)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ Such a module has these functions, where a `compiled` is whatever its `compile_s
     explanation(compiled, width, chunk) -> dict            `chunkform explain --json`
     latex_document(compiled) -> str                        `chunkform explain --latex`
     show(compiled, console, width, chunk) -> None          `chunkform explain`
-    check_one(declaration, seeds, steps, width, device) -> list[Checked]
+    check_one(declaration, seeds, steps, width, device) -> list[Checked]        `chunkform check --quick`
+    subject(declaration, compiled, op, device) -> Subject                       `chunkform check`
     inspect_one(compiled, arch, dtypes, widths) -> list[InspectRow]
 """
 

@@ -62,6 +62,20 @@ class TorchNumbers:
         return a.detach().amax(axis)
 
 
+class Rounded(TorchNumbers):
+    """Each product with a matrix or a vector is rounded to `low`, gradients alike, as kernels hold what they read and write."""
+
+    def __init__(self, device: Any, dtype: torch.dtype, low: torch.dtype) -> None:
+        super().__init__(device, dtype)
+        self.low = low
+
+    def sum(self, a: Tensor, axis: int) -> Tensor:
+        return a.sum(axis).to(self.low).to(self.dtype)
+
+
+BLOCK = 64  # steps after which kernels round a state
+
+
 def oracle(
     c: Compiled,
     given: dict[str, Tensor],
@@ -70,8 +84,10 @@ def oracle(
     cotangents: dict[str, Tensor | None] | None = None,
     final_cotangents: dict[str, Tensor | None] | None = None,
     dtype: torch.dtype = torch.float64,
+    low: torch.dtype | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """(outputs, final states, gradients, gradients of the initial states), computed in `dtype`.
+    """(outputs, final states, gradients, gradients of the initial states), computed in `dtype`; with `low`, what is read and
+    written is rounded to that, and states after each block of steps.
 
     Arguments as in the contract of generated ops: [B, T, H, *dims], decays as natural logarithms, states [B, H, *dims].
     Gradients are given where `cotangents` or `final_cotangents` are.
@@ -92,7 +108,7 @@ def oracle(
             value = value.requires_grad_(differentiate)
         start[s.name] = value
     start = {n: x.to(dtype) for n, x in start.items()}
-    outputs, finals = _run(program, leaves, start, constants or {}, sizes, steps, batch, heads, device)
+    outputs, finals = _run(program, leaves, start, constants or {}, sizes, steps, batch, heads, device, low)
     if not differentiate:
         return outputs, finals, {}, {}
     loss = torch.zeros((), dtype=dtype, device=device)
@@ -167,8 +183,10 @@ def _run(
     batch: int,
     heads: int,
     device: Any,
+    low: torch.dtype | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    numbers = TorchNumbers(device, next(iter(given.values())).dtype)
+    dtype = next(iter(given.values())).dtype
+    numbers = TorchNumbers(device, dtype) if low is None else Rounded(device, dtype, low)
     values = {
         v.name: given[v.name].exp() if v.is_decay else given[v.name] for v in program.variables if v.kind != "constant"
     }
@@ -176,6 +194,8 @@ def _run(
     collected: dict[str, list[Tensor]] = {n: [] for n in program.outputs}
     nodes = [*program.updates.values(), *program.outputs.values()]
     for t in range(steps):
+        if low is not None and t and t % BLOCK == 0:
+            states = {n: x.to(low).to(dtype) for n, x in states.items()}
         env: Env = {}
         for v in program.variables:
             if v.kind == "constant":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from chunkform.spec.language import Recurrence
@@ -13,14 +14,31 @@ from .pipeline import Compiled, compile_spec
 if TYPE_CHECKING:
     from .checks import Checked
     from .inspect import InspectRow
+    from .situations import Subject
 
-__all__ = ["check_one", "compile_spec", "emit", "explanation", "inspect_one", "latex_document", "show", "spec_hash"]
+__all__ = [
+    "check_one",
+    "compile_spec",
+    "emit",
+    "explanation",
+    "inspect_one",
+    "latex_document",
+    "show",
+    "spec_hash",
+    "subject",
+]
 
 
 def check_one(r: Recurrence, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
     from .checks import check_recurrence
 
     return check_recurrence(r, seeds, steps, width, device)
+
+
+def subject(r: Recurrence, c: Compiled, op: Callable[..., Any], device: str) -> Subject:
+    from .situations import Subject
+
+    return Subject(r, c, op, device)
 
 
 def inspect_one(c: Compiled, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:

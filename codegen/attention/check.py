@@ -19,8 +19,8 @@ from torch import Tensor
 
 from chunkform.spec.language.attention import Attention
 
-from ..accuracy import relative_error
-from ..check import AMPLIFIED, BOUND
+from ..accuracy import AMPLIFIED, relative_error
+from ..check import BOUND
 from ..evaluate import Env, aligned, evaluate
 from ..ir import dim_of
 from ..oracle import TorchNumbers

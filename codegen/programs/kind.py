@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +19,19 @@ from .pipeline import compile_program as compile_spec
 if TYPE_CHECKING:
     from ..checks import Checked
     from ..inspect import InspectRow
+    from ..situations import Subject
 
 __all__ = [
     "check_one",
     "compile_spec",
+    "conditions_of",
     "emit",
     "explanation",
     "inspect_one",
     "latex_document",
     "show",
     "spec_hash",
+    "subject",
     "svg",
 ]
 
@@ -53,6 +57,19 @@ def check_one(p: Program, seeds: int, steps: int, width: int, device: str) -> li
                     worst[r.quantity] = made
         found += worst.values()
     return found
+
+
+def subject(p: Program, c: CompiledProgram, op: Callable[..., Any], device: str) -> Subject:
+    from ..situations import Subject
+    from .oracle import oracle, sample
+
+    return Subject(p, c, op, device, sample, oracle)
+
+
+def conditions_of(p: Program, device: str) -> list[Checked]:
+    """The residuals of a program's solves, and what its iterations need."""
+    rows = check_one(p, 1, 40, 32, device)
+    return [r for r in rows if r.quantity.startswith(("residual of ", "|1 - step"))]
 
 
 def inspect_one(c: CompiledProgram, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:

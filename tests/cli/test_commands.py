@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from chunkform.codegen import accuracy
 from chunkform.codegen import check as check_module
 from chunkform.codegen.cli import app
 from chunkform.codegen.inspect import InspectRow
@@ -208,9 +209,33 @@ def test_check_fails_above_the_bound(spec, monkeypatch):
     import torch
 
     monkeypatch.setitem(check_module.BOUND, torch.float32, 1e-12)
-    monkeypatch.setattr(check_module, "AMPLIFIED", 0.0)
+    monkeypatch.setattr(accuracy, "AMPLIFIED", 0.0)
     result = run("check", spec, "--seeds", 1, "--steps", 20, "--width", 8, "--device", "cpu")
     assert result.exit_code == 1 and "too large" in result.output
+
+
+def test_check_calls_an_op_in_each_pair_of_ways(spec, tmp_path):
+    report = tmp_path / "c.json"
+    result = run("check", spec, "--device", "cpu", "--json", report)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(report.read_text())
+    assert {r["dtype"] for r in rows} == {"float32", "float64", "bfloat16", "float16"}
+    assert all(r["ok"] and r["cause"] == "" and r["call"]["T"] >= 0 for r in rows)
+
+
+def test_check_says_what_failing_calls_have_in_common(spec, monkeypatch):
+    import torch
+
+    monkeypatch.setitem(check_module.BOUND, torch.float16, 1e-9)
+    monkeypatch.setattr(accuracy, "AMPLIFIED", 0.0)
+    result = run("check", spec, "--device", "cpu")
+    assert result.exit_code == 1 and "mine fails wherever dtype is float16" in result.output
+    assert f"again('{spec}', 'mine', {{'dtype': 'float16'}})" in result.output.replace("\n", "")
+
+
+def test_a_check_says_that_it_was_stopped(spec):
+    result = run("check", spec, "--device", "cpu", "--seconds", "0.001")
+    assert result.exit_code == 0 and "mine: stopped after 1 of" in result.output
 
 
 def test_check_knows_its_devices(spec):

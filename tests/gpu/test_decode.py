@@ -6,8 +6,7 @@ import pytest
 import torch
 from decode.programs import arguments, at, grouped, part, step_of
 
-from chunkform.codegen.accuracy import relative_error
-from chunkform.codegen.check import AMPLIFIED
+from chunkform.codegen.accuracy import AMPLIFIED, relative_error
 from chunkform.codegen.oracle import oracle
 from chunkform.codegen.pipeline import Compiled
 from chunkform.spec.language import Recurrence, catalogue

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from chunkform.codegen.accuracy import head_axis, relative_error
-from chunkform.codegen.check import AMPLIFIED
+from chunkform.codegen.accuracy import AMPLIFIED, head_axis, relative_error
 from chunkform.codegen.ir import dim_of
 from chunkform.codegen.oracle import oracle
 from chunkform.codegen.pipeline import Compiled, compile_spec

@@ -1,0 +1,67 @@
+"""Covering arrays: few rows in which each pair of choices of two factors occurs, where all combinations would be too many."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+
+
+def covering(
+    factors: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool] = lambda row: True
+) -> tuple[Row, ...]:
+    """Rows of one choice for each factor, the same ones at each call. `allowed` says of some of a row's choices whether they go
+    together; a pair that no row can have is left out. The first row has each factor's first choice.
+
+    Greedy: a row starts with the first pair that is missing, and takes what brings the most missing pairs, factor by factor.
+    """
+    names = list(factors)
+    missing = dict.fromkeys(pairs_of(factors))
+    rows: list[Row] = []
+    start: Row = {n: choices[0] for n, choices in factors.items()}
+    while missing:
+        pair = next(iter(missing))
+        row = start if not rows and allowed(start) else _completed(dict(pair), names, factors, allowed, missing)
+        if row is None:
+            del missing[pair]
+            continue
+        rows.append({n: row[n] for n in names})
+        for covered in itertools.combinations(rows[-1].items(), 2):
+            missing.pop(covered, None)
+    return tuple(rows)
+
+
+def pairs_of(factors: Mapping[str, Sequence[Any]]) -> list[Pair]:
+    """Each pair of choices of two factors."""
+    choices = [[(n, x) for x in some] for n, some in factors.items()]
+    return [pair for a, b in itertools.combinations(choices, 2) for pair in itertools.product(a, b)]
+
+
+def _completed(
+    row: Row,
+    names: list[str],
+    factors: Mapping[str, Sequence[Any]],
+    allowed: Callable[[Row], bool],
+    missing: Mapping[Pair, None],
+) -> Row | None:
+    """A whole row with these choices, or None. Factors with the most choices come first: they are the hardest to cover."""
+    if not allowed(row):
+        return None
+    left = sorted((n for n in names if n not in row), key=lambda n: -len(factors[n]))
+    if not left:
+        return row
+    name = left[0]
+
+    def gain(x: Any) -> int:
+        new = (name, x)
+        ordered = ((new, old) if names.index(name) < names.index(old[0]) else (old, new) for old in row.items())
+        return sum(pair in missing for pair in ordered)
+
+    for x in sorted(factors[name], key=gain, reverse=True):
+        found = _completed({**row, name: x}, names, factors, allowed, missing)
+        if found is not None:
+            return found
+    return None
