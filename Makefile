@@ -8,7 +8,7 @@ JOBS ?= 2
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup test test-gpu bench lint format demo build check clean
+.PHONY: help setup test test-gpu verified memcheck bench lint format demo build check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -28,7 +28,13 @@ test: lint  ## lint, types and tests
 # Runs in PYTHON's own environment, installing nothing: GPU machines often have their torch and no network.
 test-gpu:  ## the GPU tests, with PYTHON's own torch, triton and pytest
 	@$(PYTHON) -c 'import torch; torch.cuda.is_available() or __import__("sys").exit("make test-gpu: torch sees no CUDA device")'
-	@$(PYTHON) -m pytest tests/gpu $(ARGS)
+	@$(PYTHON) tests/gpu/side_by_side.py $(ARGS)
+
+verified:  ## which kernels aren't those that passed the GPU tests (no GPU needed; ARGS=--check, --readme)
+	@$(PYTHON) -m benchmarks.verified $(ARGS)
+
+memcheck:  ## compute-sanitizer over the smallest calls of every kernel, on a GPU
+	@$(PYTHON) -m benchmarks.memcheck $(ARGS)
 
 bench:  ## speed beside the peers on a GPU, with PYTHON's own torch and triton (benchmarks/README.md)
 	@$(PYTHON) -m benchmarks.gpu --out out/speed $(ARGS)

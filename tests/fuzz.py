@@ -1,15 +1,22 @@
 """Random calls of any op: sizes, dtypes, layouts, decays, values and options, each compared with the float64 oracle.
 
-    python -m fuzz --device cuda --cases 40 gated_delta_rule ..      (in tests/) prints what failed, and how many ran
+    python -m fuzz --device cuda --cases 40 gated_delta_rule ..      (in tests/) prints causes of failures, and how many ran
 
 A case is a row of choices from one table, so that hypothesis can shrink it, and a seed can draw it where there is no hypothesis.
+Calls are made in a process that is replaced when one of them takes it with it, as an illegal access on a GPU does: see `judged`.
 """
 
 import argparse
 import dataclasses
+import json
+import os
 import random
-from collections.abc import Callable
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -194,6 +201,130 @@ def fill_empty_memory(on: bool) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = True
 
 
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+LOST = 75  # how a process ends that can do nothing more on its GPU
+TIMEOUT = 1800  # seconds of a process
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A draw that failed, the how-manieth it is, and why."""
+
+    index: int
+    draw: str
+    why: str
+
+    @property
+    def cause(self) -> str:
+        """What failures of one cause have in common: no numbers."""
+        return re.sub(r"0x[0-9a-f]+|-?\d+(\.\d+)?(e[-+]?\d+)?|\b(nan|inf)\b", "#", self.why.splitlines()[0])
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of an op's draws."""
+
+    ran: int
+    failures: tuple[Failure, ...]
+
+    @property
+    def causes(self) -> dict[str, list[Failure]]:
+        found: dict[str, list[Failure]] = {}
+        for f in self.failures:
+            found.setdefault(f.cause, []).append(f)
+        return found
+
+    def told(self, name: str) -> list[str]:
+        """A line for each cause."""
+        return [f"{name}: {len(x)} calls: {x[0].why}; the first: {x[0].draw}" for x in self.causes.values()]
+
+
+def judged(command: Sequence[str], cases: int, **options: Any) -> Judged:
+    """All draws of a command that prints what `child` does, in as many processes as that takes: where one is lost, the draw that
+    took it has failed, and another process begins with the next one."""
+    failures: list[Failure] = []
+    begun, ran = 0, 0
+    while begun < cases:
+        try:
+            done = subprocess.run(
+                [*command, "--begin", str(begun)], capture_output=True, text=True, timeout=TIMEOUT, **options
+            )
+            out, err, ended = done.stdout, done.stderr, f"ended with {done.returncode}"
+        except subprocess.TimeoutExpired as late:
+            out, err, ended = _text(late.stdout), _text(late.stderr), f"was still at it after {TIMEOUT} s"
+        lines = [json.loads(x) for x in out.splitlines() if x.startswith("{")]
+        draws = {x["index"]: x["draw"] for x in lines if "draw" in x}
+        found = {x["index"]: x["why"] for x in lines if "why" in x}
+        failures += [Failure(i, draws[i], why) for i, why in found.items() if why]
+        ran += len(found)
+        if any("end" in x for x in lines):
+            break
+        lost = max(draws, default=begun)
+        if lost not in found:  # it took the process with it
+            said = [x for x in err.strip().splitlines() if x.strip()]
+            failures.append(
+                Failure(lost, draws.get(lost, f"draw {lost}"), f"its process {ended}: {said[-1] if said else ''}")
+            )
+            ran += 1
+        begun = lost + 1
+    return Judged(ran, tuple(failures))
+
+
+def _text(x: Any) -> str:
+    return x.decode() if isinstance(x, bytes) else x or ""
+
+
+def child(name: str, device: str, backend: str | None, cases: int, seed: int, begin: int) -> None:
+    """Judge the draws of an op from `begin` on. A line of JSON says which one begins, and another what came of it; the last one,
+    that it was the last."""
+    fill_empty_memory(True)
+    count = 0
+
+    def judge(d: Draw) -> None:
+        nonlocal count
+        index, count = count, count + 1
+        if index < begin:
+            return
+        print(json.dumps({"index": index, "draw": str(d)}), flush=True)
+        why = ""
+        try:
+            wrong = fuzz(d, device, backend)
+            if wrong:
+                why = "wrong numbers: " + ", ".join(f"{n} {e:.1e} (bound {b:.1e})" for n, (e, b) in wrong.items())
+        except Exception as error:
+            why = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+        print(json.dumps({"index": index, "why": why}), flush=True)
+        if why and device != "cpu" and _lost():
+            os._exit(LOST)
+
+    on_gpu = device != "cpu"
+    each(name, kinds(name, seed) if on_gpu else [{}], CALL if on_gpu else TABLE, cases, seed, judge)
+    print(json.dumps({"end": count}), flush=True)
+
+
+def _lost() -> bool:
+    """Does the GPU refuse all that follows?"""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def command(name: str, device: str, backend: str | None, cases: int, seed: int) -> list[str]:
+    """The command of `child` for an op."""
+    words = [sys.executable, "-W", "ignore", "-m", "fuzz", "--child", name, "--device", device, "--cases", str(cases)]
+    return [*words, "--seed", str(seed), *(["--backend", backend] if backend else [])]
+
+
+def environment() -> dict[str, str]:
+    """In which it finds the tests, and the checkout."""
+    here = Path(__file__).parent
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(SPECS))
@@ -201,25 +332,20 @@ def main() -> None:
     parser.add_argument("--backend", choices=["torch", "triton"])
     parser.add_argument("--cases", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    fill_empty_memory(True)
-    ran: list[bool] = []
-
-    def judge(d: Draw) -> None:
-        try:
-            wrong: Any = fuzz(d, arguments.device, arguments.backend)
-        except Exception as error:
-            wrong = f"{type(error).__name__}: {error}"
-        ran.append(not wrong)
-        if wrong:
-            print(f"FAILED {d}: {wrong}", flush=True)
-
-    on_gpu = arguments.device != "cpu"
-    for name in arguments.names:
-        some = kinds(name, arguments.seed) if on_gpu else [{}]
-        each(name, some, CALL if on_gpu else TABLE, arguments.cases, arguments.seed, judge)
-    print(f"{len(ran)} cases, {ran.count(False)} failed")
-    raise SystemExit(not all(ran))
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    if a.child:
+        child(a.names[0], a.device, a.backend, a.cases, a.seed, a.begin)
+        return
+    found = {n: judged(command(n, a.device, a.backend, a.cases, a.seed), a.cases, env=environment()) for n in a.names}
+    for name, x in found.items():
+        print(*x.told(name), sep="\n", end="\n" * bool(x.failures))
+    causes = sum(len(x.causes) for x in found.values())
+    print(
+        f"{sum(x.ran for x in found.values())} cases, {sum(len(x.failures) for x in found.values())} failed, {causes} causes"
+    )
+    raise SystemExit(causes > 0)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,12 @@ CRASHED = Path(__file__).parent / "triton" / "specs"  # run by the interpreter a
 @functools.cache
 def names() -> tuple[str, ...]:
     """The chunk-parallel recurrences of the catalogue and of the tests that have Triton kernels."""
-    return tuple(n for n in sorted(_specs(EXTRA)) if _printable(n))
+    return tuple(n for n in every_name() if printable(n))
+
+
+def every_name() -> tuple[str, ...]:
+    """The recurrences of the catalogue and of the tests, which takes no compiling."""
+    return tuple(sorted(_specs(EXTRA)))
 
 
 @functools.cache
@@ -43,7 +48,9 @@ def _specs(*folders: Path) -> dict[str, Any]:
     return {r.name: r for r in specs}
 
 
-def _printable(name: str) -> bool:
+@functools.cache
+def printable(name: str) -> bool:
+    """Has it kernels over chunks?"""
     if compiled(name).family != "chunk-parallel":
         return False
     try:
@@ -217,6 +224,11 @@ class Run:
         return {n: x.to(self.out[n].dtype) for n, x in self.close.items()}
 
 
+def by_head(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """[H, all else]; a parameter may have one number a head."""
+    return x.movedim(axis, 0).reshape(x.shape[axis], -1)
+
+
 def errors(name: str, case: Case, dtype: torch.dtype) -> list[Error]:
     """Errors of every quantity, where the kernels are given inputs rounded to `dtype`.
 
@@ -246,8 +258,7 @@ def errors(name: str, case: Case, dtype: torch.dtype) -> list[Error]:
 
         def off(which: str, quantity: str = quantity, several: list[Run] = several, axis: int = axis) -> float:
             values, exact = (
-                torch.cat([getattr(r, n)[quantity].movedim(axis, 0).flatten(1) for r in several], 1)
-                for n in (which, "exact")
+                torch.cat([by_head(getattr(r, n)[quantity], axis) for r in several], 1) for n in (which, "exact")
             )
             return relative_error(values, exact, 0, several[0].out[quantity].dtype)
 

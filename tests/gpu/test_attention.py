@@ -15,15 +15,17 @@ from dataclasses import replace
 import pytest
 import torch
 from attention.attentions import masked
+from triton_errors import by_head
 
 from chunkform.codegen.accuracy import relative_error
-from chunkform.codegen.attention.check import Case, difference, oracle, rounded, run, sample
+from chunkform.codegen.attention.check import Case, head_axis, oracle, rounded, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.compile import compile_op
 from chunkform.spec.language import find
 
 ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 FLOAT32 = 2e-5
+FEW = 8  # numbers; a quantity of fewer is judged over several samples
 FACTOR, LAST = 4.0, 3.0  # times what rounding the inputs does; units in the last place
 CASES = {
     "usual": Case(batch=2, steps=257, heads=3, width=64, same=True, device="cuda"),
@@ -48,6 +50,14 @@ RUNS = [
 ]
 
 
+def difference(value, reference, axis):
+    """The relative error of the worst head; infinite where they are not infinite at the same places."""
+    infinite = reference.isinf()
+    if not torch.equal(value.isinf(), infinite):
+        return math.inf
+    return relative_error(*(torch.where(infinite, 0, x) for x in (value, reference)), axis)
+
+
 def op_of(name):
     return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
 
@@ -63,13 +73,23 @@ def test_a_matrix_of_keys_that_stays_where_it_is(monkeypatch):
 def test_errors_are_little_more_than_those_of_rounding(name, case, dtype):
     c = compile_attention(find(name)[0])
     case = replace(CASES[case], dtype=dtype, causal=CASES[case].causal and c.spec.nodes is None)
-    s = sample(c, case)
-    reference = oracle(c, s, case.causal)
-    got = run(c, op_of(name), s, case.causal, "triton")
-    moved = oracle(c, rounded(s, case), case.causal)
+    runs = []
+
+    def judged(numbers):
+        """As many samples as make FEW numbers a head: what one number is off by is a matter of chance, as terms cancel in it."""
+        while len(runs) < -(-FEW // max(1, numbers)):
+            own = replace(case, seed=case.seed + 1000 * len(runs))
+            s = sample(c, own)
+            got = run(c, op_of(name), s, case.causal, "triton")
+            runs.append((got, oracle(c, s, case.causal), oracle(c, rounded(s, own), case.causal)))
+        return runs[: max(1, -(-FEW // max(1, numbers)))]
+
     bad = {}
-    for n, ref in reference.items():
-        error, rounding = difference(c, n, got[n], ref), difference(c, n, moved[n], ref)
+    for n, x in judged(FEW)[0][1].items():
+        axis = head_axis(c, n)
+        several = judged(x.numel() // max(1, x.shape[axis]))
+        got, reference, moved = (torch.cat([by_head(r[k][n], axis) for r in several], 1) for k in range(3))
+        error, rounding = difference(got, reference, 0), difference(moved, reference, 0)
         allowed = (
             max(FLOAT32, FACTOR * rounding) if dtype == torch.float32 else max(LAST * ULP[dtype], FACTOR * rounding)
         )
@@ -91,7 +111,7 @@ def test_columns_of_minus_infinity_and_blind_heads(causal):
     ours, reference = (run(c, op, s, causal, backend) for backend in ("triton", "torch"))
     for n, ref in reference.items():
         assert not ours[n].isnan().any(), n
-        assert difference(c, n, ours[n], ref) < FLOAT32, n
+        assert difference(ours[n], ref, head_axis(c, n)) < FLOAT32, n
 
 
 def test_two_runs_give_the_same_bits():

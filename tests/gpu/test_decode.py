@@ -137,6 +137,7 @@ def test_no_memory_is_allocated_on_the_hot_path():
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
+@pytest.mark.alone
 def test_the_state_moves_at_70_percent_of_the_copy_rate():
     from benchmarks.decode import copy_rate, measure
 

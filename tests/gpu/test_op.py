@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from fuzz import fill_empty_memory
-from op_cases import misses, op_of, problem, run
+from op_cases import SPECS, misses, op_of, problem, run
 from torch.library import opcheck
 
 from chunkform.codegen.accuracy import relative_error
@@ -38,6 +38,16 @@ def test_packed_sequences_are_what_the_oracle_makes_of_each(name):
 def test_sizes_that_are_no_powers_of_two(name):
     p = problem(name, CASE, lengths=LENGTHS, sizes=(20, 33))
     assert misses(p, run(p)) == {}
+
+
+@pytest.mark.parametrize("lengths", [None, (0, 0, 0)])
+@pytest.mark.parametrize("name", SPECS)
+def test_calls_with_nothing_to_do(name, lengths):
+    for initial, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        for sizes in ({"steps": 0}, {"batch": 0}) if lengths is None else ({},):
+            p = problem(name, dataclasses.replace(CASE, initial=initial, dtype=dtype, **sizes), lengths=lengths)
+            assert misses(p, run(p)) == {}
+            torch.cuda.synchronize()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -172,6 +182,7 @@ def test_more_than_65535_heads_in_all():
     assert relative_error(o, want, 2) < 1.5e-2
 
 
+@pytest.mark.alone
 def test_more_than_2_to_31_elements():
     """The last batch entry, which lies beyond, is what it is alone; forwards and backwards."""
     B, T, H, D = 9, 32768, 64, 128

@@ -1,10 +1,13 @@
 """`chunkform tune` on a GPU: configurations are checked and timed, and the op still gives the same numbers with the choice."""
 
+import pytest
+
 from chunkform.codegen import tune
 from chunkform.runtime import launch
 from chunkform.spec.language import find
 
 
+@pytest.mark.alone
 def test_configurations_are_checked_and_timed_and_one_is_chosen(tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path))
     rows, path = tune.tune_all(find("lightning_attention"), [64], ["bfloat16"], (1, 512, 4))
