@@ -17,6 +17,7 @@ OPTIONS = (
     "precision: 'fast', 'default', or 'high', which is float64 in torch.",
     "state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).",
     "backend: 'torch', 'triton', or None for the best one on the tensors' device.",
+    "deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.",
 )
 WIDTHS = (16, 32, 8)  # of the example's dims
 

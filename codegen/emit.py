@@ -36,6 +36,7 @@ OPTIONS = {  # what every op takes after its own arguments: name -> default
     "precision": '"default"',
     "state_dtype": "None",
     "backend": "None",
+    "deterministic": "False",
 }
 
 

@@ -1943,6 +1943,7 @@ def delta_rule(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""The delta rule (Schlag et al. 2021, arXiv 2102.11174; in parallel: Yang et al. 2024, arXiv 2406.06484).
 
@@ -1968,6 +1969,7 @@ def delta_rule(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -2002,10 +2004,11 @@ def delta_rule(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def delta_rule_step(state, q, k, v, beta, inplace=False, out=None, state_dtype=None, backend=None):
+def delta_rule_step(state, q, k, v, beta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False):
     """One step of delta_rule, for generation: one launch, no gradient.
 
         S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T
@@ -2021,6 +2024,7 @@ def delta_rule_step(state, q, k, v, beta, inplace=False, out=None, state_dtype=N
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, e] in the inputs' dtype, and the state after the step.
@@ -2028,7 +2032,7 @@ def delta_rule_step(state, q, k, v, beta, inplace=False, out=None, state_dtype=N
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"q": q, "k": k, "v": v, "beta": beta}, inplace, out, state_dtype, backend)
+    return OP.step(state, {"q": q, "k": k, "v": v, "beta": beta}, inplace, out, state_dtype, backend, deterministic)
 
 
 delta_rule.step = delta_rule_step

@@ -2416,6 +2416,7 @@ def gated_delta_rule(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""The gated delta rule (Yang et al. 2024, arXiv 2412.06464): decay, then the delta rule.
 
@@ -2442,6 +2443,7 @@ def gated_delta_rule(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -2477,10 +2479,13 @@ def gated_delta_rule(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def gated_delta_rule_step(state, q, k, v, beta, log_alpha, inplace=False, out=None, state_dtype=None, backend=None):
+def gated_delta_rule_step(
+    state, q, k, v, beta, log_alpha, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of gated_delta_rule, for generation: one launch, no gradient.
 
         S_t = alpha_t S_{t-1} + beta_t k_t (v_t - alpha_t S_{t-1}^T k_t)^T
@@ -2497,6 +2502,7 @@ def gated_delta_rule_step(state, q, k, v, beta, log_alpha, inplace=False, out=No
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, e] in the inputs' dtype, and the state after the step.
@@ -2505,7 +2511,13 @@ def gated_delta_rule_step(state, q, k, v, beta, log_alpha, inplace=False, out=No
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out, state_dtype, backend
+        state,
+        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha},
+        inplace,
+        out,
+        state_dtype,
+        backend,
+        deterministic,
     )
 
 

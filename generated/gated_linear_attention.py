@@ -2615,6 +2615,7 @@ def gated_linear_attention(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""Gated linear attention (Yang et al. 2023, arXiv 2312.06635): a decay for each key channel.
 
@@ -2640,6 +2641,7 @@ def gated_linear_attention(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -2674,10 +2676,13 @@ def gated_linear_attention(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def gated_linear_attention_step(state, q, k, v, log_alpha, inplace=False, out=None, state_dtype=None, backend=None):
+def gated_linear_attention_step(
+    state, q, k, v, log_alpha, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of gated_linear_attention, for generation: one launch, no gradient.
 
         S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
@@ -2693,6 +2698,7 @@ def gated_linear_attention_step(state, q, k, v, log_alpha, inplace=False, out=No
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, e] in the inputs' dtype, and the state after the step.
@@ -2700,7 +2706,9 @@ def gated_linear_attention_step(state, q, k, v, log_alpha, inplace=False, out=No
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"q": q, "k": k, "v": v, "alpha": log_alpha}, inplace, out, state_dtype, backend)
+    return OP.step(
+        state, {"q": q, "k": k, "v": v, "alpha": log_alpha}, inplace, out, state_dtype, backend, deterministic
+    )
 
 
 gated_linear_attention.step = gated_linear_attention_step

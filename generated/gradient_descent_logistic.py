@@ -657,6 +657,7 @@ def gradient_descent_logistic(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""A linear layer trained by gradient descent on the logistic loss: the update isn't affine in W.
 
@@ -684,6 +685,7 @@ def gradient_descent_logistic(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, m] in the inputs' dtype, and the final state or None.
@@ -718,10 +720,13 @@ def gradient_descent_logistic(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def gradient_descent_logistic_step(state, x, z, y, eta, inplace=False, out=None, state_dtype=None, backend=None):
+def gradient_descent_logistic_step(
+    state, x, z, y, eta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of gradient_descent_logistic, for generation: one launch, no gradient.
 
         error_t = sigmoid(W_{t-1} x_t) - y_t
@@ -738,6 +743,7 @@ def gradient_descent_logistic_step(state, x, z, y, eta, inplace=False, out=None,
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, m] in the inputs' dtype, and the state after the step.
@@ -745,7 +751,7 @@ def gradient_descent_logistic_step(state, x, z, y, eta, inplace=False, out=None,
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"x": x, "z": z, "y": y, "eta": eta}, inplace, out, state_dtype, backend)
+    return OP.step(state, {"x": x, "z": z, "y": y, "eta": eta}, inplace, out, state_dtype, backend, deterministic)
 
 
 gradient_descent_logistic.step = gradient_descent_logistic_step

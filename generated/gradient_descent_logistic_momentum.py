@@ -832,6 +832,7 @@ def gradient_descent_logistic_momentum(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""A linear layer trained by gradient descent on the logistic loss, with momentum and weight decay; minibatches too.
 
@@ -863,6 +864,7 @@ def gradient_descent_logistic_momentum(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, m] in the inputs' dtype, and the final states or None.
@@ -899,11 +901,12 @@ def gradient_descent_logistic_momentum(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
 def gradient_descent_logistic_momentum_step(
-    state, x, z, y, eta, log_mu, log_keep, inplace=False, out=None, state_dtype=None, backend=None
+    state, x, z, y, eta, log_mu, log_keep, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):
     """One step of gradient_descent_logistic_momentum, for generation: one launch, no gradient.
 
@@ -924,6 +927,7 @@ def gradient_descent_logistic_momentum_step(
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, m] in the inputs' dtype, and the state after the step, a tuple.
@@ -932,7 +936,13 @@ def gradient_descent_logistic_momentum_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, inplace, out, state_dtype, backend
+        state,
+        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep},
+        inplace,
+        out,
+        state_dtype,
+        backend,
+        deterministic,
     )
 
 

@@ -1967,6 +1967,7 @@ def gradient_descent_squared(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""A linear layer trained by gradient descent on |W x - y|^2 / 2: the dual form of a linear layer, and a delta rule.
 
@@ -1994,6 +1995,7 @@ def gradient_descent_squared(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, m] in the inputs' dtype, and the final state or None.
@@ -2028,10 +2030,13 @@ def gradient_descent_squared(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def gradient_descent_squared_step(state, x, z, y, eta, inplace=False, out=None, state_dtype=None, backend=None):
+def gradient_descent_squared_step(
+    state, x, z, y, eta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of gradient_descent_squared, for generation: one launch, no gradient.
 
         error_t = W_{t-1} x_t - y_t
@@ -2048,6 +2053,7 @@ def gradient_descent_squared_step(state, x, z, y, eta, inplace=False, out=None, 
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, m] in the inputs' dtype, and the state after the step.
@@ -2055,7 +2061,7 @@ def gradient_descent_squared_step(state, x, z, y, eta, inplace=False, out=None, 
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"x": x, "z": z, "y": y, "eta": eta}, inplace, out, state_dtype, backend)
+    return OP.step(state, {"x": x, "z": z, "y": y, "eta": eta}, inplace, out, state_dtype, backend, deterministic)
 
 
 gradient_descent_squared.step = gradient_descent_squared_step

@@ -2451,6 +2451,7 @@ def gradient_descent_squared_weight_decay(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""A linear layer trained by gradient descent on |W x - y|^2 / 2, with weight decay: each step keeps a part of W.
 
@@ -2479,6 +2480,7 @@ def gradient_descent_squared_weight_decay(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, m] in the inputs' dtype, and the final state or None.
@@ -2514,11 +2516,12 @@ def gradient_descent_squared_weight_decay(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
 def gradient_descent_squared_weight_decay_step(
-    state, x, z, y, eta, log_keep, inplace=False, out=None, state_dtype=None, backend=None
+    state, x, z, y, eta, log_keep, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):
     """One step of gradient_descent_squared_weight_decay, for generation: one launch, no gradient.
 
@@ -2537,6 +2540,7 @@ def gradient_descent_squared_weight_decay_step(
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, m] in the inputs' dtype, and the state after the step.
@@ -2544,7 +2548,9 @@ def gradient_descent_squared_weight_decay_step(
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"x": x, "z": z, "y": y, "eta": eta, "keep": log_keep}, inplace, out, state_dtype, backend)
+    return OP.step(
+        state, {"x": x, "z": z, "y": y, "eta": eta, "keep": log_keep}, inplace, out, state_dtype, backend, deterministic
+    )
 
 
 gradient_descent_squared_weight_decay.step = gradient_descent_squared_weight_decay_step

@@ -2229,6 +2229,7 @@ def inverse_attention(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""Inverse attention, the stable form: given o, find the v that linear attention would have read.
 
@@ -2256,6 +2257,7 @@ def inverse_attention(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         v [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -2290,10 +2292,13 @@ def inverse_attention(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def inverse_attention_step(state, q, k, o, log_lam, inplace=False, out=None, state_dtype=None, backend=None):
+def inverse_attention_step(
+    state, q, k, o, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of inverse_attention, for generation: one launch, no gradient.
 
         w_t = o_t - lam_t s_{t-1}^T q_t
@@ -2310,6 +2315,7 @@ def inverse_attention_step(state, q, k, o, log_lam, inplace=False, out=None, sta
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         v [B, H, e] in the inputs' dtype, and the state after the step.
@@ -2317,7 +2323,7 @@ def inverse_attention_step(state, q, k, o, log_lam, inplace=False, out=None, sta
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"q": q, "k": k, "o": o, "lam": log_lam}, inplace, out, state_dtype, backend)
+    return OP.step(state, {"q": q, "k": k, "o": o, "lam": log_lam}, inplace, out, state_dtype, backend, deterministic)
 
 
 inverse_attention.step = inverse_attention_step

@@ -2630,6 +2630,7 @@ def inverse_attention_unstable(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""Inverse attention, the first form: it divides by q.k, and its states explode.
 
@@ -2657,6 +2658,7 @@ def inverse_attention_unstable(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         v [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -2691,10 +2693,13 @@ def inverse_attention_unstable(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def inverse_attention_unstable_step(state, q, k, o, log_lam, inplace=False, out=None, state_dtype=None, backend=None):
+def inverse_attention_unstable_step(
+    state, q, k, o, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of inverse_attention_unstable, for generation: one launch, no gradient.
 
         w_t = (o_t - lam_t s_{t-1}^T q_t) / (q_t^T k_t)
@@ -2711,6 +2716,7 @@ def inverse_attention_unstable_step(state, q, k, o, log_lam, inplace=False, out=
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         v [B, H, e] in the inputs' dtype, and the state after the step.
@@ -2718,7 +2724,7 @@ def inverse_attention_unstable_step(state, q, k, o, log_lam, inplace=False, out=
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"q": q, "k": k, "o": o, "lam": log_lam}, inplace, out, state_dtype, backend)
+    return OP.step(state, {"q": q, "k": k, "o": o, "lam": log_lam}, inplace, out, state_dtype, backend, deterministic)
 
 
 inverse_attention_unstable.step = inverse_attention_unstable_step

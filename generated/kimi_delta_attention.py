@@ -3248,6 +3248,7 @@ def kimi_delta_attention(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""Kimi delta attention (Kimi Linear, arXiv 2510.26692): a decay for each key channel, then the delta rule.
 
@@ -3276,6 +3277,7 @@ def kimi_delta_attention(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -3311,10 +3313,13 @@ def kimi_delta_attention(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def kimi_delta_attention_step(state, q, k, v, beta, log_alpha, inplace=False, out=None, state_dtype=None, backend=None):
+def kimi_delta_attention_step(
+    state, q, k, v, beta, log_alpha, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of kimi_delta_attention, for generation: one launch, no gradient.
 
         decayed_t = diag(alpha_t) S_{t-1}
@@ -3332,6 +3337,7 @@ def kimi_delta_attention_step(state, q, k, v, beta, log_alpha, inplace=False, ou
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, e] in the inputs' dtype, and the state after the step.
@@ -3340,7 +3346,13 @@ def kimi_delta_attention_step(state, q, k, v, beta, log_alpha, inplace=False, ou
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out, state_dtype, backend
+        state,
+        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha},
+        inplace,
+        out,
+        state_dtype,
+        backend,
+        deterministic,
     )
 
 

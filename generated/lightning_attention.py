@@ -2296,6 +2296,7 @@ def lightning_attention(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""Lightning attention with data-dependent decay: one decay per head and step.
 
@@ -2321,6 +2322,7 @@ def lightning_attention(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -2355,10 +2357,13 @@ def lightning_attention(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def lightning_attention_step(state, q, k, v, log_lam, inplace=False, out=None, state_dtype=None, backend=None):
+def lightning_attention_step(
+    state, q, k, v, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of lightning_attention, for generation: one launch, no gradient.
 
         S_t = lam_t S_{t-1} + k_t v_t^T
@@ -2374,6 +2379,7 @@ def lightning_attention_step(state, q, k, v, log_lam, inplace=False, out=None, s
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, e] in the inputs' dtype, and the state after the step.
@@ -2381,7 +2387,7 @@ def lightning_attention_step(state, q, k, v, log_lam, inplace=False, out=None, s
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"q": q, "k": k, "v": v, "lam": log_lam}, inplace, out, state_dtype, backend)
+    return OP.step(state, {"q": q, "k": k, "v": v, "lam": log_lam}, inplace, out, state_dtype, backend, deterministic)
 
 
 lightning_attention.step = lightning_attention_step

@@ -1646,6 +1646,7 @@ def linear_attention(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236): a state that only adds.
 
@@ -1670,6 +1671,7 @@ def linear_attention(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -1703,10 +1705,11 @@ def linear_attention(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def linear_attention_step(state, q, k, v, inplace=False, out=None, state_dtype=None, backend=None):
+def linear_attention_step(state, q, k, v, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False):
     """One step of linear_attention, for generation: one launch, no gradient.
 
         S_t = S_{t-1} + k_t v_t^T
@@ -1721,6 +1724,7 @@ def linear_attention_step(state, q, k, v, inplace=False, out=None, state_dtype=N
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, e] in the inputs' dtype, and the state after the step.
@@ -1728,7 +1732,7 @@ def linear_attention_step(state, q, k, v, inplace=False, out=None, state_dtype=N
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"q": q, "k": k, "v": v}, inplace, out, state_dtype, backend)
+    return OP.step(state, {"q": q, "k": k, "v": v}, inplace, out, state_dtype, backend, deterministic)
 
 
 linear_attention.step = linear_attention_step

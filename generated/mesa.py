@@ -2015,6 +2015,7 @@ def mesa(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
     output_residual=False,
     check=None,
 ):
@@ -2053,6 +2054,7 @@ def mesa(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
     if check is not None:
         checked_solves("mesa", {"x": found[1]}, check, WHY)

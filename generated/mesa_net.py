@@ -3770,6 +3770,7 @@ def mesa_net(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
     output_residual=False,
     check=None,
 ):
@@ -3811,6 +3812,7 @@ def mesa_net(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
     if check is not None:
         checked_solves("mesa_net", {"x": found[1]}, check, WHY)

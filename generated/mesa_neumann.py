@@ -3597,6 +3597,7 @@ def mesa_neumann(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     """The document's iteration as a program: O^(i) = Q + O^(i-1) - H O^(i-1), four rounds from O^(0) = 0.
 
@@ -3632,4 +3633,5 @@ def mesa_neumann(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )

@@ -2422,6 +2422,7 @@ def retention(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""Retention (Sun et al. 2023, arXiv 2307.08621): a decay that is constant in time, one per head.
 
@@ -2447,6 +2448,7 @@ def retention(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -2481,10 +2483,13 @@ def retention(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def retention_step(state, q, k, v, log_gamma, inplace=False, out=None, state_dtype=None, backend=None):
+def retention_step(
+    state, q, k, v, log_gamma, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of retention, for generation: one launch, no gradient.
 
         S_t = gamma S_{t-1} + k_t v_t^T
@@ -2500,6 +2505,7 @@ def retention_step(state, q, k, v, log_gamma, inplace=False, out=None, state_dty
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, e] in the inputs' dtype, and the state after the step.
@@ -2507,7 +2513,9 @@ def retention_step(state, q, k, v, log_gamma, inplace=False, out=None, state_dty
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"q": q, "k": k, "v": v, "gamma": log_gamma}, inplace, out, state_dtype, backend)
+    return OP.step(
+        state, {"q": q, "k": k, "v": v, "gamma": log_gamma}, inplace, out, state_dtype, backend, deterministic
+    )
 
 
 retention.step = retention_step

@@ -1177,6 +1177,7 @@ def sherman_morrison(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""The Sherman-Morrison step of the mesa recurrence: S_t is the inverse of lam_t S_{t-1}^-1 + u u^T; quadratic in S.
 
@@ -1207,6 +1208,7 @@ def sherman_morrison(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, d] in the inputs' dtype, and the final state or None.
@@ -1240,10 +1242,13 @@ def sherman_morrison(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def sherman_morrison_step(state, q, u, log_lam, inplace=False, out=None, state_dtype=None, backend=None):
+def sherman_morrison_step(
+    state, q, u, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of sherman_morrison, for generation: one launch, no gradient.
 
         Su_t = S_{t-1} u_t
@@ -1261,6 +1266,7 @@ def sherman_morrison_step(state, q, u, log_lam, inplace=False, out=None, state_d
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, d] in the inputs' dtype, and the state after the step.
@@ -1268,7 +1274,7 @@ def sherman_morrison_step(state, q, u, log_lam, inplace=False, out=None, state_d
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"q": q, "u": u, "lam": log_lam}, inplace, out, state_dtype, backend)
+    return OP.step(state, {"q": q, "u": u, "lam": log_lam}, inplace, out, state_dtype, backend, deterministic)
 
 
 sherman_morrison.step = sherman_morrison_step

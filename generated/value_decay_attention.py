@@ -3688,6 +3688,7 @@ def value_decay_attention(
     precision="default",
     state_dtype=None,
     backend=None,
+    deterministic=False,
 ):
     r"""Linear attention with a decay for each value channel.
 
@@ -3713,6 +3714,7 @@ def value_decay_attention(
         precision: 'fast', 'default', or 'high', which is float64 in torch.
         state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call: on no batch, and on no packing.
 
     Returns:
         o [B, T, H, e] in the inputs' dtype, and the final state or None.
@@ -3745,10 +3747,13 @@ def value_decay_attention(
         precision=precision,
         state_dtype=state_dtype,
         backend=backend,
+        deterministic=deterministic,
     )
 
 
-def value_decay_attention_step(state, q, k, v, log_beta, inplace=False, out=None, state_dtype=None, backend=None):
+def value_decay_attention_step(
+    state, q, k, v, log_beta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
+):
     """One step of value_decay_attention, for generation: one launch, no gradient.
 
         S_t = S_{t-1} diag(beta_t) + k_t v_t^T
@@ -3764,6 +3769,7 @@ def value_decay_attention_step(state, q, k, v, log_beta, inplace=False, out=None
         out: where to put the output; overlaps no other argument.
         state_dtype: of the first state, where state is None; float32 where this is None too.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits don't depend on the batch.
 
     Returns:
         o [B, H, e] in the inputs' dtype, and the state after the step.
@@ -3771,7 +3777,7 @@ def value_decay_attention_step(state, q, k, v, log_beta, inplace=False, out=None
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
-    return OP.step(state, {"q": q, "k": k, "v": v, "beta": log_beta}, inplace, out, state_dtype, backend)
+    return OP.step(state, {"q": q, "k": k, "v": v, "beta": log_beta}, inplace, out, state_dtype, backend, deterministic)
 
 
 value_decay_attention.step = value_decay_attention_step

@@ -47,7 +47,7 @@ def _forward(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], t
         cotangents = [*map(torch.empty_like, results[:count]), *[None] * len(call.signature.states)]
         task.gradients((*tensors, *results[_results(call) :], *cotangents))
 
-    owner = (id(call.backend), "forward", call.needs_backward, call.packed is None)
+    owner = (id(call.backend), "forward", call.needs_backward, call.packed is None, call.deterministic)
     return replayed(
         call.replays, "forward", _with_starts(call, tensors), run, owner, then if call.needs_backward else None
     )
@@ -158,7 +158,7 @@ class Task:
         if self.call.replays is None:
             return self._run(tensors)[0]
         key = (self.kept, self.wanted, layouts(tensors[self.alike :]))
-        owner = (id(self.call.backend), self.kept, self.wanted, self.call.packed is None)
+        owner = (id(self.call.backend), self.kept, self.wanted, self.call.packed is None, self.call.deterministic)
         return replayed(self.call.replays, key, tensors, self._run, owner)[0]
 
     def _run(self, flat: Sequence[Tensor | None]) -> tuple[list[Tensor | None], None]:

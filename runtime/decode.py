@@ -7,6 +7,7 @@ What follows from shapes, strides and dtypes is worked out in the first call wit
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -72,15 +73,19 @@ class StepKernel:
     smallest: int = 1
     rows: RowKernel | None = None
 
-    def cut(self, sizes: dict[str, int], inplace: bool) -> Cut:
-        """The launch: size and block of each dim, parts, turns, is the grid flat, in place; then slots and block of rows."""
+    def cut(self, sizes: dict[str, int], inplace: bool, deterministic: bool = False) -> Cut:
+        """The launch: size and block of each dim, parts, turns, is the grid flat, in place; then slots and block of rows.
+
+        `deterministic`: tiles are as narrow as few heads want them, however many there are."""
         batch, heads = sizes["B"], sizes["H"]
         blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
         tiles = 1
         if self.tiled is not None:
             d = self.tiled
             while blocks[d] > max(self.smallest, NARROWEST) and (
-                self.entries(blocks) > TILE or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
+                self.entries(blocks) > TILE
+                or deterministic
+                or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
             ):
                 blocks[d] //= 2
             tiles = -(-sizes[d] // blocks[d])
@@ -132,10 +137,15 @@ class Step:
         out: Any = None,
         state_dtype: torch.dtype | None = None,
         backend: str | None = None,
+        deterministic: bool = False,
     ) -> Any:
         """(outputs.., next state). The generated `step` has the public signature, and says what the arguments are."""
         if torch.compiler.is_compiling():  # launches by address, which a graph can't hold
-            return torch.compiler.disable(self.__call__)(state, given, inplace, out, state_dtype, backend)
+            return torch.compiler.disable(self.__call__)(
+                state, given, inplace, out, state_dtype, backend, deterministic
+            )
+        if not isinstance(deterministic, bool):
+            raise ArgumentError(f"{self.signature.name}: deterministic must be True or False, got {deterministic!r}")
         states = _listed(state) or [None] * len(self.signature.states)
         if is_on() or torch._C._are_functorch_transforms_active():
             _refuse_transforms(self.signature.name, [*given.values(), *states, *_listed(out)])
@@ -147,12 +157,12 @@ class Step:
         try:
             places = [x.data_ptr() for x in every]
             looks = [(x.shape, x.stride(), x.dtype, x.device) for x in every]
-            key: Any = (inplace, backend, len(states), *looks, *[p % 16 == 0 for p in places])
+            key: Any = (inplace, backend, deterministic, len(states), *looks, *[p % 16 == 0 for p in places])
             plan = self._plans.get(key)
         except (AttributeError, RuntimeError):  # something isn't a tensor, or has no memory: the checks say what
             key = plan = None
         if plan is None:
-            plan = self._plan(states, given, inplace, outs, backend)
+            plan = self._plan(states, given, inplace, outs, backend, deterministic)
             if len(self._plans) >= PLANS:
                 self._plans.clear()
             self._plans[key] = plan
@@ -188,7 +198,13 @@ class Step:
         return [own[n].to(dtype).contiguous() if x is None else x for n, x in zip(names, states, strict=True)]
 
     def _plan(
-        self, states: list[Any], given: dict[str, Any], inplace: bool, outs: list[Any], asked: str | None
+        self,
+        states: list[Any],
+        given: dict[str, Any],
+        inplace: bool,
+        outs: list[Any],
+        asked: str | None,
+        deterministic: bool,
     ) -> _Plan:
         """What to do with arguments like these, all of which are checked."""
         tensors, _, sizes = checked(self.signature, given)
@@ -205,10 +221,10 @@ class Step:
                     )
         originals = [given[n] for n in self._tensors]
         backend = _backend(self, asked, [*originals, *states, *outs])
-        plan = _Plan(self, sizes["H"], shapes, like.dtype, like.device)
+        plan = _Plan(self, sizes["H"], shapes, like.dtype, like.device, deterministic)
         if backend == "triton":
             _check_inner(self.signature, {"state": states, "out": outs})
-            plan.launch = _launch(self, sizes, originals, states, outs, inplace)
+            plan.launch = _launch(self, sizes, originals, states, outs, inplace, deterministic)
         return plan
 
     def repeated(self, tensors: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
@@ -238,6 +254,7 @@ class _Plan:
     shapes: list[tuple[int, ...]]
     dtype: torch.dtype
     device: torch.device
+    deterministic: bool = False
     launch: _Launch | None = None
 
     def run(
@@ -253,14 +270,20 @@ class _Plan:
             return
         step = self.step
         names = [n for n, _ in step.signature.states]
+        given = step.repeated(dict(zip(step._tensors, tensors, strict=True)), self.heads)
+        before, after = dict(zip(names, states, strict=True)), dict(zip(names, following, strict=True))
+        shown = dict(zip((n for n, _ in step.signature.outputs), outputs, strict=True))
         with torch.no_grad():
-            step.torch_step(
-                step.repeated(dict(zip(step._tensors, tensors, strict=True)), self.heads),
-                dict(zip(names, states, strict=True)),
-                constants,
-                dict(zip((n for n, _ in step.signature.outputs), outputs, strict=True)),
-                dict(zip(names, following, strict=True)),
-            )
+            if not self.deterministic:
+                step.torch_step(given, before, constants, shown, after)
+                return
+            every_step = {a.name for a in step.signature.tensors if a.per_step}
+            for b, h in itertools.product(range(states[0].shape[0]), range(self.heads)):  # as `OneByOne` has it
+                here = slice(b, b + 1), slice(h, h + 1)
+                own = {n: x[here if n in every_step else here[1]].clone() for n, x in given.items()}
+                first = {n: x[here].clone() for n, x in before.items()}
+                into, then = ({n: x[here] for n, x in part.items()} for part in (shown, after))
+                step.torch_step(own, first, constants, into, then)
 
 
 @dataclass
@@ -308,6 +331,7 @@ def _launch(
     states: list[Tensor],
     outs: list[Tensor],
     inplace: bool,
+    deterministic: bool,
 ) -> _Launch:
     kernel = step.kernel
     assert kernel is not None
@@ -315,7 +339,7 @@ def _launch(
     axis = {a.name: 1 if a.per_step else 0 for a in step.signature.arguments}
     heads, dims = sizes["H"], dict(step.signature.outputs)
     groups = [heads // max(1, tensors[i].shape[axis[n]]) for i, n in zip(read, kernel.reads, strict=True)]
-    cut = kernel.cut(sizes, inplace)
+    cut = kernel.cut(sizes, inplace, deterministic)
     order, strides = list(read), [s for i in read for s in tensors[i].stride()]
     for n, x in enumerate(states):
         order += len(tensors) + n, len(tensors) + len(states) + n

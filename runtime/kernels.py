@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .deterministic import fixed
 from .launch import cdiv, launch, padded, steps, strides
 from .places import Places
 from .rounding import rounded_and_rest
@@ -851,7 +852,7 @@ def border_sums(
 
 def grouped(p: Places, most: int) -> tuple[int, int]:
     """(programs, heads that each takes) of a kernel over all chunks, whose heads lie beside one another in memory."""
-    heads = min(most, triton.next_power_of_2(p.heads))
+    heads = most if fixed() else min(most, triton.next_power_of_2(p.heads))
     return p.programs // max(1, p.heads) * cdiv(p.heads, heads), heads
 
 

@@ -1,6 +1,6 @@
 """Ops as torch knows them: `torch.ops.chunkform.<op>`, for torch.compile, torch.export and whoever else traces calls.
 
-    <op>(arguments, states, starts, constants, heads, backend, precision, keep) -> (outputs, final states, saved)
+    <op>(arguments, states, starts, constants, heads, backend, precision, keep, deterministic) -> (outputs, final states, saved)
     <op>_backward(the same, saved, cotangents, wanted) -> gradients
 
 A tracer sees one call with known shapes and an own backward pass, whatever the backend does inside.
@@ -26,6 +26,7 @@ from .passes import Call, backward_pass, forward_pass, is_empty, result_types
 from .signature import Backend, Signature
 
 NAMESPACE = "chunkform"
+OPTIONS = 5  # heads, backend, precision, keep, deterministic
 _libraries: dict[str, Library] = {}
 
 
@@ -40,7 +41,7 @@ class Registered:
     def __call__(
         self, tensors: Sequence[Any], starts: Any, constants: dict[str, float], heads: Any, *options: Any
     ) -> Sequence[Tensor]:
-        """Outputs and final states. options: backend, precision, keep."""
+        """Outputs and final states. options: backend, precision, keep, deterministic."""
         values = [constants[a.name] for a in self.signature.constants]
         found = self.forward(*tensors, starts, *values, heads, *options)
         return found[: len(self.signature.outputs) + len(self.signature.states)]
@@ -86,6 +87,7 @@ def _call_schema(s: Signature) -> str:
     constants = _listed("float constant", (a.name for a in s.constants))
     return ", ".join(
         [*tensors, "Tensor? starts", *constants, "SymInt heads", "str backend", "str precision", "bool keep"]
+        + ["bool deterministic"]
     )
 
 
@@ -107,7 +109,7 @@ class _Passes:
     def __init__(self, name: str, signature: Signature, backends: dict[str, Backend]) -> None:
         self.name, self.signature, self.backends = name, signature, backends
         self.count = len(signature.names)
-        self.own = self.count + len(signature.constants) + 5  # arguments of the forward pass
+        self.own = self.count + 1 + len(signature.constants) + OPTIONS  # arguments of the forward pass
         self.results = len(signature.outputs) + len(signature.states)
 
     # --- the passes themselves --------------------------------------------------------------------------------------
@@ -144,12 +146,14 @@ class _Passes:
 
     def _call(self, flat: Sequence[Any]) -> tuple[Call, Sequence[Any]]:
         tensors, starts = flat[: self.count], flat[self.count]
-        *constants, heads, backend, precision, keep = flat[self.count + 1 : self.own]
+        *constants, heads, backend, precision, keep, deterministic = flat[self.count + 1 : self.own]
         packed = None
         if starts is not None:
             packed = Packed(starts.to(torch.int64), starts.shape[0] - 1, tensors[0].shape[1])
         named = {a.name: x for a, x in zip(self.signature.constants, constants, strict=True)}
-        call = make_call(self.signature, self.backends, backend, named, heads, packed, precision, tensors)
+        call = make_call(
+            self.signature, self.backends, backend, named, heads, packed, precision, tensors, deterministic
+        )
         call.recompute, call.announced = "never" if keep else "always", True
         return call, tensors
 
@@ -159,8 +163,10 @@ class _Passes:
     def _layout(self, flat: Sequence[Any]) -> dict[str, tuple[tuple[Any, ...], torch.dtype]] | None:
         """Shape and dtype of each tensor that is saved; None where the forward pass is computed again."""
         tensors, starts = flat[: self.count], flat[self.count]
-        heads, name, precision, keep = flat[self.own - 4 : self.own]
+        heads, name, precision, keep, deterministic = flat[self.own - OPTIONS : self.own]
         backend = self.backends[name]
+        if deterministic and name == "torch":  # which goes one by one
+            return None
         if not keep or backend.saved is None or (starts is not None and not backend.saved_packed):
             return None
         sizes = self._sizes(tensors, heads)
@@ -185,7 +191,7 @@ class _Passes:
     # --- shapes only ------------------------------------------------------------------------------------------------
 
     def fake_forward(self, *flat: Any) -> Any:
-        tensors, starts, heads = flat[: self.count], flat[self.count], flat[self.own - 4]
+        tensors, starts, heads = flat[: self.count], flat[self.count], flat[self.own - OPTIONS]
         sizes, some = self._sizes(tensors, heads), tensors[0]
         sequences = sizes["B"] if starts is None else starts.shape[0] - 1
         layouts = [("B", "T", "H", *dims) for _, dims in self.signature.outputs]
@@ -249,7 +255,7 @@ class _Passes:
             for x, dim, axis in zip(flat[: self.count], in_dims, self.signature.head_axes, strict=False)
         ]
         rest = list(flat[self.count : self.own])
-        rest[-4], rest[-1] = rest[-4] * max(n, 1), keep
+        rest[-OPTIONS], rest[-2] = rest[-OPTIONS] * max(n, 1), keep
         return [*tensors, *rest]
 
 
@@ -298,10 +304,13 @@ def make_call(
     packed: Packed | None,
     precision: str,
     tensors: Sequence[Tensor | None],
+    deterministic: bool = False,
 ) -> Call:
     """A call of a backend."""
     computed = computed_in(signature, name, precision, tensors)
-    return Call(signature, backends[name], constants, heads, packed, computed=computed, plain=backends["torch"])
+    call = Call(signature, backends[name], constants, heads, packed, computed=computed, plain=backends["torch"])
+    call.deterministic, call.one_by_one = deterministic, deterministic and name == "torch"
+    return call
 
 
 def _owned(results: list[Tensor], others: Sequence[Tensor | None]) -> list[Tensor]:

@@ -67,6 +67,7 @@ class Op:
         precision: str = "default",
         state_dtype: torch.dtype | None = None,
         backend: str | None = None,
+        deterministic: bool = False,
     ) -> Any:
         """(outputs.., final state): `given` by declared names; see the generated function for the public signature."""
         s = self.signature
@@ -76,16 +77,18 @@ class Op:
                 return torch.compiler.disable(self)(given, initial_state, output_final_state, *options)
             refuse_tangents(s.name, [*given.values(), *states_of(s, initial_state)])
         if context_parallel is not None:
-            _check_options(s.name, recompute, precision, state_dtype)
+            _check_options(s.name, recompute, precision, state_dtype, deterministic)
             if backend is not None or precision != "default":
                 raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor precision")
             from .parallel import run
 
-            *outputs, last = run(self, given, initial_state, output_final_state, cu_seqlens, context_parallel)
+            *outputs, last = run(self, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic)
             return (*outputs, _stored(last, state_dtype))
         tensors = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
         traced = self.registered is not None and is_traced(tensors)
-        options = (precision, backend, recompute, state_dtype, bool(output_final_state))
+        if not isinstance(deterministic, bool):
+            _check_options(s.name, recompute, precision, state_dtype, deterministic)
+        options = (precision, backend, recompute, state_dtype, bool(output_final_state), deterministic)
         known = self._known(tensors, given, cu_seqlens, options, remember=not traced)
         if known.casting:
             casts = known.checked.casts
@@ -101,11 +104,10 @@ class Op:
     def _run(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
         call = known.call
         if call is None:
-            precision, _, recompute, _, finals = options
+            precision, _, recompute, _, finals, deterministic = options
             c = known.checked
-            call = make_call(
-                self.signature, self.backends, c.backend, c.constants, c.sizes["H"], None, precision, tensors
-            )
+            called = c.backend, c.constants, c.sizes["H"], None, precision, tensors, deterministic
+            call = make_call(self.signature, self.backends, *called)
             call.recompute, call.finals = recompute, finals
             call.needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
             if "replays" in call.backend.features and not is_empty(tensors):
@@ -117,16 +119,17 @@ class Op:
 
     def _traced(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
         assert self.registered is not None
-        precision, _, recompute, *_ = options
+        precision, _, recompute, *_, deterministic = options
         c = known.checked
-        return self.registered(tensors, starts, c.constants, c.sizes["H"], c.backend, precision, recompute != "always")
+        more = c.backend, precision, recompute != "always", deterministic
+        return self.registered(tensors, starts, c.constants, c.sizes["H"], *more)
 
     def _known(
         self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...], remember: bool
     ) -> Known:
         """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only.
 
-        options: precision, backend, recompute, state_dtype, and whether final states are wanted.
+        options: precision, backend, recompute, state_dtype, whether final states are wanted, and deterministic.
         """
         if not remember:
             return self._check(tensors, given, starts, options)
@@ -145,8 +148,8 @@ class Op:
         return found
 
     def _check(self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...]) -> Known:
-        precision, backend, recompute, state_dtype, _ = options
-        _check_options(self.signature.name, recompute, precision, state_dtype)
+        precision, backend, recompute, state_dtype, _, deterministic = options
+        _check_options(self.signature.name, recompute, precision, state_dtype, deterministic)
         sequences = starts.shape[0] - 1 if isinstance(starts, Tensor) and starts.dim() == 1 else None
         found = check_call(self.signature, tensors, given, sequences)
         if starts is not None:
@@ -208,8 +211,12 @@ def is_traced(tensors: Sequence[Any]) -> bool:
 _PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
-def _check_options(name: str, recompute: str, precision: str, state_dtype: torch.dtype | None) -> None:
+def _check_options(
+    name: str, recompute: str, precision: str, state_dtype: torch.dtype | None, deterministic: Any
+) -> None:
     one_of(name, "recompute", recompute, ("auto", "always", "never"))
     one_of(name, "precision", precision, ("fast", "default", "high"))
     if state_dtype is not None and state_dtype not in FLOATS:
         raise ArgumentError(f"{name}: state_dtype must be a floating-point torch.dtype or None, got {state_dtype!r}")
+    if not isinstance(deterministic, bool):
+        raise ArgumentError(f"{name}: deterministic must be True or False, got {deterministic!r}")

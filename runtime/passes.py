@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .deterministic import OneByOne, split_by_length
 from .packed import Packed
 from .signature import OVERWRITE, Backend, Signature
 
@@ -36,6 +37,8 @@ class Call:
     finals: bool = True  # are the final states wanted?
     announced: bool = False  # is no more kept than what the backend announces to save?
     replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
+    deterministic: bool = False  # does what is cut depend on a sequence's length alone?
+    one_by_one: bool = False  # does the backend take one head of one sequence after the other?
     plain: Backend | None = None
 
     def over(self, given: Tensors) -> Call:
@@ -74,8 +77,9 @@ def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, May
     """(outputs, final states, what the backward pass uses), by name. Final states that nobody wants may be None."""
     call = call.over(given)
     own, first = _arguments(call, given), _states(call, states)
-    with _no_autocast(given):
-        outputs, finals, saved = call.backend.forward(own, first, call.constants, **_forward_options(call))
+    passes: Any = OneByOne(call.signature, call.backend) if call.one_by_one else call.backend
+    with _no_autocast(given), split_by_length(call.deterministic):
+        outputs, finals, saved = passes.forward(own, first, call.constants, **_forward_options(call))
     if own is not given:
         kind, wide = result_types(call.signature, given)
         outputs = {n: _cast(x, kind) for n, x in outputs.items()}
@@ -101,20 +105,34 @@ def run_backward(
     if call.computed is not None:
         cotangents = {n: _cast(g, call.computed) for n, g in cotangents.items()}
         final_cotangents = _states(call, final_cotangents)
-    with _no_autocast(given):
+    with _no_autocast(given), split_by_length(call.deterministic):
+        if call.one_by_one:
+            options = _forward_options(call, again=True)
+            options.pop("packed", None)
+            gradients, initial = OneByOne(call.signature, call.backend).backward(
+                own, first, call.constants, cotangents, final_cotangents, needs, call.packed, options
+            )
+            return _results(call, given, gradients, initial, needs)
         if saved is None:
             saved = call.backend.forward(own, first, call.constants, **_forward_options(call, again=True))[2]
             saved = {**saved, OVERWRITE: None}
         gradients, initial = call.backend.backward(
             own, first, call.constants, saved, cotangents, final_cotangents, needs, **call.options
         )
-        reduced = {}
-        for a in call.signature.tensors:
-            if a.name in needs and a.name in gradients:
-                x = given[a.name]
-                reduced[a.name] = _cast(_reduced(gradients[a.name], a.head_axis, x.shape[a.head_axis]), x.dtype)
-        wide = result_types(call.signature, given)[1]
-        return reduced, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
+        return _results(call, given, gradients, initial, needs)
+
+
+def _results(
+    call: Call, given: Tensors, gradients: Tensors, initial: Tensors, needs: frozenset[str]
+) -> tuple[Tensors, Tensors]:
+    """A backend's gradients, with the heads and the dtypes of what they belong to."""
+    reduced = {}
+    for a in call.signature.tensors:
+        if a.name in needs and a.name in gradients:
+            x = given[a.name]
+            reduced[a.name] = _cast(_reduced(gradients[a.name], a.head_axis, x.shape[a.head_axis]), x.dtype)
+    wide = result_types(call.signature, given)[1]
+    return reduced, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
 
 
 def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], Tensors]:

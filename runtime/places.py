@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .deterministic import fixed
 from .launch import cdiv, processors
 from .packed import BLOCK
 
@@ -39,9 +40,14 @@ class Places:
     ends: torch.Tensor | None = None
 
     @property
-    def even(self) -> bool:
+    def whole(self) -> bool:
         """Is every chunk whole?"""
         return self.starts is None and self.steps % self.chunk == 0
+
+    @property
+    def even(self) -> bool:
+        """May kernels be compiled for whole chunks alone? Not where they are to be those of packed sequences as well."""
+        return self.whole and not fixed()
 
     @property
     def walked(self) -> tuple[Any, ...]:
@@ -80,8 +86,10 @@ def places(packed: Any, shape: tuple[int, int, int], chunk: int) -> Places:
 
 
 def parts_for(p: Places, programs: int) -> int:
-    """Into how many parts to cut sequences, where `programs` would walk over whole ones: enough to fill the GPU twice."""
-    if p.starts is not None or not torch.cuda.is_available():
+    """Into how many parts to cut sequences, where `programs` would walk over whole ones: enough to fill the GPU twice.
+
+    Into none where sequences are packed, and so into none either where the split may depend on a sequence's length only."""
+    if p.starts is not None or fixed() or not torch.cuda.is_available():
         return 1
     wanted = 2 * processors()
     if 2 * programs > wanted:

@@ -252,7 +252,7 @@ def in_place(borders: torch.Tensor, p: Places) -> list[torch.Tensor]:
     """Tensors [B, T, H, X] in the memory of states at the borders of blocks, [B, blocks * R, H, X], as many as it has room for:
     what they have of a block's steps lies where its state is. Nothing where a block isn't whole."""
     B, rows, H, X = borders.shape
-    if not p.even:
+    if not p.whole:
         return []
     count = rows // (p.chunks * p.chunk)
     parts = borders.view(B, p.steps, count, H, X)

@@ -8,7 +8,7 @@ from ..pipeline import Compiled
 from ..sequential.template import render
 from ..step import Var
 
-OPTIONS = ("inplace=False", "out=None", "state_dtype=None", "backend=None")
+OPTIONS = ("inplace=False", "out=None", "state_dtype=None", "backend=None", "deterministic=False")
 
 
 def public_step(c: Compiled) -> str:
@@ -55,6 +55,7 @@ def _docstring(c: Compiled) -> str:
         f"    out: where to put {'the outputs, a tuple' if len(p.outputs) > 1 else 'the output'}; overlaps no other argument.",
         "    state_dtype: of the first state, where state is None; float32 where this is None too.",
         "    backend: 'torch', 'triton', or None for the best one on the tensors' device.",
+        "    deterministic: a sequence's bits don't depend on the batch.",
         "",
         "Returns:",
     ]

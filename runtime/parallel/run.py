@@ -41,6 +41,7 @@ def run(
     output_final_state: bool = False,
     cu_seqlens: Any = None,
     context_parallel: Any = None,
+    deterministic: bool = False,
 ) -> Any:
     """(outputs.., final state) of this rank's part: [B, T of this part, H, ...].
 
@@ -53,15 +54,22 @@ def run(
         GroupError: an exchange failed.
     """
     own = _outside if torch.compiler.is_compiling() else _run
-    return own(op, given, initial_state, output_final_state, cu_seqlens, context_parallel)
+    return own(op, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic)
 
 
 def _run(
-    op: Any, given: dict[str, Any], initial_state: Any, final: bool, cu_seqlens: Any, context_parallel: Any
+    op: Any,
+    given: dict[str, Any],
+    initial_state: Any,
+    final: bool,
+    cu_seqlens: Any,
+    context_parallel: Any,
+    deterministic: bool,
 ) -> Any:
     group = group_of(op.signature.name, context_parallel)
     known = _known.setdefault(group.processes, {})
-    kind, tensors = (None, []) if cu_seqlens is not None else _kind(op, given, initial_state, final)
+    options = final, deterministic
+    kind, tensors = (None, []) if cu_seqlens is not None else _kind(op, given, initial_state, options)
     seen, everything = None if kind is None else known.get(kind), None
     if seen is not None and group.on_host:  # whose ranks say at every call what it is
         said = seen.said
@@ -70,7 +78,7 @@ def _run(
             seen = known.get((kind, lengths))
     if seen is None:
         own = tensors
-        seen, tensors = _agreed(op, group, given, initial_state, final, cu_seqlens, everything)
+        seen, tensors = _agreed(op, group, given, initial_state, options, cu_seqlens, everything)
         if kind is not None and all(x is y for x, y in zip(own, tensors, strict=True)):
             if len(known) >= KINDS:
                 known.clear()
@@ -86,13 +94,15 @@ def _run(
 _outside = torch.compiler.disable(_run)
 
 
-def _kind(op: Any, given: dict[str, Any], initial_state: Any, final: bool) -> tuple[Any, list[Any]]:
+def _kind(
+    op: Any, given: dict[str, Any], initial_state: Any, options: tuple[bool, bool]
+) -> tuple[Any, list[Any]]:
     """What calls have in common that need be looked at only once, and the tensors of this one; None where each is looked at."""
     try:
         tensors = [given[a.name] for a in op.signature.tensors] + states_of(op.signature, initial_state)
         numbers = [(given[a.name], type(given[a.name])) for a in op.signature.constants]
         kind = tensors[0].device.type
-        return (op, layouts(tensors), final, autocast_dtype(kind), torch.is_grad_enabled(), *numbers), tensors
+        return (op, layouts(tensors), *options, autocast_dtype(kind), torch.is_grad_enabled(), *numbers), tensors
     except (AttributeError, TypeError, RuntimeError, ChunkformError):  # something is wrong: the checks say what
         return None, []
 
@@ -102,15 +112,16 @@ def _agreed(
     group: Group,
     given: dict[str, Any],
     initial_state: Any,
-    final: bool,
+    options: tuple[bool, bool],
     cu_seqlens: Any,
     everything: list[Facts] | None,
 ) -> tuple[_Seen, list[Tensor | None]]:
-    """A call that all ranks make, and its arguments and states in order. `everything`: what ranks have said already."""
+    """A call that all ranks make, and its arguments and states in order. `options`: are final states wanted, and is what is cut
+    cut by lengths alone. `everything`: what ranks have said already."""
     prepared: _Prepared | None = None
     error: ChunkformError | None = None
     try:
-        prepared = _prepare(op, given, initial_state, cu_seqlens)
+        prepared = _prepare(op, given, initial_state, cu_seqlens, options[1])
     except ChunkformError as problem:
         error = problem
     said = _facts(op.signature, prepared, group)
@@ -118,7 +129,7 @@ def _agreed(
     if everything is None:
         everything = agreed(group, lambda: said, _device(given), error, key)
     assert prepared is not None
-    job = prepared.job(op, group, _lengths(everything), final)
+    job = prepared.job(op, group, _lengths(everything), options[0])
     return _Seen(job, said, key, _lengths(everything)), [*prepared.tensors.values(), *prepared.states.values()]
 
 
@@ -140,6 +151,7 @@ class _Prepared:
     states: Maybe
     borders: list[int] | None
     backend: str
+    deterministic: bool
 
     def job(self, op: Any, group: Group, lengths: tuple[int, ...], final: bool) -> _Job:
         name = op.signature.name
@@ -154,6 +166,7 @@ class _Prepared:
         torch_form = op.backends["torch"]
         backend = torch_form if is_empty(self.tensors.values()) else op.backends[self.backend]
         call = Call(op.signature, backend, self.constants, self.sizes["H"], plain=torch_form)
+        call.deterministic = self.deterministic
         inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
         count = None if self.borders is None else len(self.borders) - 1
         names = (*self.tensors, *self.states)
@@ -161,7 +174,9 @@ class _Prepared:
         return _Job(call, torch_form, pieces, count, inline, final, names, len(self.tensors), replays)
 
 
-def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any) -> _Prepared:
+def _prepare(
+    op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any, deterministic: bool
+) -> _Prepared:
     from ..op import _backend as chosen_backend
 
     name = op.signature.name
@@ -179,7 +194,7 @@ def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any
         raise ArgumentError(
             f"{name}: initial_state must be given with cu_seqlens and context_parallel: it is made of parameters here"
         )
-    return _Prepared(tensors, constants, sizes, states, borders, backend)
+    return _Prepared(tensors, constants, sizes, states, borders, backend, deterministic)
 
 
 def _key(signature: Signature, p: _Prepared) -> tuple[Any, ...]:
@@ -187,7 +202,7 @@ def _key(signature: Signature, p: _Prepared) -> tuple[Any, ...]:
     tensors = tuple((x.shape, x.dtype, x.requires_grad) for x in p.tensors.values())
     states = any(x is not None and x.requires_grad for x in p.states.values())
     device = next(iter(p.tensors.values())).device.type
-    called = signature.name, signature.names, *p.constants.items()
+    called = signature.name, signature.names, p.deterministic, *p.constants.items()
     return called, tensors, states, torch.is_grad_enabled(), device
 
 
@@ -206,6 +221,7 @@ def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dic
         else:
             same[f"the constant {a.key}"] = p.constants[a.name]
     tensors = [*p.tensors.values(), *(x for x in p.states.values() if x is not None)]
+    same["the option deterministic"] = p.deterministic
     same["whether anything needs a gradient"] = any(x.requires_grad for x in tensors) and torch.is_grad_enabled()
     same["the kind of device"] = next(iter(p.tensors.values())).device.type
     if p.borders is not None:

@@ -27,7 +27,7 @@ from .source import Source, caller
 
 RESERVED = frozenset(
     "initial_state output_final_state final_state cu_seqlens context_parallel recompute precision state_dtype backend "
-    "inplace out self prev next T op OP state chunk torch triton".split()
+    "deterministic inplace out self prev next T op OP state chunk torch triton".split()
 )
 LAYOUT = frozenset("B T H".split())  # what the axes of every op are called
 
