@@ -603,7 +603,9 @@ OP = AttentionOp(
 )
 
 
-def distance_attention(q, k, v, slope, *, causal=False, output_lse=False, context_parallel=None, backend=None):
+def distance_attention(
+    q, k, v, slope, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
+):
     """Softmax attention with a penalty that grows with the distance of query and key, with a slope for each head.
 
         E_ij = k_j^T q_i / sqrt(D) - slope |i - j|
@@ -619,6 +621,7 @@ def distance_attention(q, k, v, slope, *, causal=False, output_lse=False, contex
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         o [B, T, H, E], in the inputs' dtype; rows that see nothing average to 0.
@@ -626,4 +629,4 @@ def distance_attention(q, k, v, slope, *, causal=False, output_lse=False, contex
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.
     """
-    return OP({"q": q, "k": k, "v": v, "slope": slope}, causal, output_lse, backend, context_parallel)
+    return OP({"q": q, "k": k, "v": v, "slope": slope}, causal, output_lse, backend, context_parallel, deterministic)

@@ -787,7 +787,9 @@ OP = AttentionOp(
 )
 
 
-def kattention(x, Q, K, b, beta=None, *, causal=False, output_lse=False, context_parallel=None, backend=None):
+def kattention(
+    x, Q, K, b, beta=None, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
+):
     """Kattention: softmax attention by the energy of a quadratic model of the key given the query.
 
         E_ij = beta (b^T K x_j + x_j^T K^T Q x_i - 1/2 x_j^T K^T K x_j)
@@ -804,6 +806,7 @@ def kattention(x, Q, K, b, beta=None, *, causal=False, output_lse=False, context
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         y [B, T, H, E], in the inputs' dtype; rows that see nothing average to 0.
@@ -813,4 +816,6 @@ def kattention(x, Q, K, b, beta=None, *, causal=False, output_lse=False, context
 
     Source: 1007: Self Attention, section Kattention
     """
-    return OP({"x": x, "Q": Q, "K": K, "b": b, "beta": beta}, causal, output_lse, backend, context_parallel)
+    return OP(
+        {"x": x, "Q": Q, "K": K, "b": b, "beta": beta}, causal, output_lse, backend, context_parallel, deterministic
+    )

@@ -730,7 +730,9 @@ OP = AttentionOp(
 )
 
 
-def kattention_f4(x, Q, K, b, *, causal=False, output_lse=False, context_parallel=None, backend=None):
+def kattention_f4(
+    x, Q, K, b, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
+):
     """Softmax attention by the document's f4: the key as a Gaussian around Q x + b, without a temperature.
 
         E_ij = b^T K x_j + x_j^T K^T Q x_i - 1/2 x_j^T K^T K x_j
@@ -746,6 +748,7 @@ def kattention_f4(x, Q, K, b, *, causal=False, output_lse=False, context_paralle
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         y [B, T, H, E], in the inputs' dtype; rows that see nothing average to 0.
@@ -755,4 +758,4 @@ def kattention_f4(x, Q, K, b, *, causal=False, output_lse=False, context_paralle
 
     Source: 1007: Self Attention, section Guess 2
     """
-    return OP({"x": x, "Q": Q, "K": K, "b": b}, causal, output_lse, backend, context_parallel)
+    return OP({"x": x, "Q": Q, "K": K, "b": b}, causal, output_lse, backend, context_parallel, deterministic)

@@ -710,7 +710,7 @@ OP = AttentionOp(
 )
 
 
-def kattention_f5(x, K, b, *, causal=False, output_lse=False, context_parallel=None, backend=None):
+def kattention_f5(x, K, b, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False):
     """Softmax attention by the document's f5: as f4, where the query's projection is the key's.
 
         E_ij = b^T K x_j + x_j^T K^T K x_i - 1/2 x_j^T K^T K x_j
@@ -725,6 +725,7 @@ def kattention_f5(x, K, b, *, causal=False, output_lse=False, context_parallel=N
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         y [B, T, H, E], in the inputs' dtype; rows that see nothing average to 0.
@@ -734,4 +735,4 @@ def kattention_f5(x, K, b, *, causal=False, output_lse=False, context_parallel=N
 
     Source: 1007: Self Attention, section Guess 2
     """
-    return OP({"x": x, "K": K, "b": b}, causal, output_lse, backend, context_parallel)
+    return OP({"x": x, "K": K, "b": b}, causal, output_lse, backend, context_parallel, deterministic)

@@ -756,7 +756,9 @@ OP = AttentionOp(
 )
 
 
-def kattention_f6(x, Q, K, b, c, *, causal=False, output_lse=False, context_parallel=None, backend=None):
+def kattention_f6(
+    x, Q, K, b, c, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
+):
     """Softmax attention by the document's f6: -1/2 |Q x - K y|^2 and a linear term for each side; the log-sum-exp has it whole.
 
         E_ij = b^T K x_j + c^T Q x_i - 1/2 (Q x_i - K x_j)^T (Q x_i - K x_j)
@@ -773,6 +775,7 @@ def kattention_f6(x, Q, K, b, c, *, causal=False, output_lse=False, context_para
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         y [B, T, H, E], in the inputs' dtype; rows that see nothing average to 0.
@@ -782,4 +785,4 @@ def kattention_f6(x, Q, K, b, c, *, causal=False, output_lse=False, context_para
 
     Source: 1007: Self Attention, section Guess 2
     """
-    return OP({"x": x, "Q": Q, "K": K, "b": b, "c": c}, causal, output_lse, backend, context_parallel)
+    return OP({"x": x, "Q": Q, "K": K, "b": b, "c": c}, causal, output_lse, backend, context_parallel, deterministic)

@@ -615,7 +615,7 @@ OP = AttentionOp(
 )
 
 
-def ked(x, mu, L, R, *, output_lse=False, context_parallel=None, backend=None):
+def ked(x, mu, L, R, *, output_lse=False, context_parallel=None, backend=None, deterministic=False):
     """KED: the energy B^T L^T R B of softmax averages by fixed queries, read node by node and as the matrix of all nodes.
 
         E_kj = x_j^T mu_k
@@ -632,6 +632,7 @@ def ked(x, mu, L, R, *, output_lse=False, context_parallel=None, backend=None):
         output_lse: also return the log-sum-exp of each row's energies, [B, H, nodes], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         B [B, H, M, E], nodes [B, H], matrix [B, H, M, M], in the inputs' dtype; rows that see nothing average to 0.
@@ -641,4 +642,4 @@ def ked(x, mu, L, R, *, output_lse=False, context_parallel=None, backend=None):
 
     Source: 1007: Self Attention, section Simple KED model
     """
-    return OP({"x": x, "mu": mu, "L": L, "R": R}, False, output_lse, backend, context_parallel)
+    return OP({"x": x, "mu": mu, "L": L, "R": R}, False, output_lse, backend, context_parallel, deterministic)

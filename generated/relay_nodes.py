@@ -588,7 +588,7 @@ OP = AttentionOp(
 )
 
 
-def relay_nodes(x, mu, W, *, output_lse=False, context_parallel=None, backend=None):
+def relay_nodes(x, mu, W, *, output_lse=False, context_parallel=None, backend=None, deterministic=False):
     """Relay nodes: B_k, the softmax average of a sequence by a fixed query mu_k, and both displayed energies of the nodes.
 
         E_kj = x_j^T mu_k
@@ -604,6 +604,7 @@ def relay_nodes(x, mu, W, *, output_lse=False, context_parallel=None, backend=No
         output_lse: also return the log-sum-exp of each row's energies, [B, H, nodes], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         B [B, H, M, E], pairwise [B, H], distance [B, H], in the inputs' dtype; rows that see nothing average to 0.
@@ -613,4 +614,4 @@ def relay_nodes(x, mu, W, *, output_lse=False, context_parallel=None, backend=No
 
     Source: 1007: Self Attention, section Relay nodes
     """
-    return OP({"x": x, "mu": mu, "W": W}, False, output_lse, backend, context_parallel)
+    return OP({"x": x, "mu": mu, "W": W}, False, output_lse, backend, context_parallel, deterministic)

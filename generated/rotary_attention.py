@@ -615,7 +615,9 @@ OP = AttentionOp(
 )
 
 
-def rotary_attention(q, k, v, scale=None, *, causal=False, output_lse=False, context_parallel=None, backend=None):
+def rotary_attention(
+    q, k, v, scale=None, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
+):
     """Softmax attention with rotary positions: the document's x^T Q^T R_m^T R_n K y, over rotated queries and keys.
 
         E_ij = scale (cos(i theta) . q_i + sin(i theta) . half_turn(q_i))^T (cos(j theta) . k_j + sin(j theta) . half_turn(k_j))
@@ -631,6 +633,7 @@ def rotary_attention(q, k, v, scale=None, *, causal=False, output_lse=False, con
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         o [B, T, H, E], in the inputs' dtype; rows that see nothing average to 0.
@@ -640,4 +643,4 @@ def rotary_attention(q, k, v, scale=None, *, causal=False, output_lse=False, con
 
     Source: 1007: Self Attention, section Guess 2
     """
-    return OP({"q": q, "k": k, "v": v, "scale": scale}, causal, output_lse, backend, context_parallel)
+    return OP({"q": q, "k": k, "v": v, "scale": scale}, causal, output_lse, backend, context_parallel, deterministic)

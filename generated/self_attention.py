@@ -775,7 +775,9 @@ OP = AttentionOp(
 )
 
 
-def self_attention(x, Q, K, V, *, causal=False, output_lse=False, context_parallel=None, backend=None):
+def self_attention(
+    x, Q, K, V, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
+):
     """Self attention of a stream, with the projections as parameters: a_ij = exp(x_i^T Q^T K x_j).
 
         E_ij = x_j^T K^T Q x_i
@@ -792,6 +794,7 @@ def self_attention(x, Q, K, V, *, causal=False, output_lse=False, context_parall
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         y [B, T, H, E], in the inputs' dtype; rows that see nothing average to 0.
@@ -801,4 +804,4 @@ def self_attention(x, Q, K, V, *, causal=False, output_lse=False, context_parall
 
     Source: 1007: Self Attention, section Self Attention
     """
-    return OP({"x": x, "Q": Q, "K": K, "V": V}, causal, output_lse, backend, context_parallel)
+    return OP({"x": x, "Q": Q, "K": K, "V": V}, causal, output_lse, backend, context_parallel, deterministic)

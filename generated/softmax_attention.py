@@ -594,7 +594,9 @@ OP = AttentionOp(
 )
 
 
-def softmax_attention(q, k, v, scale=None, *, causal=False, output_lse=False, context_parallel=None, backend=None):
+def softmax_attention(
+    q, k, v, scale=None, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
+):
     """Softmax attention of queries, keys and values, with a scale.
 
         E_ij = scale k_j^T q_i
@@ -610,6 +612,7 @@ def softmax_attention(q, k, v, scale=None, *, causal=False, output_lse=False, co
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
         context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
+        deterministic: a sequence's bits depend on nothing else in the call.
 
     Returns:
         o [B, T, H, E], in the inputs' dtype; rows that see nothing average to 0.
@@ -619,4 +622,4 @@ def softmax_attention(q, k, v, scale=None, *, causal=False, output_lse=False, co
 
     Source: 1007: Self Attention, section Self Attention
     """
-    return OP({"q": q, "k": k, "v": v, "scale": scale}, causal, output_lse, backend, context_parallel)
+    return OP({"q": q, "k": k, "v": v, "scale": scale}, causal, output_lse, backend, context_parallel, deterministic)

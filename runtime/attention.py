@@ -32,6 +32,9 @@ from .attention_arguments import (
     checked,
     temperature,
 )
+from .attention_apart import backward as backward_apart
+from .attention_apart import forward as forward_apart
+from .attention_apart import goes_apart
 from .attention_maps import Product, added, as_dtype, has_kernels, inner, joined, parted
 from .autograd import no_second
 from .forward_mode import is_on, no_jvp, refuse_tangents
@@ -93,6 +96,7 @@ class Call:
     lse: bool = True
     needs_backward: bool = True
     replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
+    deterministic: bool = False  # do a sequence's bits depend on nothing else in the call?
 
 
 @dataclass(frozen=True)
@@ -146,21 +150,24 @@ class AttentionOp:
         output_lse: bool = False,
         backend: str | None = None,
         context_parallel: Any = None,
+        deterministic: bool = False,
     ) -> Any:
         """The outputs (one, or a tuple), and after them the log-sum-exp [B, T, H] where asked for."""
+        s = self.signature
+        if not isinstance(deterministic, bool):
+            raise ArgumentError(f"{s.name}: deterministic must be True or False, got {deterministic!r}")
         if torch.compiler.is_compiling():
             if self.registered is None or context_parallel is not None or is_on():
-                return _outside_of_graphs(self, given, causal, output_lse, backend, context_parallel)
-            return self._traced(given, causal, output_lse, backend)
-        s = self.signature
+                return _outside_of_graphs(self, given, causal, output_lse, backend, context_parallel, deterministic)
+            return self._traced(given, causal, output_lse, backend, deterministic)
         refuse_tangents(s.name, given.values())
         if context_parallel is not None:
-            if backend is not None:
-                raise ArgumentError(f"{s.name}: context_parallel takes no backend")
+            if backend is not None or deterministic:
+                raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor deterministic")
             from .parallel import ring_attention
 
             return ring_attention(self, given, context_parallel, causal, output_lse)
-        known = self._known(given, causal, output_lse, backend)
+        known = self._known(given, causal, output_lse, backend, deterministic)
         for n in known.temperatures:
             check_positive(s, n, given[n])
         try:
@@ -170,10 +177,12 @@ class AttentionOp:
             raise ArgumentError(f"{s.name}: a formula has no value where {said}: {error}") from error
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _traced(self, given: dict[str, Any], causal: bool, output_lse: bool, backend: str | None) -> Any:
+    def _traced(
+        self, given: dict[str, Any], causal: bool, output_lse: bool, backend: str | None, deterministic: bool
+    ) -> Any:
         """The same as one call in torch's library."""
         assert self.registered is not None
-        known = self._check(given, causal, output_lse, backend)
+        known = self._check(given, causal, output_lse, backend, deterministic)
         results = self.registered(known.call, self._tensors(known, given))
         results = results[: len(self.signature.outputs) + bool(output_lse)]
         return results[0] if len(results) == 1 else tuple(results)
@@ -194,11 +203,11 @@ class AttentionOp:
         changed = {n: getattr(m, n) for n in ("features", "feature_gradients", "kernel_features")}
         return replace(self.maps, **changed)
 
-    def _known(self, given: dict[str, Any], causal: Any, output_lse: Any, backend: Any) -> Known:
+    def _known(self, given: dict[str, Any], causal: Any, output_lse: Any, backend: Any, deterministic: bool) -> Known:
         """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only."""
         values = [given[a.name] for a in self.signature.arguments]
         if is_traced(values):
-            return self._check(given, causal, output_lse, backend)
+            return self._check(given, causal, output_lse, backend, deterministic)
         numbers = [None if isinstance(x, Tensor) else (x, type(x)) for x in values]
         tensors = [x for x in values if isinstance(x, Tensor)]
         try:
@@ -208,20 +217,20 @@ class AttentionOp:
                 torch.is_grad_enabled(),
                 backend == "triton" and os.environ.get("TRITON_INTERPRET"),
             )
-            key = (layouts(tensors), *numbers, causal, type(causal), bool(output_lse), backend, modes)
+            key = (layouts(tensors), *numbers, causal, type(causal), bool(output_lse), backend, deterministic, modes)
             found = self.known.get(key)
         except (IndexError, TypeError, RuntimeError):  # something isn't as it should be: the check says what
-            return self._check(given, causal, output_lse, backend)
+            return self._check(given, causal, output_lse, backend, deterministic)
         if found is None:
-            found = self._check(given, causal, output_lse, backend)
-            if found.call.backend == "triton":  # whose work depends on how tensors are laid out only
+            found = self._check(given, causal, output_lse, backend, deterministic)
+            if found.call.backend == "triton" and not goes_apart(found.call):  # whose work depends on layouts only
                 found.call.replays = {}
             if len(self.known) >= REMEMBERED:
                 self.known.clear()
             self.known[key] = found
         return found
 
-    def _check(self, given: dict[str, Any], causal: Any, output_lse: Any, backend: Any) -> Known:
+    def _check(self, given: dict[str, Any], causal: Any, output_lse: Any, backend: Any, deterministic: bool) -> Known:
         s = self.signature
         if not isinstance(causal, bool):
             raise ArgumentError(f"{s.name}: causal must be True or False, got {causal!r}")
@@ -232,6 +241,7 @@ class AttentionOp:
         tensors, constants, at = checked(s, given, causal)
         name = chosen(self, backend, at, tensors)
         call = Call(self, name, at, tuple(tensors), constants, backend is None, bool(output_lse))
+        call.deterministic = deterministic
         call.needs_backward = torch.is_grad_enabled() and any(x.requires_grad for x in tensors.values())
         casts: list[torch.dtype | None] = []
         numbers, temperatures = [], []
@@ -276,6 +286,9 @@ def owner(call: Call, *others: Any) -> tuple[Any, ...]:
 def _forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Kept]:
     """Results, and what is kept, computed in the dtypes in which tensors are given."""
     with no_autocast(call.at.device):
+        if goes_apart(call):  # which keeps nothing, in the place of the averages
+            nothing = [torch.empty(0, device=call.at.device)] if call.needs_backward else []
+            return [*forward_apart(call, tensors), *nothing], Kept(call.backend, (), False, False)
         return _computed(call, tensors)
 
 
@@ -368,6 +381,9 @@ def _backward_pass(
     lse = rest.pop(0) if kept.lse else None
     mass = rest.pop(0) if kept.mass else None
     needs = frozenset(n for n, w in zip(call.names, wanted, strict=True) if w)
+    if goes_apart(call):
+        with no_autocast(call.at.device):
+            return backward_apart(call, wanted, list(given.values()), rest), None
     with no_autocast(call.at.device):
         found = _gradients(call, kept.backend, given, features, averages, lse, mass, rest, needs)
     return [as_dtype(found[n], x.dtype) if n in needs and n in found else None for n, x in given.items()], None

@@ -1,7 +1,7 @@
 """Attentions as torch knows them: `torch.ops.chunkform.<op>`, for torch.compile, torch.export and whoever else traces calls.
 
-    <op>(arguments, constants, causal, backend, free, keep) -> (outputs, log-sum-exp, saved)
-    <op>_backward(arguments, constants, causal, backend, free, saved, cotangents, wanted) -> gradients
+    <op>(arguments, constants, causal, backend, free, deterministic, keep) -> (outputs, log-sum-exp, saved)
+    <op>_backward(the same, saved, cotangents, wanted) -> gradients
 
 A softmax has a log-sum-exp. Averages, and what each row's weights are computed with, are saved where gradients will be wanted
 (`keep`), and features are made again.
@@ -31,6 +31,8 @@ from .attention import (
     no_autocast,
     owner,
 )
+from .attention_apart import backward as backward_apart
+from .attention_apart import goes_apart
 from .attention_arguments import setting_of
 from .attention_transforms import argument_axes, fold_all, result_axes
 from .autograd import no_second, unfold
@@ -38,7 +40,7 @@ from .forward_mode import register_autograd
 from .library import NAMESPACE, _libraries, _listed, _owned, library_name
 from .replay import layouts, replayed
 
-OPTIONS = 4  # causal, backend, free, keep
+OPTIONS = 5  # causal, backend, free, deterministic, keep
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +53,7 @@ class Registered:
 
     def __call__(self, call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Outputs, and the log-sum-exp of a softmax."""
-        options = (call.at.causal, call.backend, call.free, call.needs_backward)
+        options = (call.at.causal, call.backend, call.free, call.deterministic, call.needs_backward)
         return self.forward(*tensors, *call.constants.values(), *options)[: self.results]
 
 
@@ -96,7 +98,7 @@ class _Passes:
 
     def call_schema(self) -> str:
         tensors = _listed("Tensor given", self.names) + _listed("float constant", self.constants)
-        return ", ".join([*tensors, "bool causal", "str backend", "bool free", "bool keep"])
+        return ", ".join([*tensors, "bool causal", "str backend", "bool free", "bool deterministic", "bool keep"])
 
     def forward_schema(self) -> str:
         return f"({self.call_schema()}) -> ({'Tensor, ' * self.results}Tensor[])"
@@ -112,6 +114,8 @@ class _Passes:
         results, kept = _forward(call, tensors)
         shown: Any = [x.contiguous() for x in results[: self.results]]
         saved: Any = results[self.results + len(kept.features) :]
+        if goes_apart(call):
+            saved = []
         if saved:
             saved[0] = saved[0].transpose(1, 2)
         saved = [x.contiguous() for x in saved]
@@ -120,12 +124,17 @@ class _Passes:
     def backward(self, *flat: Any) -> list[Tensor]:
         call, given = self._known(flat), flat[: self.count]
         saved, *cotangents, wanted = flat[self.own :]
-        saved = saved or self.forward(*flat[: self.own - 1], True)[-1]
         wanted = tuple(wanted)
-        tensors = (*given, *saved, *cotangents)
-        run = functools.partial(self._gradients, call, wanted, len(saved))
-        key = ("backward", wanted, layouts(tensors))
-        found, _ = replayed(call.replays, key, tensors, run, owner(call, "library", wanted))
+        if goes_apart(call):
+            tensors = (*given, *cotangents)
+            with no_autocast(call.at.device):
+                found = backward_apart(call, wanted, given, cotangents)
+        else:
+            saved = saved or self.forward(*flat[: self.own - 1], True)[-1]
+            tensors = (*given, *saved, *cotangents)
+            run = functools.partial(self._gradients, call, wanted, len(saved))
+            key = ("backward", wanted, layouts(tensors))
+            found, _ = replayed(call.replays, key, tensors, run, owner(call, "library", wanted))
         filled = [
             torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous()
             for g, x, w in zip(found, given, wanted, strict=True)
@@ -151,7 +160,7 @@ class _Passes:
         found = known.get(key)
         if found is None:
             found = Known(self._call(flat), (), (), ())
-            found.call.replays = {} if found.call.backend == "triton" else None
+            found.call.replays = {} if found.call.backend == "triton" and not goes_apart(found.call) else None
             if len(known) >= REMEMBERED:
                 known.clear()
             known[key] = found
@@ -159,10 +168,12 @@ class _Passes:
 
     def _call(self, flat: Sequence[Any]) -> Call:
         tensors = dict(zip(self.names, flat, strict=False))
-        *constants, causal, backend, free, keep = flat[self.count : self.own]
+        *constants, causal, backend, free, deterministic, keep = flat[self.count : self.own]
         named = dict(zip(self.constants, constants, strict=True))
         at = setting_of(self.signature, tensors, causal)
-        return Call(self.op, backend, at, self.names, named, free, needs_backward=keep)
+        call = Call(self.op, backend, at, self.names, named, free, needs_backward=keep)
+        call.deterministic = deterministic
+        return call
 
     # --- shapes only ------------------------------------------------------------------------------------------------
 
@@ -178,7 +189,7 @@ class _Passes:
         results = [some.new_empty(shape, dtype=at.low) for shape in shapes]
         if self.softmax:
             results.append(some.new_empty(rows if s.nodes else lead, dtype=at.dtype))
-        if not call.needs_backward:
+        if not call.needs_backward or goes_apart(call):
             return (*results, [])
         width = sum(math.prod(at.sizes[d] for d in dims) for _, dims in s.values)
         saved = [some.new_empty((*lead, width), dtype=at.low)]

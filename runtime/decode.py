@@ -83,9 +83,7 @@ class StepKernel:
         if self.tiled is not None:
             d = self.tiled
             while blocks[d] > max(self.smallest, NARROWEST) and (
-                self.entries(blocks) > TILE
-                or deterministic
-                or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
+                self.entries(blocks) > TILE or deterministic or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
             ):
                 blocks[d] //= 2
             tiles = -(-sizes[d] // blocks[d])

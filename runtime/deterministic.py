@@ -152,7 +152,7 @@ class OneByOne:
 
     def _own(self, given: Tensors, piece: _Piece) -> Tensors:
         return {
-            a.name: _copy(piece.of_steps(given[a.name]) if a.per_step else piece.of_heads(given[a.name]))
+            a.name: copy_of(piece.of_steps(given[a.name]) if a.per_step else piece.of_heads(given[a.name]))
             for a in self.signature.tensors
         }
 
@@ -164,14 +164,14 @@ def room(into: Any, name: str, like: Tensor, lead: tuple[int, ...], fill: float 
         into[name] = like.new_empty(shape) if fill is None else like.new_full(shape, fill)
 
 
-def _copy(x: Tensor) -> Tensor:
+def copy_of(x: Tensor) -> Tensor:
     """Fresh memory, which torch aligns: products round by where matrices lie."""
     out = x.new_empty(x.shape)
     return out.copy_(x)
 
 
 def _copies(x: Maybe, part: Any) -> Maybe:
-    return {n: None if y is None else _copy(part(y)) for n, y in x.items()}
+    return {n: None if y is None else copy_of(part(y)) for n, y in x.items()}
 
 
 def _with(options: dict[str, Any], packed: Packed | None) -> dict[str, Any]:

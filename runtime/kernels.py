@@ -508,6 +508,9 @@ def border_totals_kernel(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
+    t0 = tl.minimum(
+        t0, t0 + last
+    )  # t0, of which the compiler knows no multiple, packed or not: the order of sums follows
     i, bh = tl.arange(0, C), b * H + h
     t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
     inside = as_one(in_late, all_in_late, bh, t, ok, T, N_IN) + as_one(in_early, all_in_early, bh, t, ok, T, N_IN)

@@ -82,7 +82,9 @@ class Op:
                 raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor precision")
             from .parallel import run
 
-            *outputs, last = run(self, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic)
+            *outputs, last = run(
+                self, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic
+            )
             return (*outputs, _stored(last, state_dtype))
         tensors = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
         traced = self.registered is not None and is_traced(tensors)

@@ -96,7 +96,9 @@ def problem_of(op: Any, s: Signature, case: Case) -> Problem:
         given[a.key] = x.to(case.device, kind)
     wide_kind = torch.promote_types(case.dtype, torch.float32)
     shapes = [(sequences, case.heads, *(sizes[d] for d in dims)) for _, dims in s.states]
-    states = tuple((0.1 * normal(*shape)).to(case.device, wide_kind) for shape in shapes) if has_zero_start(op) else None
+    states = (
+        tuple((0.1 * normal(*shape)).to(case.device, wide_kind) for shape in shapes) if has_zero_start(op) else None
+    )
     shown = [dims for n, dims in s.outputs if n not in s.hidden]
     cotangents = [normal(batch, steps, case.heads, *(sizes[d] for d in dims)) for dims in shown]
     finals = [(0.1 * normal(*shape)).to(case.device, wide_kind) for shape in shapes]
@@ -241,3 +243,84 @@ def _distance(a: Tensor, b: Tensor) -> float:
     if a.shape != b.shape or a.dtype != b.dtype:
         return float("inf")
     return float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1e-300))
+
+
+# --- attentions -------------------------------------------------------------------------------------------------------
+
+ATTENTIONS = tuple(
+    n for n in dir(chunkform.generated) if n not in RECURRENCES and hasattr(getattr(chunkform.generated, n), "__code__")
+)
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """Arguments of an attention, and gradients of its outputs and, last, of its log-sum-exp. `options`: causal, if it can be."""
+
+    op: Any
+    given: dict[str, Tensor]
+    per_position: set[str]
+    cotangents: tuple[Tensor, ...]
+    along: tuple[bool, ...]  # is each result along positions?
+    options: dict[str, Any]
+
+
+def attention_problem(name: str, case: Case, causal: bool = True) -> AttentionProblem:
+    """Random arguments of an attention of the catalogue; causal where its queries have positions."""
+    module = importlib.import_module(f"chunkform.generated.{name}")
+    op, s = getattr(module, name), module.SIGNATURE
+    g = torch.Generator().manual_seed(case.seed)
+    names = list(dict.fromkeys(d for a in s.arguments for d in a.dims))
+    sizes = dict(zip(names, itertools.cycle(case.widths), strict=False))
+    given: dict[str, Tensor] = {}
+    for a in s.arguments:
+        if a.kind == "constant":
+            continue
+        lead = [case.batch, case.steps, case.heads] if a.per_position else [case.heads]
+        own = [sizes[d] for d in a.dims]
+        x = torch.rand(*lead, generator=g) + 0.5 if not own else torch.randn(*lead, *own, generator=g) / own[-1] ** 0.5
+        wide = a.kind == "temperature" and case.dtype != torch.float64
+        given[a.name] = x.to(case.device, torch.float32 if wide else case.dtype)
+    options = {"causal": causal} if s.nodes is None else {}
+    options |= {"output_lse": True} if s.normaliser == "softmax" else {}
+    with torch.no_grad():
+        found = op(**given, **options)
+    results = found if isinstance(found, tuple) else (found,)
+    cotangents = tuple(torch.randn(x.shape, generator=g).to(x) for x in results)
+    along = tuple([p for _, p, _ in s.outputs] + [s.nodes is None] * (len(results) - len(s.outputs)))
+    per_position = {a.name for a in s.arguments if a.per_position}
+    return AttentionProblem(op, given, per_position, cotangents, along, options)
+
+
+def run_attention(p: AttentionProblem, **options: Any) -> dict[str, Tensor]:
+    """Results, by number, and gradients."""
+    given = {n: x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for n, x in p.given.items()}
+    found = p.op(**given, **(p.options | options))
+    results = found if isinstance(found, tuple) else (found,)
+    torch.autograd.backward(list(results), list(p.cotangents))
+    out = {str(n): x.detach() for n, x in enumerate(results)}
+    return out | {f"d{n}": torch.zeros_like(x) if x.grad is None else x.grad for n, x in given.items()}
+
+
+def later_positions(p: AttentionProblem, other: AttentionProblem, at: int, **options: Any) -> dict[str, float]:
+    """As `later_steps`."""
+    quiet = replace(p, cotangents=tuple(torch.cat((g[:, :at], torch.zeros_like(g[:, at:])), 1) for g in p.cotangents))
+    changed = {
+        n: torch.cat((x[:, :at], other.given[n][:, at:]), 1) if n in p.per_position else x for n, x in p.given.items()
+    }
+    one, two = run_attention(quiet, **options), run_attention(replace(quiet, given=changed), **options)
+    for found in (one, two):
+        for n in range(len(p.cotangents)):
+            found[str(n)] = found[str(n)][:, :at]
+    return differing(two, one)
+
+
+def other_attention_entries(p: AttentionProblem, **options: Any) -> dict[str, float]:
+    """As `other_entries`."""
+    whole = run_attention(p, **options)
+    kept = [n for n in whole if n.isdigit() or n[1:] in p.per_position]
+    alone = []
+    for b in range(len(p.cotangents[0])):
+        row = slice(b, b + 1)
+        given = {n: x[row] if n in p.per_position else x for n, x in p.given.items()}
+        alone.append(run_attention(replace(p, given=given, cotangents=tuple(g[row] for g in p.cotangents)), **options))
+    return differing({n: whole[n] for n in kept}, {n: torch.cat([x[n] for x in alone]) for n in kept})

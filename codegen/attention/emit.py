@@ -269,7 +269,7 @@ def parameters(c: CompiledAttention) -> list[str]:
     out += [f"{v.name}={float(v.default)!r}" if v.default is not None else v.name for v in constants]
     if c.spec.nodes is None:
         out.append("causal=False")
-    return [*out, "output_lse=False", "context_parallel=None", "backend=None"]
+    return [*out, "output_lse=False", "context_parallel=None", "backend=None", "deterministic=False"]
 
 
 def docstring(c: CompiledAttention) -> str:
@@ -306,7 +306,12 @@ def docstring(c: CompiledAttention) -> str:
     lines += [
         "    context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md."
     ]
-    lines += ["    backend: 'torch', 'triton', or None for the best one on the tensors' device.", "", "Returns:"]
+    lines += [
+        "    backend: 'torch', 'triton', or None for the best one on the tensors' device.",
+        "    deterministic: a sequence's bits depend on nothing else in the call.",
+        "",
+        "Returns:",
+    ]
     lead = ["B", "T", "H"] if c.lowered.query == QUERY else ["B", "H"]
     outs = ", ".join(
         f"{n} [{', '.join([*lead, *map(_dim, axes[1:] if c.lowered.query == QUERY else axes)])}]"

@@ -60,6 +60,7 @@ class Mixer(nn.Module):
             that takes a sigmoid itself wants {"b": lambda x: x}; one whose parameter must be positive {"u": F.softplus}.
         constants: values of the op's constants.
         backend: "torch" or "triton"; None for the best one.
+        deterministic: have the op's bits of a sequence depend on nothing else in the call.
         context_parallel: a ProcessGroup or a one-dimensional DeviceMesh of processes that hold a part of the sequence each;
             x is then this process's part, and `cu_seqlens` has the borders in the whole sequence.
 
@@ -82,6 +83,7 @@ class Mixer(nn.Module):
         constants: Mapping[str, float] | None = None,
         backend: str | None = None,
         context_parallel: Any = None,
+        deterministic: bool = False,
     ) -> None:
         super().__init__()
         for name, value in (("width", width), ("heads", heads)):
@@ -91,6 +93,9 @@ class Mixer(nn.Module):
         s = self.call.signature
         self.width, self.heads, self.backend = width, heads, backend
         self.context_parallel = context_parallel
+        if not isinstance(deterministic, bool):
+            raise ArgumentError(f"Mixer: deterministic must be True or False, got {deterministic!r}")
+        self.deterministic = deterministic
         names = [a.name for a in s.arguments]
         _known("constants", constants, [a.name for a in s.arguments if a.kind == "constant"], s.name)
         _known("maps", maps, [a.name for a in s.arguments if a.kind != "constant"], s.name)
@@ -159,6 +164,8 @@ class Mixer(nn.Module):
     @property
     def _options(self) -> dict[str, Any]:
         more = {"backend": self.backend, "context_parallel": self.context_parallel}
+        if self.deterministic:
+            more["deterministic"] = True
         return self.constants | {name: value for name, value in more.items() if value is not None}
 
     def _check(self, x: Tensor, axes: int, layout: str) -> None:

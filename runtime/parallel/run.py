@@ -94,9 +94,7 @@ def _run(
 _outside = torch.compiler.disable(_run)
 
 
-def _kind(
-    op: Any, given: dict[str, Any], initial_state: Any, options: tuple[bool, bool]
-) -> tuple[Any, list[Any]]:
+def _kind(op: Any, given: dict[str, Any], initial_state: Any, options: tuple[bool, bool]) -> tuple[Any, list[Any]]:
     """What calls have in common that need be looked at only once, and the tensors of this one; None where each is looked at."""
     try:
         tensors = [given[a.name] for a in op.signature.tensors] + states_of(op.signature, initial_state)
@@ -174,9 +172,7 @@ class _Prepared:
         return _Job(call, torch_form, pieces, count, inline, final, names, len(self.tensors), replays)
 
 
-def _prepare(
-    op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any, deterministic: bool
-) -> _Prepared:
+def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any, deterministic: bool) -> _Prepared:
     from ..op import _backend as chosen_backend
 
     name = op.signature.name

@@ -29,7 +29,7 @@ from .names import FUNCTION_NAMES, quantity_name, split_names
 from .recurrence import Equation, atoms, matrices
 from .source import Source, caller
 
-OPTIONS = frozenset("causal output_lse lse context_parallel backend self op OP".split())  # of every op
+OPTIONS = frozenset("causal output_lse lse context_parallel backend deterministic self op OP".split())  # of every op
 # What generated functions that read arguments call their own, and what they call.
 RESERVED = frozenset(
     "at given constants averaged cotangents features needs found made mass dtype low i j row drow T H BT EACH batch blocks "
