@@ -23,6 +23,9 @@ from torch import Tensor
 from chunkform.errors import ArgumentError, BackendError
 
 from .arguments import autocast_dtype
+from .attention_apart import backward as backward_apart
+from .attention_apart import forward as forward_apart
+from .attention_apart import goes_apart
 from .attention_arguments import (
     WIDEST,
     AttentionArgument,
@@ -32,9 +35,6 @@ from .attention_arguments import (
     checked,
     temperature,
 )
-from .attention_apart import backward as backward_apart
-from .attention_apart import forward as forward_apart
-from .attention_apart import goes_apart
 from .attention_maps import Product, added, as_dtype, has_kernels, inner, joined, parted
 from .autograd import no_second
 from .forward_mode import is_on, no_jvp, refuse_tangents

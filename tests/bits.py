@@ -231,7 +231,7 @@ def sequence(p: Problem, n: int) -> Problem:
 
 
 def differing(got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[str, float]:
-    """Quantities of both whose bits differ (0 is -0, and NaN is NaN), each with the largest difference beside the largest entry."""
+    """Quantities of both whose bits differ (0 is -0, NaN is NaN), each with the largest difference beside the largest entry."""
     return {n: _distance(got[n], want[n]) for n in want if n in got and not same(got[n], want[n])}
 
 
