@@ -539,6 +539,7 @@ def border_sums_kernel(
     else:
         end = tl.load(ends + c).to(tl.int32)
         sequence = tl.load(owners + c)
+    t0 = tl.minimum(t0, t0 + last)  # as in `border_totals_kernel`
     n, i, bh = tl.arange(0, BLOCK), tl.arange(0, C), b * H + h
     # <S, dS> at the chunk's end: what later chunks add, up to the first that lets nothing pass
     value = tl.zeros([HEADS], tl.float32)

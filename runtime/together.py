@@ -117,6 +117,7 @@ def pairing_kernel(
         return
     part, i, bh = tl.arange(0, N), tl.arange(0, C), b * H + h
     border = tl.sum(tl.load(spans + (bh * chunks + c)[:, None] * N + part[None, :]), axis=1)
+    t0 = tl.minimum(t0, t0 + last)  # as in `border_totals_kernel`
     t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
     late, early = slot(out_late, bh, t, ok, T, 1), slot(out_early, bh, t, ok, T, 1)
     pairing = border[:, None] - (tl.cumsum(late, axis=1) - late + tl.cumsum(early, axis=1))
