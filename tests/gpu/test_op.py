@@ -97,7 +97,7 @@ def test_compiled_by_inductor_it_gives_the_same(name):
 def test_opcheck_passes_for_triton():
     p = problem("gated_delta_rule", CASE)
     tensors = [x.clone().requires_grad_() for x in (*p.given.values(), *p.states.values())]
-    opcheck(OP.registered.forward, (*tensors, None, p.heads, "triton", "default", True))
+    opcheck(OP.registered.forward, (*tensors, None, p.heads, "triton", "default", True, False))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -61,7 +61,7 @@ def flat(op, p, grad=True, keep=True):
     tensors = [p.given[a.name] for a in s.tensors] + [p.states[n] for n, _ in s.states]
     tensors = [None if x is None else x.clone().requires_grad_(grad) for x in tensors]
     constants = [p.constants[a.name] for a in s.constants]
-    return (*tensors, p.cu_seqlens, *constants, p.heads, "torch", "default", keep)
+    return (*tensors, p.cu_seqlens, *constants, p.heads, "torch", "default", keep, False)
 
 
 @pytest.mark.parametrize(

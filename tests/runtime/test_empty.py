@@ -127,7 +127,7 @@ def test_nothing_is_launched_where_it_is_traced_or_batched(name, case):
     for keep in (True, False):
         with recorded() as launches:
             results = found.registered.forward(
-                *tensors, *states, starts, *c, (DIMS | own)["H"], "triton", "default", keep
+                *tensors, *states, starts, *c, (DIMS | own)["H"], "triton", "default", keep, False
             )
             torch.autograd.grad(
                 [x for x in results[:-1] if x.requires_grad],

@@ -36,8 +36,8 @@ OPS = {
     "program": lambda q: mesa(q, K, LOG, torch.ones(H))[0],
     "step": lambda q: lightning_attention.step(None, q[:, 0], K[:, 0], V[:, 0], LOG[:, 0])[0],
     "layer": lambda q: MIXER(q.flatten(1, 2)),
-    "registered": registered("lightning_attention", LOG, None, None, H, "torch", "default", True),
-    "registered attention": registered("softmax_attention", torch.ones(H), False, "torch", True, False),
+    "registered": registered("lightning_attention", LOG, None, None, H, "torch", "default", True, False),
+    "registered attention": registered("softmax_attention", torch.ones(H), False, "torch", True, False, False),
 }
 
 
