@@ -38,6 +38,7 @@ class Case:
     lengths: tuple[int, ...] | None = None
     device: str = "cpu"
     seed: int = 0
+    decay: float = 1.0  # what log decays are multiplied by
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def problem_of(op: Any, s: Signature, case: Case) -> Problem:
         lead = [batch, steps, case.heads] if a.per_step else [case.heads]
         if a.kind.startswith("decay"):
             x = torch.nn.functional.logsigmoid(normal(*lead, *own) + 2)
-            x = torch.where(torch.rand(x.shape, generator=g) < 0.02, -12.0, x)
+            x = torch.where(torch.rand(x.shape, generator=g) < 0.02, -12.0, x) * case.decay
         elif a.kind == "input" and own:
             x = normal(*lead, *own) / own[0] ** 0.5
         else:

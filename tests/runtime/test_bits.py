@@ -28,8 +28,6 @@ from chunkform.errors import ArgumentError
 from chunkform.generated import gated_delta_rule, lightning_attention, softmax_attention
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
-# Their torch form chooses between two paths by what decays add up to over a chunk.
-CHOOSES = {"gated_linear_attention", "kimi_delta_attention", "value_decay_attention"}
 
 
 def case(name: str, **more) -> Case:
@@ -42,11 +40,12 @@ def packed(name: str) -> Case:
     return replace(case(name), lengths=(5, 0, 7) if case(name).steps == 20 else (5, 0, 70))
 
 
-@pytest.mark.parametrize("name", [n for n in RECURRENCES if n not in CHOOSES])
+@pytest.mark.parametrize("name", RECURRENCES)
 def test_later_steps_change_nothing_before(name):
-    """At a chunk's border, inside one and in the tail."""
-    one, other = problem(name, case(name)), problem(name, case(name, seed=1))
+    """At a chunk's border, inside one and in the tail, with weak decays or strong ones after it or before."""
+    one, other = problem(name, case(name, decay=0.1)), problem(name, case(name, seed=1, decay=20.0))
     found = {n: later_steps(one, other, n) for n in (10, 64, 77) if n < case(name).steps}
+    found[-1] = later_steps(other, one, 10)
     assert not any(found.values()), found
 
 
