@@ -43,7 +43,8 @@ def packed(name: str) -> Case:
 @pytest.mark.parametrize("name", RECURRENCES)
 def test_later_steps_change_nothing_before(name):
     """At a chunk's border, inside one and in the tail, with weak decays or strong ones after it or before."""
-    one, other = problem(name, case(name, decay=0.1)), problem(name, case(name, seed=1, decay=20.0))
+    strong = 1.0 if name == "sherman_morrison" else 20.0  # which divides by decays
+    one, other = problem(name, case(name, decay=0.1)), problem(name, case(name, seed=1, decay=strong))
     found = {n: later_steps(one, other, n) for n in (10, 64, 77) if n < case(name).steps}
     found[-1] = later_steps(other, one, 10)
     assert not any(found.values()), found
