@@ -22,7 +22,7 @@ from .pipeline import Compiled
 from .step import StepProgram
 
 EXPLODED = 1e12
-PERTURBED = 2  # how many roundings of the arguments are tried
+PERTURBED = 4  # how many roundings of the arguments are tried
 FLOORS = (None, -40.0, -10.0, -3.0)  # of log decays
 POSITIVE = ((), ("states",), ("states", "variables"))  # what is drawn positive, for functions such as logarithms
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
@@ -39,7 +39,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     seed: int = 0
-    decay: str = "usual"  # usual | extreme | none | strong | forgetful
+    decay: str = "usual"  # usual | extreme | none | strong | constant | forgetful
     initial: bool = True
     same: bool = False  # are all dims of the same size? Else each is 8 wider than the one before
     positive: tuple[str, ...] = ()  # as in POSITIVE
@@ -146,6 +146,8 @@ def _log_decay(x: Tensor, how: str, g: torch.Generator) -> Tensor:
         return torch.zeros_like(x)
     if how == "strong":
         return -8.0 * torch.rand(x.shape, generator=g)
+    if how == "constant":
+        return torch.full_like(x, -12.0)
     if how == "forgetful":
         return -28.0 * torch.rand(x.shape, generator=g)
     usual = torch.nn.functional.logsigmoid(x + 2.0)

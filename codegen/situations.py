@@ -31,7 +31,13 @@ from .oracle import initial_state, oracle
 STEPS = (20, 0, 1, 64, 65, 129, 150, 197, 330)  # below, at and above several chunks, with a tail and without
 WIDTHS = ((16, 24, 20), (32, 32, 32), (5, 9, 3), (33, 20, 17), (72, 40, 24), (24, 96, 66))
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-DECAYS = {"usual": "usual", "none": "none", "down to -28": "forgetful", "down to -inf": "extreme"}
+DECAYS = {
+    "usual": "usual",
+    "0": "none",
+    "-12 at each step": "constant",
+    "down to -28": "forgetful",
+    "down to -inf": "extreme",
+}
 HALF = 1e4  # the largest value in float16's cases
 DENSE = 40  # steps of a program that solves with dense matrices wider than 64
 

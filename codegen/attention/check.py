@@ -7,8 +7,9 @@ of features, blocks or kernels.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import cycle
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from chunkform.spec.language.attention import Attention
 
-from ..accuracy import AMPLIFIED, relative_error
-from ..check import BOUND
+from ..accuracy import Judged, judge, relative_error
+from ..check import BOUND, PERTURBED
 from ..evaluate import Env, aligned, evaluate
 from ..ir import dim_of
 from ..oracle import TorchNumbers
@@ -50,26 +51,32 @@ class Case:
     causal: bool = False
     scale: float = 1.0  # of inputs: energies grow with its square
     same: bool = False  # are all dims of the same width?
+    widths: tuple[int, ...] = ()  # of the dims, in order, in the place of `width`
 
 
 @dataclass(frozen=True)
 class Row:
-    """The error of one quantity, ||out - ref|| / ||ref|| of its worst head, against its bound; `rounding` what
-    rounding alone makes of it."""
+    """The worst head of one quantity."""
 
     name: str
     quantity: str
-    error: float
-    bound: float
-    rounding: float = 0.0
+    judged: Judged
+
+    @property
+    def error(self) -> float:
+        return self.judged.error
+
+    @property
+    def bound(self) -> float:
+        return self.judged.bound
 
     @property
     def allowed(self) -> float:
-        return max(self.bound, AMPLIFIED * self.rounding)
+        return self.judged.allowed
 
     @property
     def ok(self) -> bool:
-        return self.error <= self.allowed  # NaN fails
+        return self.judged.ok
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ def sample(c: CompiledAttention, case: Case) -> Sample:
         d.name: case.width + (0 if case.same else SPREAD * n)
         for n, d in enumerate(x for x in a.dim_list if x != a.nodes)
     }
+    dims |= dict(zip(dims, case.widths, strict=False))
     if a.nodes is not None:
         dims[a.nodes.name] = case.nodes
     wide = torch.float64 if case.dtype == torch.float64 else torch.float32
@@ -135,11 +143,13 @@ def grouped(a: Attention) -> tuple[str, ...]:
     return ("key", "stream") if any(v.kind == "query" for v in a.variables) else ("key",)
 
 
-def oracle(c: CompiledAttention, s: Sample, causal: bool, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def oracle(
+    c: CompiledAttention, s: Sample, causal: bool, dtype: torch.dtype = torch.float64, blockwise: bool = False
+) -> dict[str, Tensor]:
     """Outputs, `lse`, and `d<name>` for each argument, from all pairs at once."""
     p = c.lowered
     leaves = {n: x.detach().to(dtype).requires_grad_() for n, x in s.given.items()}
-    found = definition(p, leaves, s.constants, causal, dtype)
+    found = definition(p, leaves, s.constants, causal, dtype, blockwise)
     loss = torch.zeros((), dtype=dtype, device=next(iter(leaves.values())).device)
     for n, y in s.cotangents.items():
         value = torch.where(found[n].isfinite(), found[n], 0) if n == "lse" else found[n]
@@ -157,9 +167,19 @@ def oracle(c: CompiledAttention, s: Sample, causal: bool, dtype: torch.dtype = t
 
 
 def definition(
-    p: Lowered, given: dict[str, Tensor], constants: dict[str, float], causal: bool, dtype: torch.dtype
+    p: Lowered,
+    given: dict[str, Tensor],
+    constants: dict[str, float],
+    causal: bool,
+    dtype: torch.dtype,
+    blockwise: bool = False,
 ) -> dict[str, Tensor]:
-    """Outputs and log-sum-exp, as the spec has them, of all pairs at once."""
+    """Outputs and log-sum-exp, as the spec has them, of all pairs at once.
+
+    `blockwise`: as where no row of pairs is ever held. Weights are exp(E - lse), and add up to 1 but for rounding; the gradient
+    of an energy is the weight times what the value gives less what the average gives, which cancel but for rounding where one
+    weight is all but 1.
+    """
     a = p.spec
     inputs = [v for v in a.variables if v.kind in ("query", "key", "stream")]
     device = given[inputs[0].name].device
@@ -210,14 +230,18 @@ def definition(
         energy = torch.where(seen, energy, -math.inf)
         some = (energy > -math.inf).any(-1, keepdim=True)
         safe = torch.where(some, energy, 0)
-        weights = torch.where(some, safe.softmax(-1), 0) if S else safe
         lse = safe.logsumexp(-1) if S else safe.new_full(safe.shape[:-1], -math.inf)
+        parts = (safe - lse[..., None]).exp() if blockwise else safe.softmax(-1)
+        weights = torch.where(some, parts, 0) if S else safe
         found["lse"] = torch.where(some[..., 0], lse, -math.inf)
     for name, node in p.averages.items():
         axes = (*p.average_axes[name],)
         value = over(evaluate(node, env, m, sizes), node.axes, (*pair, *axes))
         flat = value.flatten(4) if value.ndim > 4 else value.unsqueeze(-1)
-        mean = (weights.unsqueeze(-1) * flat).sum(3)
+        if blockwise and a.normaliser == "softmax":
+            mean = _Blockwise.apply(weights.detach(), energy, flat)
+        else:
+            mean = (weights.unsqueeze(-1) * flat).sum(3)
         env["average", name] = mean.reshape(*mean.shape[:3], *(sizes[dim_of(x)] for x in axes))
     for name, node in p.outputs.items():
         axes = p.output_axes[name]
@@ -226,6 +250,24 @@ def definition(
     if "lse" in found and p.query == QUERY:
         found["lse"] = found["lse"].transpose(1, 2)
     return found
+
+
+class _Blockwise(torch.autograd.Function):
+    """The average by weights, whose gradient goes to the energies."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, energy: Tensor, values: Tensor) -> Tensor:
+        mean = (weights.unsqueeze(-1) * values).sum(3)
+        ctx.save_for_backward(weights, values, mean)
+        return mean
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        weights, values, mean = ctx.saved_tensors
+        (g,) = gradients
+        # The two are added up in other orders, as by tensor cores and by threads.
+        along = torch.einsum("bhie,bhije->bhij", g, values) - (g * mean).flip(-1).cumsum(-1)[..., -1:]
+        return None, weights * along, weights.unsqueeze(-1) * g.unsqueeze(3)
 
 
 class _Numbers(TorchNumbers):
@@ -259,21 +301,37 @@ def check_op(c: CompiledAttention, op: Callable[..., Any], case: Case, backend: 
     s = sample(c, case)
     reference = oracle(c, s, case.causal)
     got = run(c, op, s, case.causal, backend)
-    bound = BOUND[case.dtype]
-    rows = []
-    for n, ref in reference.items():
-        value = torch.zeros_like(ref) if got[n] is None else got[n]
-        rows.append(Row(c.name, n, difference(c, n, value, ref), bound))
-    if all(r.ok for r in rows):
-        return rows
-    others = [oracle(c, rounded(s, case), case.causal)]
-    if case.dtype != torch.float64:
-        others.append(oracle(c, s, case.causal, torch.float32))
+    return [Row(c.name, n, j) for n, j in judge_all(c, got, reference, s, case).items()]
 
-    def rounding(quantity: str) -> float:
-        return max(difference(c, quantity, x[quantity], reference[quantity]) for x in others)
 
-    return [r if r.ok else dataclasses.replace(r, rounding=rounding(r.quantity)) for r in rows]
+def judge_all(
+    c: CompiledAttention, got: Mapping[str, Tensor | None], reference: dict[str, Tensor], s: Sample, case: Case
+) -> dict[str, Judged]:
+    """The worst head of each quantity. Where one misses the dtype's bound, it is judged by what rounding makes of the definition:
+    of its arguments, and of a run in float32, block by block. No gradient counts as zeros."""
+
+    @functools.cache
+    def others() -> list[dict[str, Tensor]]:
+        found = [oracle(c, rounded(s, case, seed), case.causal) for seed in range(PERTURBED)]
+        if case.dtype != torch.float64:
+            single = dataclasses.replace(case, dtype=torch.float32)
+            some = [s, *(rounded(s, single, seed) for seed in range(PERTURBED))]
+            found += [oracle(c, x, case.causal, torch.float32, blockwise=True) for x in some]
+        return found
+
+    def finite(n: str) -> Callable[[], list[Tensor]]:
+        return lambda: [torch.where(reference[n].isinf(), 0, x[n]) for x in others()]
+
+    judged = {}
+    for n, x in got.items():
+        value, infinite = torch.zeros_like(reference[n]) if x is None else x, reference[n].isinf()
+        if value.shape != infinite.shape or not torch.equal(value.isinf(), infinite):
+            judged[n] = Judged(0, math.inf, BOUND[case.dtype])
+            continue
+        zero, dtype = torch.where(infinite, 0, reference[n]), case.dtype if x is None else None
+        value = torch.where(infinite, 0, value)
+        judged[n] = judge(value, zero, head_axis(c, n), BOUND[case.dtype], finite(n), dtype)
+    return judged
 
 
 def difference(c: CompiledAttention, quantity: str, value: Tensor, reference: Tensor) -> float:
@@ -292,9 +350,9 @@ def head_axis(c: CompiledAttention, quantity: str) -> int:
     return 2 if kind in ("query", "key", "stream") else 0
 
 
-def rounded(s: Sample, case: Case) -> Sample:
+def rounded(s: Sample, case: Case, seed: int = 0) -> Sample:
     """The sample with each input off by half a unit in the last place."""
-    g = torch.Generator().manual_seed(case.seed + 1)
+    g = torch.Generator().manual_seed(case.seed + 1 + seed)
     unit = torch.finfo(case.dtype).eps / 2
 
     def off(x: Tensor) -> Tensor:
@@ -323,9 +381,8 @@ def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> 
                     kind, steps=steps, width=width + width % 2, dtype=dtype, device=device, seed=seed
                 )
                 for r in check_op(c, op, case):
-                    made = Checked(
-                        a.name, r.quantity, str(dtype).removeprefix("torch."), device, r.error, r.bound, r.allowed, r.ok
-                    )
+                    kind_, j = str(dtype).removeprefix("torch."), r.judged
+                    made = Checked(a.name, r.quantity, kind_, device, j.error, j.bound, j.allowed, j.ok, j.head)
                     if r.quantity not in worst or made.badness > worst[r.quantity].badness:
                         worst[r.quantity] = made
         found += worst.values()

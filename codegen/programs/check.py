@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,8 @@ from torch import Tensor
 from chunkform.errors import ConditionError
 from chunkform.spec.language.methods import neumann
 
-from ..check import BOUND, Case, Row, Sample, error_of
+from ..check import Case, Row, Sample, judge_all
+from ..definition import defined
 from .graph import SolveNode
 from .oracle import _matrices, oracle, sample
 from .pipeline import CompiledProgram
@@ -29,30 +28,20 @@ def check_program(c: CompiledProgram, op: Callable[..., Any], case: Case, backen
     """
     s = sample(c, case)
     keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
-    reference = _named(keys, oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents))
+    reference = defined(c, s, of=oracle)
     computed, residuals = run(c, op, s, backend)
-    bound = BOUND[case.dtype]
-    rows = [Row(c.name, n, case, error_of(c.step, n, x, reference[n], case.dtype), bound) for n, x in computed.items()]
+    plain = {f"d{keys[n]}": f"d{n}" for n in keys}
+    judged = judge_all(c, {plain.get(n, n): x for n, x in computed.items()}, reference, s, case, oracle)
+    rows = [
+        Row(c.name, n, case, j.error, j.bound, j.rounding, j.head)
+        for n, j in zip(computed, judged.values(), strict=True)
+    ]
     rows += conditions(c, s, case)
     for name, x in residuals.items():
         node = c.graph.node(name)
         if isinstance(node, SolveNode) and not node.unrolled and x.numel():
             rows.append(Row(c.name, f"residual of {name}", case, float(x.max()), CONVERGED[case.dtype]))
-    if all(r.ok for r in rows):
-        return rows
-    others = [_named(keys, oracle(c, *_rounded(s, case), s.constants, s.cotangents, s.final_cotangents))]
-    if case.dtype != torch.float64:
-        others.append(
-            _named(keys, oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents, torch.float32))
-        )
-
-    def judged(r: Row) -> Row:
-        if r.ok or r.quantity not in reference:
-            return r
-        errors = [error_of(c.step, r.quantity, x[r.quantity], reference[r.quantity], case.dtype) for x in others]
-        return dataclasses.replace(r, rounding=math.inf if any(map(math.isnan, errors)) else max(errors))
-
-    return [judged(r) for r in rows]
+    return rows
 
 
 def run(
@@ -124,15 +113,3 @@ def _named(keys: dict[str, str], found: tuple[dict[str, Tensor], ...]) -> dict[s
         **{f"d{keys[n]}": x for n, x in gradients.items()},
         **{f"d initial {n}": x for n, x in initial.items()},
     }
-
-
-def _rounded(s: Sample, case: Case) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
-    """The arguments with each entry off by half a unit in the last place."""
-    g = torch.Generator().manual_seed(case.seed + 1)
-    unit = torch.finfo(case.dtype).eps / 2
-
-    def off(x: Tensor) -> Tensor:
-        sign = torch.where(torch.rand(x.shape, generator=g) < 0.5, -1.0, 1.0).to(x.device, torch.float64)
-        return x.to(torch.float64) * (1 + unit * sign)
-
-    return {n: off(x) for n, x in s.given.items()}, {n: None if x is None else off(x) for n, x in s.states.items()}
