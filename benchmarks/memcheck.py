@@ -30,9 +30,9 @@ from typing import Any
 
 from chunkform.runtime.fingerprint import is_jit
 
-from .verified import GENERATED, RECORD, ROOT, key_of, names
+from .verified import GENERATED, MEMCHECK, ROOT, key_of, names
 
-RESULT = RECORD.with_name("memcheck.json")
+RESULT = MEMCHECK
 CHECKER = "compute-sanitizer"
 TIMEOUT = 900
 

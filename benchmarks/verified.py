@@ -29,6 +29,7 @@ from chunkform.runtime.fingerprint import fingerprint
 ROOT = Path(__file__).parent.parent
 GENERATED = ROOT / "generated"
 RECORD = ROOT / "results" / "gpu" / "verified.json"
+MEMCHECK = RECORD.with_name("memcheck.json")  # by benchmarks/memcheck.py
 README = ROOT / "README.md"
 BEGIN, END = "<!-- verified: make verified ARGS=--readme -->", "<!-- /verified -->"
 OTHERS = "specs of the tests"  # what tests concern that no op of the catalogue is in: held for the compiler as it is
@@ -55,6 +56,9 @@ def main() -> None:
     for name, why in missing.items():
         print(f"{name}: {why}")
     print(sentence(record))
+    checked = json.loads(MEMCHECK.read_text()) if MEMCHECK.exists() else {}
+    left = [n for n in names() if checked.get(n, {}).get("kernels") != key_of(n)]
+    print(f"Under the memory checker as they are now: all{f' but {len(left)}: ' + ', '.join(left) if left else ''}.")
     if a.readme:
         README.write_text(with_sentence(README.read_text(), sentence(record)))
     raise SystemExit(bool(a.check and missing))

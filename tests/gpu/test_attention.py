@@ -45,7 +45,8 @@ RUNS = [
     *(("softmax_attention", case, F16) for case in ("usual", "causal")),
     *(("kattention", case, BF16) for case in ("usual", "causal", "blind rows", "far from each other")),
     *(("kattention", "causal", dtype) for dtype in (F32, F16)),
-    *((name, "causal", BF16) for name in ("self_attention", "kattention_f6", "rotary_attention", "distance_attention")),
+    *((name, "causal", BF16) for name in ("self_attention", "rotary_attention", "distance_attention")),
+    *((name, "causal", BF16) for name in ("kattention_f4", "kattention_f5", "kattention_f6")),
     *((name, "usual", BF16) for name in ("relay_nodes", "ked")),
 ]
 

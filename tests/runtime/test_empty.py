@@ -4,14 +4,18 @@ in either pass, with any option; and none is ever given a tensor without entries
 import importlib
 import itertools
 import pkgutil
+from pathlib import Path
 
 import pytest
 import torch
 from launches import recorded
 
 import chunkform.generated
+from chunkform.codegen.compile import compile_module
 from chunkform.runtime import attention, op
+from chunkform.spec.language import find
 
+ROOT = Path(__file__).parent.parent.parent
 NAMES = [m.name for m in pkgutil.iter_modules(chunkform.generated.__path__)]
 DIMS = {"B": 2, "T": 5, "H": 2}
 EMPTY = {
@@ -147,6 +151,21 @@ def test_nothing_is_launched_where_it_is_traced_or_batched(name, case):
         with recorded() as launches:
             torch.vmap(torch.func.grad(loss))(*(x[None].expand(3, *x.shape) for x in args))
         assert launches == []
+
+
+@pytest.mark.parametrize("path", ["benchmarks/published/hgrn.py", "tests/codegen/specs/delta_product.py"])
+def test_nothing_is_launched_for_scans_and_substeps(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path))
+    found = vars(compile_module(find(str(ROOT / path))[0]))["OP"]
+    for own, lengths in EMPTY.values():
+        sequences = None if lengths is None else len(lengths)
+        given, states = arguments(found, DIMS | own, torch.bfloat16, sequences, True)
+        starts = None if lengths is None else torch.tensor([0, *itertools.accumulate(lengths)])
+        with recorded() as launches:
+            _, lasts, _, firsts = both_passes(found, given, states, cu_seqlens=starts)
+        assert launches == []
+        assert all(torch.equal(a, b) for a, b in zip(states, lasts, strict=True))
+        assert all((g == k + 1).all() for k, g in enumerate(firsts))
 
 
 @pytest.mark.parametrize("lengths", [(0, 3, 0), (0, 0, 64), (65, 0, 65, 0), (1, 0)], ids=str)
