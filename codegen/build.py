@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from chunkform.errors import BuildError
+from chunkform.runtime.files import folder_made, write_whole
 from chunkform.spec.language import Declaration, catalogue
 
 from .kinds import kind_of
@@ -45,7 +44,7 @@ def build(
     chosen = list(catalogue(Declaration) if specs is None else specs)
     folder = GENERATED if out is None else Path(out)
     if not check:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder_made(folder)
     results = []
     for r in chosen:
         path = folder / f"{r.name}.py"
@@ -59,7 +58,7 @@ def build(
         else:
             status = "unchanged" if before == text else "written"
             if status == "written":
-                write_atomically(path, text)
+                write_whole(path, text)
         results.append(Built(r.name, path, status))
         done(results[-1])
     if whole:
@@ -76,15 +75,3 @@ def _orphans(folder: Path, names: set[str], check: bool) -> list[Built]:
             path.unlink()
         found.append(Built(path.stem, path, "orphaned" if check else "removed"))
     return found
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that readers see the old text or the new one."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError as error:
-        raise BuildError(f"can't write {path}: {error.strerror or error}") from error

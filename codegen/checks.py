@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -220,8 +219,8 @@ def inspect_all(
     """(name of the op, one kernel in one configuration), for every kernel that a call of each op launches."""
     from . import inspect
 
-    if not re.fullmatch(r"sm_\d+", arch):
-        raise BackendError(f"the architecture is sm_80, sm_90, ..., got {arch!r}")
+    if arch not in inspect.ARCHITECTURES:
+        raise BackendError(f"the architecture is one of {', '.join(inspect.ARCHITECTURES)}, got {arch!r}")
     chosen = tuple(dtypes or inspect.DTYPES)
     if unknown := set(chosen) - set(inspect.DTYPES):
         raise BackendError(f"the dtype is one of {', '.join(inspect.DTYPES)}, got {', '.join(sorted(unknown))}")

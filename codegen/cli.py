@@ -1,48 +1,40 @@
 """The command line, `chunkform`. Every command takes names of the catalogue or spec files anywhere on disk.
 
-Exit codes: 0 all is well; 1 something was checked and isn't (a stale file, an error above its bound, a kernel over a limit);
-2 bad input, with one clear error on stderr.
+How they end, and what they print to, is in `terminal.py`.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from typer.core import TyperGroup
 
-from chunkform.errors import ArgumentError, BuildError, ChunkformError, LoadError, NameError_
+from chunkform.errors import ArgumentError, BuildError, LoadError, NameError_
+from chunkform.runtime.files import write_whole
+
+from .terminal import EXIT_CODES, Commands, console, said_in_ascii
 
 if TYPE_CHECKING:
     from chunkform.spec.language import Declaration
 
 
-class _Commands(TyperGroup):
-    """Shows what chunkform refuses as one clear error, without a traceback."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ChunkformError as error:
-            show_error(error)
-            raise typer.Exit(2) from None
-
-
 app = typer.Typer(
-    cls=_Commands,
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Write a recurrence once: derive and prove its adjoint, find its chunk-parallel form, print fast Triton kernels.",
+    epilog=EXIT_CODES,
 )
 
 Specs = Annotated[
@@ -52,27 +44,36 @@ Specs = Annotated[
 JsonPath = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="write JSON there; - for stdout")]
 
 
-def console() -> Console:
-    """The terminal; piped output keeps whole lines."""
-    found = Console()
-    return found if found.is_terminal else Console(width=200)
-
-
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
 @app.command()
 def new(name: Annotated[str, typer.Argument(help="a Python identifier; a folder may stand before it")]) -> None:
     """Write NAME.py, a spec to start from."""
+    from chunkform.spec.language import Recurrence
+
     from .emit import environment
 
     path = Path(name.removesuffix(".py") + ".py")
-    stem = path.stem
-    if not stem.isidentifier():
-        raise NameError_(f"a recurrence's name must be a Python identifier, got {stem!r}")
-    if path.exists():
-        raise BuildError(f"{path} exists already; nothing was written")
-    write(path, environment().get_template("new_spec.py.jinja").render(name=stem, file=path))
+    try:
+        Recurrence(path.stem)  # which refuses what can't be a name
+    except NameError_ as error:
+        raise NameError_(str(error).removeprefix(f"{error.where}: ")) from None
+    if not path.is_absolute() and os.path.normpath(path).startswith(os.pardir):
+        raise BuildError(f"can't write {path}: it isn't in this folder; write the whole path where that is meant")
+    text = environment().get_template("new_spec.py.jinja").render(name=path.stem, file=path)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            try:
+                file.write(text)
+                file.flush()
+            except BaseException:
+                path.unlink()
+                raise
+    except FileExistsError as error:
+        raise BuildError(f"{path} exists already; nothing was written") from error
+    except (OSError, ValueError) as error:
+        raise BuildError(f"can't write {path}: {getattr(error, 'strerror', None) or error}") from error
     console().print(f"wrote {escape(str(path))}; next: chunkform explain {escape(str(path))}", highlight=False)
 
 
@@ -95,9 +96,9 @@ def verify(
     if verdict not in (None, "holds", "fails", "depends", "error"):
         raise LoadError(f"--verdict is holds, fails, depends or error, got {verdict!r}")
     to_stdout = str(json_path) == "-"
-    where = Console(stderr=True) if to_stdout else console()
+    where = console(stderr=to_stdout)
     writable(html)
-    with written(json_path) as target:
+    with written(json_path) as target, redirect_stdout(sys.stderr):  # what specs print isn't ours
         code = judge_claims(specs or (), document, verdict, target, html, where)
     raise typer.Exit(code)
 
@@ -115,12 +116,13 @@ def explain(
     from .kinds import kind_of
 
     writable(svg)
+    writable(json_path)
     found = [(kind_of(r), kind_of(r).compile_spec(r)) for r in declarations([spec])]
     if svg is not None:
         drawn = [kind.svg(c) for kind, c in found if hasattr(kind, "svg")]
         if len(drawn) != 1:
             raise LoadError(f"--svg draws the graph of one program; {spec} holds {len(drawn)}")
-        write(svg, drawn[0])
+        write_whole(svg, drawn[0])
     if json_path is not None:
         data = [kind.explanation(c, width, chunk) for kind, c in found]
         write_json(json_path, data[0] if len(data) == 1 else data)
@@ -128,7 +130,7 @@ def explain(
             return
     for kind, c in found:
         if latex:
-            print(kind.latex_document(c), end="")
+            sys.stdout.write(kind.latex_document(c))
         else:
             kind.show(c, console(), width, chunk)
 
@@ -196,6 +198,7 @@ def check(
     """
     from .checks import calls_text, causes_text, check_all, check_table
 
+    writable(json_path)
     chosen = declarations(specs)
     quick = quick or any(x is not None for x in (seeds, steps, width))
     with progress("checking", len(chosen)) as step:
@@ -229,6 +232,7 @@ def inspect(
     """Compile every kernel and configuration without a GPU: registers, spills, shared memory, tensor-core instructions."""
     from .checks import inspect_all, inspect_table
 
+    writable(json_path)
     chosen = declarations(specs)
     with progress("compiling", len(chosen)) as step:
         rows = inspect_all(chosen, arch, dtype, width, step)
@@ -238,7 +242,7 @@ def inspect(
         console().print(inspect_table(rows))
     bad = sum(not row.ok for _, row in rows)
     if bad:
-        Console(stderr=True).print(f"{bad} of {len(rows)} kernels are over a limit", style="red", highlight=False)
+        console(stderr=True).print(f"{bad} of {len(rows)} kernels are over a limit", style="red", highlight=False)
         raise typer.Exit(1)
 
 
@@ -304,6 +308,7 @@ def tune(
     for name, value in given:
         if value < 1:
             raise ArgumentError(f"--{name} must be at least 1, got {value}")
+    writable(json_path)
     chosen = declarations(specs)
     with progress("measuring", None) as step:
         rows, path = tune_all(chosen, width, dtype, (batch, seq, heads), table, step)
@@ -321,7 +326,8 @@ def declarations(specs: Iterable[str] | None) -> list[Declaration]:
     """What names and files mean; the catalogue when there are none."""
     from chunkform.spec.language import Declaration, catalogue, find
 
-    found = [r for name in specs for r in find(name)] if specs else catalogue(Declaration)
+    with redirect_stdout(sys.stderr):  # what specs print isn't ours
+        found = [r for name in specs for r in find(name)] if specs else catalogue(Declaration)
     names = [r.name for r in found]
     for name in names:
         if names.count(name) > 1:
@@ -329,39 +335,21 @@ def declarations(specs: Iterable[str] | None) -> list[Declaration]:
     return found
 
 
-def show_error(error: ChunkformError) -> None:
-    """`error: what is wrong`, and below it the spec's own line."""
-    where = getattr(error, "where", None)
-    message = str(error).removeprefix(f"{where}: ") if where is not None else str(error)
-    out = Console(stderr=True, highlight=False, soft_wrap=True)
-    out.print(f"[bold red]error:[/] {escape(message)}")
-    if where is not None:
-        out.print(f"  {escape(str(getattr(where, 'place', where)))}", style="dim")
-        if getattr(where, "text", ""):
-            out.print(f"    {escape(where.text)}", style="cyan")
-
-
 def writable(path: Path | None) -> None:
     """Refuse early what could not be written after the work is done."""
+    if str(path) == "-" and sys.stdout.name == os.devnull:
+        raise BuildError("can't write to stdout, which is closed")
     if path is not None and not path.absolute().parent.is_dir():
         raise BuildError(f"can't write {path}: there is no folder {path.parent}")
     if path is not None and path.is_dir():
         raise BuildError(f"can't write {path}: it is a folder")
 
 
-def write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BuildError(f"can't write {path}: {error.strerror or error}") from error
-
-
 def write_json(path: Path, data: Any) -> None:
-    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
     if str(path) == "-":
-        print(text, end="")
+        sys.stdout.write(json.dumps(data, indent=1, ensure_ascii=said_in_ascii()) + "\n")
     else:
-        write(path, text)
+        write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
 def plain_table(*columns: str) -> Table:
@@ -374,21 +362,21 @@ def plain_table(*columns: str) -> Table:
 @contextmanager
 def written(path: Path | None) -> Iterator[Path | None]:
     """A file to write to in the place of `path`; where that is -, its text goes to stdout afterwards."""
+    writable(path)
     if str(path) != "-":
-        writable(path)
         yield path
         return
     with TemporaryDirectory() as folder:
         file = Path(folder) / "out.json"
         yield file
         if file.exists():
-            print(file.read_text(encoding="utf-8"), end="")
+            write_json(Path("-"), json.loads(file.read_text(encoding="utf-8")))
 
 
 @contextmanager
 def progress(verb: str, total: int | None) -> Iterator[Callable[..., None]]:
     """A progress bar on the terminal's stderr; yields the function that says what was finished, or which part of it."""
-    stderr = Console(stderr=True)
+    stderr = console(stderr=True)
     bar = Progress(
         TextColumn(verb),
         BarColumn(),

@@ -13,12 +13,11 @@ from typing import Any
 
 from filelock import FileLock
 
-from chunkform.errors import LoadError, SpecError
+from chunkform.errors import BuildError, LoadError, SpecError
 from chunkform.runtime import cached
-from chunkform.runtime.tuned import cache_folder
+from chunkform.runtime.files import cache_folder, cache_instead, folder_made, write_whole
 from chunkform.spec.language import Declaration, find
 
-from .build import write_atomically
 from .kinds import kind_of
 
 _CHECKSUM = "\n# checksum: "
@@ -39,15 +38,30 @@ def compile_module(spec: Declaration | str | os.PathLike) -> ModuleType:
     kind = kind_of(r)
     c = kind.compile_spec(r)
     key = hashlib.sha256(f"{kind.spec_hash(c)}{compiler_hash()}".encode()).hexdigest()[:16]
+    return _load(_kept(f"{r.name}_{key}.py", lambda: kind.emit(c, tidy=False)))
+
+
+def _kept(name: str, made: Callable[[], str]) -> Path:
+    """The file of this name in the cache, with the text that is made for it; in a temporary folder where there can be none."""
     folder = cache_folder()
-    path = folder / f"{r.name}_{key}.py"
-    if not _intact(path):
-        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return _written(folder / name, made)
+    except BuildError as error:
+        return _written(cache_instead(folder, str(error)) / name, made)
+
+
+def _written(path: Path, made: Callable[[], str]) -> Path:
+    if _intact(path):
+        return path
+    folder_made(path.parent)
+    try:
         with FileLock(path.with_suffix(".lock")):
             if not _intact(path):
-                text = kind.emit(c, tidy=False)
-                write_atomically(path, text + _CHECKSUM + _digest(text) + "\n")
-    return _load(path)
+                text = made()
+                write_whole(path, text + _CHECKSUM + _digest(text) + "\n")
+    except OSError as error:
+        raise BuildError(f"can't write {path}: {error.strerror or error}") from error
+    return path
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from chunkform.runtime.compiling import noting
+from chunkform.runtime.files import removed_at_exit
 
 from .ir import dim_of
 from .pipeline import Compiled
@@ -31,6 +32,9 @@ SHARED_LIMIT = SHARED - RESERVED  # that a program may use
 SPILL_LIMIT = {2: 1280, 4: 16384}
 REGISTERS = 262144  # bytes of registers of one multiprocessor: a program whose states alone take them must spill
 WIDTHS = (128, 256)  # one of each class of `runtime/launch.py`
+ARCHITECTURES = tuple(
+    f"sm_{n}" for n in (80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
+)  # others end LLVM, and Python with it
 DTYPES = ("bfloat16", "float32")  # float16 is compiled as bfloat16 is
 
 
@@ -92,7 +96,7 @@ def _module(c: Compiled) -> Any:
 
 
 def _module_of(name: str, text: str) -> Any:
-    folder = Path(tempfile.mkdtemp(prefix="chunkform_inspect_"))
+    folder = removed_at_exit("chunkform_inspect_")
     path = folder / f"inspect_{name}.py"
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(f"chunkform_inspect_{name}", path)

@@ -11,9 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import re
-import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,18 +20,11 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from .files import cache_folder, folder_made, write_whole
 from .fingerprint import functions_key
 
 Choices = dict[str, dict[str, dict[str, int | None]]]  # by the kernels' hash, and by shape class: fields of a Config
 SHIPPED = Path(__file__).parent / "tables"
-
-
-def cache_folder() -> Path:
-    """$CHUNKFORM_CACHE, or chunkform/ in the user's cache directory."""
-    chosen = os.environ.get("CHUNKFORM_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chunkform"
 
 
 @functools.cache
@@ -122,7 +113,7 @@ def write(
     """Add choices to a table, one's own where no path is given, and use it from now on. Several processes may do so at once.
     calls: the functions of the runtime that each op's kernels call."""
     path = path_of(gpu) if path is None else path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder_made(path.parent)
     with FileLock(path.with_suffix(".lock")):
         table = read(path)
         same = table["about"] == about(gpu)
@@ -139,6 +130,4 @@ def write(
 
 def save(path: Path, table: dict[str, Any]) -> None:
     """Put a table in the place of what is there, at once."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
-        file.write(json.dumps(table, indent=1, sort_keys=True) + "\n")
-    os.replace(file.name, path)
+    write_whole(path, json.dumps(table, indent=1, sort_keys=True) + "\n")

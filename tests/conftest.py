@@ -1,6 +1,9 @@
-"""What every test shares: GPU tests are skipped without a GPU, and hypothesis keeps no deadline."""
+"""What every test shares: a cache of their own, no GPU tests without a GPU, and no deadline for hypothesis."""
 
 import contextlib
+import os
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,30 @@ with contextlib.suppress(ImportError):  # absent on some GPU machines, where onl
     # Derandomised, so that a failure repeats; without a deadline, since a first call compiles.
     settings.register_profile("chunkform", deadline=None, derandomize=True)
     settings.load_profile("chunkform")
+
+
+KEPT = 3 * 24 * 3600  # seconds: what an older compiler printed isn't read again
+
+
+def own_caches() -> None:
+    """Lead the caches of chunkform and Triton to build/, which later sessions and the processes of this one share, and not to the
+    user's own."""
+    folder = Path(__file__).resolve().parents[1] / "build" / "test-cache"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"chunkform_test_cache_{os.getuid()}"
+    for file in (*folder.glob("*.*"), *folder.glob("__pycache__/*")):
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > KEPT:
+                file.unlink()
+    os.environ["CHUNKFORM_CACHE"] = str(folder)
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+
+
+own_caches()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

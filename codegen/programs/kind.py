@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chunkform.runtime.files import removed_at_exit
 from chunkform.spec.language.program import Program
 
 from .emit import emit, spec_hash
@@ -86,7 +85,7 @@ def inspect_one(c: CompiledProgram, arch: str, dtypes: Any, widths: Any) -> list
 
 def generated_module(c: CompiledProgram) -> Any:
     """The generated file as a module; Triton reads a kernel's source from its file."""
-    folder = Path(tempfile.mkdtemp(prefix="chunkform_program_"))
+    folder = removed_at_exit("chunkform_program_")
     path = folder / f"program_{c.name}.py"
     path.write_text(emit(c, tidy=False), encoding="utf-8")
     spec = importlib.util.spec_from_file_location(f"chunkform_program_{c.name}_{folder.name}", path)

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from chunkform.errors import LoadError
+from chunkform.runtime.files import write_whole
 from chunkform.spec.claims import documents
 from chunkform.spec.language import find
 from chunkform.spec.language.claims import Claim
@@ -41,9 +42,8 @@ def verify(
     seconds: float = SECONDS,
 ) -> int:
     """Judge the claims of spec files, or of catalogue names; without targets, of the five documents. Filters: a
-    document's key or title, and a verdict. A claim takes at most `seconds` of the processor's time. Returns 0 when every
-    claim was judged, whatever the verdicts, and 1 when one couldn't be (the verdict `error`); raises ChunkformError for bad
-    input."""
+    document's key or title, and a verdict. A claim takes at most `seconds` of the processor's time. Returns 1 where one that
+    is shown fails, or one couldn't be judged (the verdict `error`), and 0 otherwise; raises ChunkformError for bad input."""
     console = console or Console()
     claims = [c for c in claims_of(targets) if document is None or matches(c, document)]
     verdicts = judged(claims, console, jobs, seconds)
@@ -51,12 +51,12 @@ def verify(
     console.print(table(shown))
     console.print(summary(shown))
     if json_path is not None:
-        Path(json_path).write_text(as_json(shown), encoding="utf-8")
+        write_whole(Path(json_path), as_json(shown))
     if html_path is not None:
         from .page import page
 
-        Path(html_path).write_text(page(shown, derived_for([v.claim for v in shown])), encoding="utf-8")
-    return int(any(v.verdict == "error" for v in verdicts))
+        write_whole(Path(html_path), page(shown, derived_for([v.claim for v in shown])))
+    return int(any(v.verdict == "error" for v in verdicts) or any(v.verdict == "fails" for v in shown))
 
 
 def claims_of(targets: Iterable[str]) -> list[Claim]:
@@ -116,6 +116,7 @@ def judged(
         TimeElapsedColumn(),
         console=console or Console(quiet=True),
         transient=True,
+        disable=console is None or not console.is_terminal,
     ) as progress:
         task = progress.add_task("", total=len(claims))
         for i, verdict in verdicts_of(claims, list(groups.values()), jobs, seconds):

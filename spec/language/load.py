@@ -42,9 +42,9 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
             spec.loader.exec_module(module)
         else:
             run(module, file)
-    except ChunkformError:
+    except (ChunkformError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # SystemExit and whatever else a file may raise
         own = file.resolve()  # Python makes a path absolute
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == own]
         if isinstance(error, SyntaxError) and error.filename is not None and Path(error.filename).resolve() == own:
@@ -54,11 +54,13 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
     return module
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"{error}: a spec declares, and doesn't end the program"
     return error.msg if isinstance(error, SyntaxError) else str(error)
 
 
-def _hint(error: Exception, place: str) -> str:
+def _hint(error: BaseException, place: str) -> str:
     """What to write instead, where Python's own message doesn't say it."""
     if isinstance(error, NameError):
         return ": declare it with r.inputs, r.parameters, r.decay, ..., or import it from chunkform.spec.language"

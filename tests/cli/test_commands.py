@@ -146,7 +146,7 @@ def test_costs_grow_with_width(spec):
 def test_verify_finds_the_false_claim(spec, tmp_path):
     report, page = tmp_path / "v.json", tmp_path / "v.html"
     result = run("verify", spec, "--json", report, "--html", page)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     found = {v["id"]: v for v in json.loads(report.read_text())}
     assert found["dq"]["verdict"] == "holds"
     assert found["dk"]["verdict"] == "fails" and found["dk"]["counterexample"] is not None
@@ -156,6 +156,7 @@ def test_verify_finds_the_false_claim(spec, tmp_path):
 def test_verify_can_print_json_alone(spec):
     result = run("verify", spec, "--json", "-", "--verdict", "fails")
     assert [v["id"] for v in json.loads(result.stdout)] == ["dk"]
+    assert run("verify", spec, "--verdict", "holds").exit_code == 0
 
 
 def test_verify_of_a_spec_without_claims_says_so(not_affine):
@@ -257,7 +258,7 @@ def test_inspect_fails_when_a_kernel_is_over_a_limit(monkeypatch, tmp_path):
     assert [r["ok"] for r in rows] == [True, False] and rows[0]["name"] == "linear_attention"
 
 
-@pytest.mark.parametrize("words", [("--arch", "h200"), ("--dtype", "int4")])
+@pytest.mark.parametrize("words", [("--arch", "h200"), ("--arch", "sm_1"), ("--arch", "sm_95"), ("--dtype", "int4")])
 def test_inspect_knows_its_options(words):
     assert run("inspect", "linear_attention", *words).exit_code == 2
 

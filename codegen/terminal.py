@@ -1,0 +1,179 @@
+"""What the command line shares with the terminal: how wide lines are, how a command ends, and what errors look like."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from typer import Exit
+from typer.core import TyperGroup
+
+from chunkform.errors import ChunkformError, CompilerError
+
+WELL, NOT_SO, BAD_INPUT, AT_FAULT, INTERRUPTED, PIPE = 0, 1, 2, 3, 130, 141
+EXIT_CODES = (
+    "Exit codes: 0 all is well; 1 what was checked isn't so (a stale file, an error above its bound, a kernel over a limit, a "
+    "claim that fails); 2 the input is wrong, or something can't be read or written; 3 chunkform itself is at fault; "
+    "130 interrupted; 141 nobody reads the output any more. Lines are as wide as the terminal, or as COLUMNS says; piped "
+    "without it, they aren't wrapped."
+)
+UNWRAPPED = 10_000  # columns
+
+
+class Commands(TyperGroup):
+    """Commands that end in one clear sentence and an exit code, whatever happens."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        open_streams()
+        warnings.showwarning = warned
+        try:
+            return super().main(*arguments, **options)
+        except OSError as error:  # of what is printed before a command begins, such as --help
+            _unwritten(error)
+            sys.exit(BAD_INPUT)
+        finally:
+            with quiet_on_failure():
+                sys.stdout.flush()
+
+    def invoke(self, ctx: Any) -> Any:
+        code, result = WELL, None
+        try:
+            try:
+                result = super().invoke(ctx)
+            except Exit as ended:
+                code = ended.exit_code
+            sys.stdout.flush()
+        except SystemExit:
+            raise
+        except CompilerError as error:
+            show_error(error)
+            code = AT_FAULT
+        except ChunkformError as error:
+            show_error(error)
+            code = BAD_INPUT
+        except BrokenPipeError:
+            drop_output()
+            code = PIPE
+        except KeyboardInterrupt:
+            say("interrupted")
+            code = INTERRUPTED
+        except OSError as error:
+            _unwritten(error)
+            code = BAD_INPUT
+        except Exception as error:
+            if type(error).__module__.startswith(("click", "typer")):  # which say what is wrong with the options
+                raise
+            traceback.print_exception(error)
+            told = f"{type(error).__name__}: {error}".rstrip(": ")
+            say(f"chunkform itself is at fault: {told}. Please report it with the spec and the lines above")
+            code = AT_FAULT
+        if code != WELL:
+            raise Exit(code)
+        return result
+
+
+def _unwritten(error: OSError) -> None:
+    if error.filename is None:  # the output itself
+        drop_output()
+    say(f"can't read or write {error.filename or 'the output'}: {error.strerror or error}")
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def open_streams() -> None:
+    """Streams that can be written to: those that are closed lead nowhere, and letters that they don't have are escaped."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:  # or else the next file that is opened takes its place
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))  # noqa: SIM115 - as long as the process
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            if stream.errors == "strict":
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def quiet_on_failure() -> Iterator[None]:
+    """Where the output can't be written, and that was said, Python shall not say so again."""
+    try:
+        yield
+    except (OSError, ValueError):
+        drop_output()
+
+
+def drop_output() -> None:
+    """Lead the rest of the output nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def said_in_ascii() -> bool:
+    """Has the output letters of ASCII only?"""
+    return "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def console(stderr: bool = False) -> Console:
+    """The terminal, as wide as it is or COLUMNS says; piped output isn't wrapped. It stays with the stream that there is now."""
+    stream = sys.stderr if stderr else sys.stdout
+    found = _Console(file=stream)
+    columns = os.environ.get("COLUMNS", "")
+    if (columns.isdigit() and int(columns)) or (found.is_terminal and not columns.isdigit()):
+        return found
+    return _Console(file=stream, width=80 if found.is_terminal else UNWRAPPED)
+
+
+def warned(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of ours as one sentence; others as Python has them."""
+    text = str(message)
+    if not text.startswith("chunkform: "):
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
+        return
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]warning:[/] {escape(text[11:])}")
+
+
+def say(sentence: str) -> None:
+    """`error: what is wrong`."""
+    with contextlib.suppress(OSError):
+        out = Console(stderr=True, highlight=False, soft_wrap=True)
+        out.print(f"[bold red]error:[/] {escape(sentence)}")
+
+
+def show_error(error: ChunkformError) -> None:
+    """`error: what is wrong`, and below it the spec's own line."""
+    where = getattr(error, "where", None)
+    say(str(error).removeprefix(f"{where}: ") if where is not None else str(error))
+    if where is not None:
+        with contextlib.suppress(OSError):
+            out = Console(stderr=True, highlight=False, soft_wrap=True)
+            out.print(f"  {escape(str(getattr(where, 'place', where)))}", style="dim")
+            if getattr(where, "text", ""):
+                out.print(f"    {escape(where.text)}", style="cyan")
