@@ -7,7 +7,7 @@ import inspect
 from .cost import Cost, Sizes, backward_cost, forward_cost
 from .derivation import step_formulas
 from .ir import dim_of
-from .pipeline import Compiled
+from .pipeline import Compiled, in_letters
 
 OPTIONS = (
     "output_final_state: also return the states after the last step.",
@@ -86,6 +86,8 @@ def _returns(c: Compiled) -> str:
 
 
 def _cost(c: Compiled) -> list[str]:
+    c, _ = in_letters(c)  # whose kernels are there already, where a file is printed
+
     def told(cost: Cost) -> str:
         return f"{cost.bytes:,.0f} bytes and {cost.flops:,.0f} FLOPs"
 

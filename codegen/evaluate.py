@@ -12,7 +12,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 import mpmath
@@ -49,7 +49,7 @@ class Field:
         self.p = prime
 
     def const(self, value: Fraction) -> Any:
-        return _array(value.numerator * pow(value.denominator, -1, self.p) % self.p)
+        return _residue(value, self.p)
 
     def number(self, text: str) -> Any:
         return _array(self._hash("number", text))
@@ -197,6 +197,14 @@ class Dual:
         return Pair(self.base.peak(a.value, axis), self.zero)
 
 
+@lru_cache(maxsize=2**10)
+def _residue(value: Fraction, prime: int) -> Any:
+    """A fraction modulo a prime, as an array that stays as it is."""
+    made = _array(value.numerator * pow(value.denominator, -1, prime) % prime)
+    made.flags.writeable = False
+    return made
+
+
 @cache
 def _sympy_derivative(name: str) -> Node:
     x = sympy.Symbol("x", real=True)
@@ -241,11 +249,18 @@ def evaluate_all(
     `done` holds the values that are known under this `env`, and takes the new ones: what several calls share is evaluated once.
     Between such calls leaves may be added to `env`; none may change.
     """
-    nodes = list(nodes)
+    nodes = tuple(nodes)
     done = {} if done is None else done
-    for x in walk(*nodes, known=done):
-        done[x] = _apply(x, done, env, arithmetic, sizes)
+    for x in _in_order(nodes):
+        if x not in done:
+            done[x] = _apply(x, done, env, arithmetic, sizes)
     return [done[x] for x in nodes]
+
+
+@lru_cache(maxsize=2**10)
+def _in_order(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """What nodes are made of, arguments first; a gate evaluates the same nodes at each step, chunk and point."""
+    return tuple(walk(*nodes))
 
 
 def _apply(x: Node, done: dict[Node, Any], env: Env, m: Any, sizes: dict[str, int]) -> Any:

@@ -10,7 +10,7 @@ Operations (`op`): leaf, const, number, size, eye, add, mul, pow, fn, sum, peak,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -372,8 +372,8 @@ def replace(x: Node, mapping: dict[Node, Node]) -> Node:
     return visit(x)
 
 
-def walk(*roots: Node, known: Container[Node] = ()) -> Iterator[Node]:
-    """Every node below the roots once, arguments before users; without those of `known`, and what only they lead to."""
+def walk(*roots: Node) -> Iterator[Node]:
+    """Every node below the roots once, arguments before users."""
     seen: set[Node] = set()
     for root in roots:
         stack: list[tuple[Node, bool]] = [(root, False)]
@@ -381,7 +381,7 @@ def walk(*roots: Node, known: Container[Node] = ()) -> Iterator[Node]:
             x, ready = stack.pop()
             if ready:
                 yield x
-            elif x not in seen and x not in known:
+            elif x not in seen:
                 seen.add(x)
                 stack.append((x, True))
                 stack.extend((a, False) for a in reversed(x.args) if a not in seen)

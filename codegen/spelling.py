@@ -106,9 +106,9 @@ def _scopes(text: str) -> Iterator[Scope]:
         elif m[0] in ")]}":
             depth -= 1
         elif m["name"] is not None:
-            first = depth == 0 and text[: m.start()].rpartition("\n")[2] in ("", "@")
+            decorator = text[m.start() - 1 : m.start()] == "@"
+            first = depth == 0 and text.rfind("\n", 0, m.start()) == m.start() - 1 - decorator
             if first:
-                decorator = text[m.start() - 1 : m.start()] == "@"
                 if not decorated:
                     yield x
                     x = Scope(m.start() - decorator)
@@ -124,7 +124,7 @@ def _note(x: Scope, m: re.Match[str], depth: int, text: str) -> None:
             x.others.add(name)
         return
     x.lettered[name] = None
-    of_all = not x.inside or text[: m.start()].endswith(("\ndef ", "\nclass "))
+    of_all = not x.inside or text.endswith(("\ndef ", "\nclass "), 0, m.start())
     if of_all or m["dot"] or (m["key"] and depth):
         x.shared.add(name)
 
@@ -146,15 +146,27 @@ def check_spelled(lettered: str, found: str) -> None:
                 raise BuildError(f"the compiler is at fault: the name {b} stands for two things in the generated file")
 
 
-def _names(tree: ast.AST) -> Iterator[str]:
-    for x in ast.walk(tree):
-        yield type(x).__name__ + " "  # which no name is
-        match x:
-            case ast.Name():
-                yield x.id
-            case ast.arg():
-                yield x.arg
-            case ast.keyword() if x.arg is not None:
-                yield x.arg
-            case ast.FunctionDef() | ast.ClassDef():
-                yield x.name
+def _names(tree: ast.AST) -> list[str]:
+    """The names of a tree and the kinds of its nodes, each at its place in the list."""
+    found: list[str] = []
+    waiting = [tree]
+    while waiting:
+        x = waiting.pop()
+        kind = type(x)
+        found.append(kind.__name__ + " ")  # which no name is
+        if kind is ast.Name:
+            found.append(x.id)  # type: ignore[attr-defined]
+            continue
+        for field_ in kind._fields:
+            part = getattr(x, field_, None)
+            if isinstance(part, ast.AST):
+                waiting.append(part)
+            elif isinstance(part, list):
+                waiting += [y for y in part if isinstance(y, ast.AST)]
+            elif part is not None and field_ in OF_NAMES and kind in NAMING:
+                found.append(part)
+    return found
+
+
+OF_NAMES = ("arg", "name")
+NAMING = (ast.arg, ast.keyword, ast.FunctionDef, ast.ClassDef)

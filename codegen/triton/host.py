@@ -140,6 +140,12 @@ class Host:
             )
         return self._function(f"{self.function}_{self.kind}", head, doc)
 
+    def heavy_walks(self) -> set[int]:
+        """The walks that load too much to do so ahead, which is known once their kernels are there."""
+        self._open()
+        self._walks()
+        return self.heavy
+
     def _walks(self) -> None:
         for k, sweep in self.blocks.walks.items():
             self._read(self._read_by(k))

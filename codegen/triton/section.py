@@ -111,9 +111,8 @@ def _texts(
 def walked(c: Compiled, plan: Plan) -> Plan:
     """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
     plan = simplified(plan)
-    host = Host(c, plan, True, cuttable(c))
-    host.text()
-    return cut(plan, host.heavy) if host.heavy else plan
+    heavy = Host(c, plan, True, cuttable(c)).heavy_walks()
+    return cut(plan, heavy) if heavy else plan
 
 
 @once

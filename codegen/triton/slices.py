@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ..ir import dim_of, plain_name
 from .tile import CannotPrint, axis_name, block_name, size_name
@@ -65,9 +66,14 @@ class Loop:
         return set().union(*(s.writes for s in self.statements))
 
 
-def statements(lines: Iterable[str]) -> list[Statement]:
+def statements(lines: Iterable[str]) -> tuple[Statement, ...]:
     """The statements that lines hold."""
-    lines = list(lines)
+    return _statements(tuple(lines))
+
+
+@lru_cache(maxsize=2**8)
+def _statements(lines: tuple[str, ...]) -> tuple[Statement, ...]:
+    """The same, read once for those who cut a kernel, and for each time that it is printed."""
     found = []
     for node in ast.parse("\n".join(lines)).body:
         assert node.end_lineno is not None
@@ -83,8 +89,8 @@ def statements(lines: Iterable[str]) -> list[Statement]:
                 (writes if assigned else reads).add(x.id)
             if isinstance(x, ast.AugAssign) and isinstance(x.target, ast.Name):
                 reads.add(x.target.id)
-        found.append(Statement(lines[first : node.end_lineno], reads, writes, places))
-    return found
+        found.append(Statement(list(lines[first : node.end_lineno]), reads, writes, places))
+    return tuple(found)
 
 
 def needed_for(loop: Iterable[str], names: set[str], yields: str | None = None) -> set[str]:
@@ -133,7 +139,7 @@ def sliced(
     return out
 
 
-def _in_loops(found: list[Statement], along: dict[str, str], whole: set[str]) -> list[Statement | Loop]:
+def _in_loops(found: Iterable[Statement], along: dict[str, str], whole: set[str]) -> list[Statement | Loop]:
     out: list[Statement | Loop] = []
     loop: Loop | None = None
     waiting: list[Statement] = []  # what stands behind the loop so far
