@@ -127,6 +127,8 @@ def _disagreement(check: Callable[[Point], Compared], point: Point) -> tuple[str
             return None
         except NoExactMeaning:
             return "a maximum", "without a meaning", "in a field"
+        except GateError as error:  # two ways to one quantity
+            return str(error), "two things", "one"
         except (ZeroDivisionError, ValueError, TypeError) as error:
             if point.arithmetic.exact and not isinstance(error, ZeroDivisionError):
                 raise
@@ -153,6 +155,8 @@ def _error_bound(check: Callable[[Point], Compared], point: Point, points: int) 
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     entries = np.asarray(value, dtype=object).reshape(-1)
     shown = ", ".join(str(x)[:24] for x in entries[:3])
     return shown if len(entries) == 1 else f"[{shown}{', ...' if len(entries) > 3 else ''}]"

@@ -35,6 +35,9 @@ def run_plan(
 
     A value that a sweep takes is computed ahead of it. `finals_dot` holds the incoming gradient of each last state, which a
     pairing starts from.
+
+    Raises:
+        GateError: a pairing isn't the same in all its ways; the message names it.
     """
     env = dict(env)
     finals: dict[str, Any] = {}
@@ -56,7 +59,7 @@ def run_plan(
                 summed = env["pairing", stage.pairing.leaf.attrs[1]]
                 _unroll(stage.direct, env, arithmetic, sizes, lengths, beyond)
                 if not arithmetic.equal(env["pairing", stage.pairing.leaf.attrs[1]], summed):
-                    raise GateError(f"pass plan: the pairing of {stage.pairing.state}, summed and unrolled, differs")
+                    raise GateError(f"the pairing of {stage.pairing.state}, summed and unrolled")
             case Unroll():
                 _unroll(stage, env, arithmetic, sizes, lengths, beyond)
             case Map():
@@ -271,7 +274,7 @@ def _at_borders(
                 running = m.add(running, env["sums", f"{name}.{kind}"][n])
             summed = m.add(env["pairing", stage.pairing.leaf.attrs[1]][starts[n]], early[starts[n]])
             if not m.equal(np.asarray(running, dtype=object), summed):
-                raise GateError(f"pass plan: the pairing of {name}, summed and from the borders of chunks, differs")
+                raise GateError(f"the pairing of {name}, summed and from the borders of chunks")
         return
     pieces: list[Any] = []
     for n in range(len(lengths) - 1, -1, -1):
@@ -287,7 +290,7 @@ def _at_borders(
             running = m.add(running, early[t])
         pieces.append(np.array(values[::-1], dtype=object))
     if not m.equal(np.concatenate(pieces[::-1]), env["pairing", stage.pairing.leaf.attrs[1]]):
-        raise GateError(f"pass plan: the pairing of {name}, summed and from the borders of chunks, differs")
+        raise GateError(f"the pairing of {name}, summed and from the borders of chunks")
 
 
 def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, int], lengths: list[int]) -> None:
@@ -325,7 +328,7 @@ def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, 
                 value = m.add(value, x)
             whole = env["pairing", stage.pairing.leaf.attrs[1]][starts[n] + t]
             if not m.equal(np.asarray(value, dtype=object), np.asarray(whole, dtype=object)):
-                raise GateError(f"pass plan: the pairing of {name}, summed and from the states at borders, differs")
+                raise GateError(f"the pairing of {name}, summed and from the states at borders")
 
 
 def _over(node: Node, axes: tuple[str, ...], env: Env, m: Any, sizes: dict[str, int], steps: int) -> Any:

@@ -90,7 +90,7 @@ def _pays(walks: dict[int, Sweep], pieces: dict[int, Sweep]) -> bool:
 
 def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str], fused: Fused) -> bool:
     """Does a walk load what is only read where it has left its states? Or does a kernel that reads at borders, for one tile
-    axis, load what one for another makes later?"""
+    axis, load what one for another makes later, or what it makes itself of which each of its programs has only a tile?"""
     read = [j for j in pieces if j not in walks]
     late = {j for j in read if pieces[j].borders or not own.issuperset(pieces[j].states)}
     made = {x.leaf.attrs[:2]: j for j in read for x in fused.stores[j]}
@@ -103,8 +103,13 @@ def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str
     while more := {i for j in ahead for i in loads[j]} - ahead:
         ahead |= more
     for group in (ahead, set(read) - ahead):
-        tiles = {j: opened(pieces[j], True).tile for j in sorted(group)}
+        read_as = {j: opened(pieces[j], True) for j in sorted(group)}
+        tiles = {j: o.tile for j, o in read_as.items()}
         order = list(dict.fromkeys(tiles.values()))
+        for j, o in read_as.items():
+            whole = {y for y in walk(*o.streams.values()) if y.op == "leaf" and not {*y.axes} <= {*o.tile}}
+            if any(tiles[i] == o.tile for i in {made[y.attrs[:2]] for y in whole if y.attrs[:2] in made} & group):
+                return True
         if any(order.index(tiles[i]) > order.index(tile) for j, tile in tiles.items() for i in loads[j] & group):
             return True
     return bool(ahead & late)

@@ -231,6 +231,8 @@ def main() -> None:
             print(draw(seed).text)
         o = try_seed(seed, a.triton, a.explain)
         counts[o.family] += 1
+        if (seed - a.first + 1) % 50 == 0:
+            print(f"up to seed {seed}: {len(failed)} failed, {math.ceil(time.process_time() - start)} s", flush=True)
         if o.problem is not None:
             failed.append(o)
             print(f"--- seed {seed} ({o.family})\n{draw(seed).text}\n{o.problem}\n", flush=True)
