@@ -44,6 +44,7 @@ from .reference import HEADS, Call, arguments, run_loop
 
 CHUNK = 16  # steps of the torch form's chunks here, so that short sequences have several
 LENGTHS = (1, 2, 5), (15, 16, 17, 23, 35)
+OF_KERNELS = (1, 2, 5), (17, 33, 64, 65, 70)  # whose blocks have 64 steps
 LARGEST = 1e8
 ROUNDING = {
     torch.float64: (1e-9, 1e-13),
@@ -68,7 +69,7 @@ def try_seed(seed: int, triton: bool = False, explained: bool = False) -> Outcom
     try:
         c = compile_spec(recurrence_of(s))
         family = "step by step" if c.forward is None else "chunks"
-        m = module_of(c)
+        m = module_of(c, triton)
         if explained:
             explanation(c)
         problem = compared(s, m, seed, triton)
@@ -83,9 +84,11 @@ def recurrence_of(s: Drawn) -> Recurrence:
     return space["r"]
 
 
-def module_of(c: Compiled) -> Any:
-    """The generated module, in which every name is known."""
+def module_of(c: Compiled, triton: bool) -> Any:
+    """The generated module, in which every name is known. Kernels are plain functions unless they are to run."""
     text = emit(c, tidy=False)
+    if not triton:
+        text = text.replace("@triton.jit\n", "")
     m = types.ModuleType(f"{c.name}_generated")
     sys.modules[m.__name__] = m
     with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +106,7 @@ def module_of(c: Compiled) -> Any:
 def compared(s: Drawn, m: Any, seed: int, triton: bool) -> str | None:
     """What differs in calls of several lengths, with and without first states; None where nothing does."""
     torch.manual_seed(seed)
-    for n, lengths in enumerate(LENGTHS):
+    for n, lengths in enumerate(OF_KERNELS if triton else LENGTHS):
         steps = lengths[seed % len(lengths)]
         while steps:
             call = arguments(s, seed, steps, initial=(seed + n) % 2 == 0)

@@ -1,0 +1,30 @@
+"""Random valid specs compile, and compute what plain loops do: a few in each run; `run.py` goes through thousands by hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .run import try_seed
+
+SEEDS = range(20_000, 20_014)
+INTERPRETED = (20_000, 20_003)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_spec_computes_what_a_plain_loop_does(seed: int) -> None:
+    outcome = try_seed(seed, explained=seed % 4 == 0)
+    assert outcome.problem is None, outcome.problem
+
+
+def test_kernels_of_random_specs_compute_what_plain_loops_do() -> None:
+    """In Triton's interpreter, which must be chosen before Triton is imported."""
+    command = [sys.executable, "-m", "random_specs.run", *map(str, INTERPRETED), "--triton"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(range(*INTERPRETED))} specs, 0 failed" in done.stdout
