@@ -84,8 +84,10 @@ def triangular_inverse(t: Tensor, direction: int, channels: bool = False) -> Ten
 
 
 def _like(g: Tensor, x: Tensor | float) -> Tensor:
-    """A number as a tensor of g's shape."""
-    return x if isinstance(x, Tensor) else torch.full_like(g, x)
+    """What may be a number, or the same for all steps or channels, with g's last two axes."""
+    if not isinstance(x, Tensor):
+        return torch.full_like(g, x)
+    return x.expand(*x.shape[:-2], *g.shape[-2:])
 
 
 class _Halves:
@@ -159,6 +161,7 @@ def channel_apply(
     y, size = _like(g, y), g.shape[-2]
     if not isinstance(weights, Tensor):
         weights = torch.full((size, size), weights, dtype=g.dtype, device=g.device)
+    weights = weights.expand(*weights.shape[:-2], size, size)  # those of one number are the same for all steps
     forward = direction > 0
     halves = _Halves(g, late, not write_late) if forward else _Halves(g, not write_late, late)
     first = halves.least

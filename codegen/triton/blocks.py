@@ -8,15 +8,15 @@ the way. With both states at hand, the decays of a block times <S before it, dS 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..ir import ZERO, Node, leaf, walk
+from ..ir import ROW, ZERO, Node, leaf, walk
 from ..read_write import StateForm
 from ..stages import Accumulate, Plan, Sweep
 from .fuse import Fused
 from .kernels import made_ahead
-from .opened import opened
+from .opened import Opened, opened
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,22 @@ def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str
         read_as = {j: opened(pieces[j], True) for j in sorted(group)}
         tiles = {j: o.tile for j, o in read_as.items()}
         order = list(dict.fromkeys(tiles.values()))
-        for j, o in read_as.items():
-            whole = {y for y in walk(*o.streams.values()) if y.op == "leaf" and not {*y.axes} <= {*o.tile}}
-            if any(tiles[i] == o.tile for i in {made[y.attrs[:2]] for y in whole if y.attrs[:2] in made} & group):
+        for o in read_as.values():
+            here = {x for x, i in made.items() if i in group and tiles[i] == o.tile}
+            if any(y.attrs[:2] in here for y in _taken_whole(o)):
                 return True
         if any(order.index(tiles[i]) > order.index(tile) for j, tile in tiles.items() for i in loads[j] & group):
             return True
     return bool(ahead & late)
+
+
+def _taken_whole(o: Opened) -> Iterator[Node]:
+    """What a kernel that reads at borders loads, but for what its programs have in registers: numbers and tiles of steps."""
+    ahead = (*o.matrices.values(), *o.scaled.values(), *o.intra.values())
+    yield from (y for y in walk(*ahead) if y.op == "leaf")
+    for y in walk(*o.outputs.values(), *o.definitions.values(), *(x for s in o.sums for x in s.reads.values())):
+        if y.op == "leaf" and not {*y.axes} <= {ROW, *o.tile}:
+            yield y
 
 
 def _sums_inside(s: StateForm, pieces: dict[int, Sweep], walks: dict[int, Sweep], fused: Fused) -> bool:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
+from chunkform.codegen import ir
 from chunkform.codegen.check import Case, check_op
 from chunkform.codegen.compile import compile_op
+from chunkform.codegen.emit import emit
 from chunkform.codegen.explain import explanation
-from chunkform.codegen.ir import eye, leaf, mul, power
+from chunkform.codegen.ir import leaf, mul, power
 from chunkform.codegen.pipeline import compile_spec
-from chunkform.spec.language import Recurrence, diag, dot, hadamard, normalize
+from chunkform.spec.language import Recurrence, diag, dot, eye, hadamard, normalize, sigmoid
 
 
 def negative_eigenvalues() -> Recurrence:
@@ -92,6 +98,33 @@ def nothing_written() -> Recurrence:
     return r
 
 
+def numbers_for_all_steps() -> Recurrence:
+    """A vector with a decay for each channel whose reads and writes weigh all steps alike."""
+    r = Recurrence("numbers_for_all_steps")
+    d, e = r.dims("d e")
+    q = r.inputs("q", d)
+    u, v = r.inputs("u v", e)
+    b = r.inputs("b")
+    al = r.decay("al", e)
+    S = r.state("S", e)
+    r.update(S, hadamard(S.prev, hadamard(al, sigmoid(v))) + (normalize(u) - sigmoid(b) * S.prev))
+    r.output("o", dot(q, q) * S.next)
+    return r
+
+
+def read_for_a_read() -> Recurrence:
+    """A backward read takes a forward read as its vector: no kernel that reads tiles of both can make the two at once."""
+    r = Recurrence("read_for_a_read")
+    d = r.dims("d")
+    q = r.inputs("q", d)
+    al = r.decay("al", d)
+    S = r.state("S", d, d)
+    u = normalize(q)
+    r.update(S, (eye(d) - 0.5 * u * u.T) * S.prev * diag(al) + u * q.T)
+    r.output("o", S.prev * q)
+    return r
+
+
 def transposed_alone() -> Recurrence:
     """A state stored columns first, whose gradient is nothing but a product over a chunk."""
     r = Recurrence("transposed_alone")
@@ -124,6 +157,8 @@ SPECS = (
     read_by_what_is_written,
     nothing_read,
     nothing_written,
+    numbers_for_all_steps,
+    read_for_a_read,
     transposed_alone,
     scanned_vector,
 )
@@ -135,6 +170,15 @@ def test_a_spec_that_a_pass_once_broke(spec) -> None:
     rows = check_op(c, compile_op(c.spec), Case(steps=70, width=8))
     assert all(row.ok for row in rows), [row for row in rows if not row.ok]
     assert explanation(c)["name"] == c.name
+    text = emit(c, tidy=False)
+    assert not undefined(text), undefined(text)
+
+
+def undefined(text: str) -> set[str]:
+    """Names in a generated file, functions' own included, that nothing gives a value."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "--output-format=json", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    return {x["message"] for x in json.loads(done.stdout)}
 
 
 def test_no_factor_comes_twice_in_a_product() -> None:
@@ -146,5 +190,5 @@ def test_no_factor_comes_twice_in_a_product() -> None:
         for count in (2, 3, 4):
             product = mul(*(power(x, n) for _ in range(count)), y)
             assert len(set(product.args)) == len(product.args)
-    one = eye("d", "d'")
+    one = ir.eye("d", "d'")
     assert mul(one, one) is one
