@@ -76,6 +76,20 @@ class Subject:
         }
 
     @cached_property
+    def fades(self) -> bool:
+        """Is a matrix that is solved for singular once its decays have forgotten its initial value?"""
+        from .programs.oracle import fading
+
+        return isinstance(self.spec, Program) and bool(fading(self.compiled.graph))
+
+    @cached_property
+    def definite(self) -> set[str]:
+        """States that are solved for, and so must be positive definite."""
+        from .programs.gates import solved_states
+
+        return solved_states(self.compiled.graph) if isinstance(self.spec, Program) else set()
+
+    @cached_property
     def factors(self) -> dict[str, Sequence[Any]]:
         """What may differ between two calls of this op."""
         r = self.declared
@@ -94,7 +108,7 @@ class Subject:
             "initial state": ("given", "none", "zeros", *(("first given",) if len(free) > 1 else ())),
         }
         if any(v.kind.startswith("decay") for v in r.variables):
-            found["log decays"] = tuple(DECAYS)
+            found["log decays"] = ("usual", "0") if self.fades else tuple(DECAYS)
         found["layout"] = LAYOUTS
         found["arguments"] = ("by name", "in order")
         if any(x is not None for x in self.defaults.values()):
@@ -181,7 +195,7 @@ class Subject:
                     n: self._start(n, s, case, self._constants(row)) if x is None else x for n, x in states.items()
                 }
             if row["initial state"] == "zeros":
-                states = {n: None if x is None else torch.zeros_like(x) for n, x in states.items()}
+                states = {n: x if x is None or n in self.definite else torch.zeros_like(x) for n, x in states.items()}
             if row["initial state"] == "first given":
                 first = next(n for n, x in states.items() if x is not None)
                 states = {n: x if n == first else None for n, x in states.items()}

@@ -27,6 +27,7 @@ from ..ir import dim_of
 from ..oracle import TorchNumbers
 from .lower import KEY, QUERY, Lowered
 from .pipeline import CompiledAttention, compile_attention
+from .split import Split
 
 if TYPE_CHECKING:
     from ..checks import Checked
@@ -144,12 +145,17 @@ def grouped(a: Attention) -> tuple[str, ...]:
 
 
 def oracle(
-    c: CompiledAttention, s: Sample, causal: bool, dtype: torch.dtype = torch.float64, blockwise: bool = False
+    c: CompiledAttention,
+    s: Sample,
+    causal: bool,
+    dtype: torch.dtype = torch.float64,
+    blockwise: bool = False,
+    low: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
-    """Outputs, `lse`, and `d<name>` for each argument, from all pairs at once."""
+    """Outputs, `lse`, and `d<name>` for each argument, from all pairs at once. `low`: of products of features and of weights."""
     p = c.lowered
     leaves = {n: x.detach().to(dtype).requires_grad_() for n, x in s.given.items()}
-    found = definition(p, leaves, s.constants, causal, dtype, blockwise)
+    found = definition(p, leaves, s.constants, causal, dtype, blockwise, None if low is None else (c.split, low))
     loss = torch.zeros((), dtype=dtype, device=next(iter(leaves.values())).device)
     for n, y in s.cotangents.items():
         value = torch.where(found[n].isfinite(), found[n], 0) if n == "lse" else found[n]
@@ -173,12 +179,13 @@ def definition(
     causal: bool,
     dtype: torch.dtype,
     blockwise: bool = False,
+    rounded: tuple[Split, torch.dtype] | None = None,
 ) -> dict[str, Tensor]:
     """Outputs and log-sum-exp, as the spec has them, of all pairs at once.
 
     `blockwise`: as where no row of pairs is ever held. Weights are exp(E - lse), and add up to 1 but for rounding; the gradient
     of an energy is the weight times what the value gives less what the average gives, which cancel but for rounding where one
-    weight is all but 1.
+    weight is all but 1. `rounded`: the operands of products between positions, features that is, are rounded to a dtype.
     """
     a = p.spec
     inputs = [v for v in a.variables if v.kind in ("query", "key", "stream")]
@@ -217,7 +224,10 @@ def definition(
         return x.permute(0, 1, *(2 + order.index(b) for b in axes))
 
     pair = (p.query, KEY)
-    energy = over(evaluate(p.energy, env, m, sizes), p.energy.axes, pair)
+    if rounded is None:
+        energy = over(evaluate(p.energy, env, m, sizes), p.energy.axes, pair)
+    else:
+        energy = _of_features(*rounded, env, m, sizes, over)
     seen = torch.ones(T, S, dtype=torch.bool, device=device)
     if causal:
         seen = torch.arange(S - T, S, device=device)[:, None] >= torch.arange(S, device=device)[None, :]
@@ -238,6 +248,8 @@ def definition(
         axes = (*p.average_axes[name],)
         value = over(evaluate(node, env, m, sizes), node.axes, (*pair, *axes))
         flat = value.flatten(4) if value.ndim > 4 else value.unsqueeze(-1)
+        if rounded is not None:
+            weights, flat = (x.to(rounded[1]).to(dtype) for x in (weights, flat))
         if blockwise and a.normaliser == "softmax":
             mean = _Blockwise.apply(weights.detach(), energy, flat)
         else:
@@ -250,6 +262,27 @@ def definition(
     if "lse" in found and p.query == QUERY:
         found["lse"] = found["lse"].transpose(1, 2)
     return found
+
+
+def _of_features(
+    s: Split, low: torch.dtype, env: Env, m: TorchNumbers, sizes: dict[str, int], over: Callable[..., Tensor]
+) -> Tensor:
+    """The energy of each pair, from inner products of rounded features."""
+    query, key = s.pair
+    known: Env = {n: x for n, x in env.items() if n[0] == "position"}
+    for name, parts in s.scores.items():
+        known["score", name] = m.const(Fraction(0))
+        for part in parts:
+            q, k = (
+                over(evaluate(x, env, m, sizes), x.axes, (side, *part.axes)).flatten(3).to(low).to(m.dtype)
+                for x, side in ((part.query, query), (part.key, key))
+            )
+            known["score", name] = known["score", name] + q @ k.mT
+    for kind, table in (("row", s.rows), ("column", s.columns), ("scalar", s.scalars)):
+        for name, node in table.items():
+            known[kind, name] = evaluate(node, env, m, sizes)
+    tile = over(evaluate(s.tile, known, m, sizes), s.tile.axes, s.pair)
+    return tile + over(evaluate(s.row, env, m, sizes), s.row.axes, s.pair)
 
 
 class _Blockwise(torch.autograd.Function):
@@ -308,7 +341,7 @@ def judge_all(
     c: CompiledAttention, got: Mapping[str, Tensor | None], reference: dict[str, Tensor], s: Sample, case: Case
 ) -> dict[str, Judged]:
     """The worst head of each quantity. Where one misses the dtype's bound, it is judged by what rounding makes of the definition:
-    of its arguments, and of a run in float32, block by block. No gradient counts as zeros."""
+    of its arguments, and of a run in float32, block by block, in two bytes with rounded features. No gradient counts as zeros."""
 
     @functools.cache
     def others() -> list[dict[str, Tensor]]:
@@ -317,6 +350,8 @@ def judge_all(
             single = dataclasses.replace(case, dtype=torch.float32)
             some = [s, *(rounded(s, single, seed) for seed in range(PERTURBED))]
             found += [oracle(c, x, case.causal, torch.float32, blockwise=True) for x in some]
+        if case.dtype in (torch.bfloat16, torch.float16):
+            found.append(oracle(c, s, case.causal, torch.float32, True, case.dtype))
         return found
 
     def finite(n: str) -> Callable[[], list[Tensor]]:
