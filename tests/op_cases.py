@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from chunkform.codegen.accuracy import head_axis, relative_error
+from chunkform.codegen.accuracy import errors_apart, head_axis
 from chunkform.codegen.check import BOUND, Case, sample
 from chunkform.codegen.ir import dim_of
 from chunkform.codegen.oracle import oracle
@@ -187,25 +187,38 @@ def misses(
     assert all(got[n].shape == want[n].shape for n in want), {n: (got[n].shape, want[n].shape) for n in want}
     scale = max((float(x.nan_to_num().norm()) for x in want.values()), default=0.0)
     axes = {n: head_axis(compiled(p.name).step, n) for n in want}
-    errors = {n: _error(got[n], want[n], scale, axes[n]) for n in want}
-    if beside:
-        norms = {n: float(x.nan_to_num().norm()) for n, x in want.items()}
-        largest = {
-            kind: max((norms[n] for n in want if n.startswith("d") == kind), default=0.0) for kind in (True, False)
-        }
-        errors = {n: e * norms[n] / (largest[n.startswith("d")] or 1.0) if norms[n] else e for n, e in errors.items()}
-    missed = {n: e for n, e in errors.items() if not e <= bound}
+    sizes = {n: _largest_head(x, axes[n]) for n, x in want.items()}
+    missed: dict[str, Tensor] = {}
+    for n, x in want.items():
+        alike = max((sizes[m] for m in want if m.startswith("d") == n.startswith("d")), default=0.0)
+        errors = _errors(got[n], x, scale, axes[n], beside=alike if beside else 0.0)
+        if not (errors <= bound).all():
+            missed[n] = errors
     if not missed:
         return {}
     others = [reference(p, torch.float32), reference(_rounded(p))]
-    allowed = {n: AMPLIFIED * max(_error(x[n], want[n], scale, axes[n], got[n].dtype) for x in others) for n in missed}
-    return {
-        n: (e, max(bound, allowed[n])) for n, e in missed.items() if not (e <= allowed[n] or math.isnan(allowed[n]))
-    }
+    found = {}
+    for n, errors in missed.items():
+        some = [_errors(x[n], want[n], scale, axes[n], got[n].dtype) for x in others]
+        allowed = AMPLIFIED * torch.stack(torch.broadcast_tensors(*some)).amax(0)
+        allowed = torch.where(allowed.isnan(), math.inf, allowed.clamp(min=bound))
+        errors, allowed = torch.broadcast_tensors(errors, allowed)
+        if not (
+            (errors <= allowed) | allowed.isinf()
+        ).all():  # where rounding the definition leaves no value, anything goes
+            head = int((errors / allowed).nan_to_num(nan=math.inf).argmax())
+            found[n] = (float(errors[head]), float(allowed[head]))
+    return found
 
 
-def _error(value: Tensor, want: Tensor, scale: float, heads: int, dtype: torch.dtype | None = None) -> float:
-    """The worst head's relative error where the oracle's value is finite and fits into the dtype.
+def _largest_head(x: Tensor, heads: int) -> float:
+    return max((float(y.nan_to_num().norm()) for y in x.unbind(heads)), default=0.0)
+
+
+def _errors(
+    value: Tensor, want: Tensor, scale: float, heads: int, dtype: torch.dtype | None = None, beside: float = 0.0
+) -> Tensor:
+    """The relative error of each head where the oracle's value is finite and fits into the dtype, or that beside a given size.
 
     Where all of it is zero, the error beside `scale`, the largest norm of the call's quantities.
     """
@@ -214,11 +227,14 @@ def _error(value: Tensor, want: Tensor, scale: float, heads: int, dtype: torch.d
     if not fits.all():
         beyond = ~fits & want.isfinite() & (want.abs() > 1.01 * largest)
         if not (value[beyond].abs().nan_to_num(nan=0.0) >= 0.98 * largest).all():
-            return math.inf
+            return torch.tensor([math.inf])
         value, want = torch.where(fits, value, 0), torch.where(fits, want, 0)
     if scale and not want.any():
-        return float(value.to(torch.float64).norm()) / scale
-    return relative_error(value, want, heads, dtype)
+        return value.to(torch.float64).norm()[None] / scale
+    if beside:
+        difference = value.to(torch.float64) - want
+        return torch.stack([x.norm() / beside for x in difference.unbind(heads)]) if want.numel() else want.new_zeros(1)
+    return errors_apart(value, want, heads, dtype)
 
 
 def _rounded(p: Problem) -> Problem:
