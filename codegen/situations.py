@@ -115,6 +115,7 @@ class Subject:
             found["constants"] = ("given", "left to their defaults")
         found["precision"] = ("default", "high", "fast")
         found["recompute"] = ("auto", "always", "never")
+        found["deterministic"] = ("no", "yes")
         found["gradients"] = ("all", "some", "none")
         found["final state"] = ("wanted", "not wanted", "in bfloat16")
         found["backend"] = ("chosen", "torch") if self.device == "cpu" else ("chosen", "torch", "triton")
@@ -244,6 +245,8 @@ class Subject:
         initial = None if all(x is None for x in states.values()) else initial
         last = row["final state"] != "not wanted"
         options: dict[str, Any] = {n: row[n] for n in ("precision", "recompute") if row[n] not in ("default", "auto")}
+        if row["deterministic"] == "yes":
+            options["deterministic"] = True
         if row["backend"] != "chosen":
             options["backend"] = row["backend"]
         if row["final state"] == "in bfloat16":
