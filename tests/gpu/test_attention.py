@@ -4,6 +4,9 @@ In two bytes an error is judged beside that of rounding alone: the oracle over i
 its results rounded once more, and its features and weights too, as tensor cores take them, which FACTOR allows for. In float32
 products are three passes of tf32. Where energies are large, rounding a feature moves them by more than one, and weights with
 them: such cases are judged by what that does to the definition itself.
+
+A parameter's gradient of few numbers a head is a sum over all pairs, whose terms cancel: what they leave depends on averages that
+were rounded on their way. It may be off by twice as much as in the torch form, which rounds those as well.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 FLOAT32 = 2e-5
 FEW = 8  # numbers; a quantity of fewer is judged over several samples
 FACTOR, LAST = 4.0, 3.0  # times what rounding the inputs does; units in the last place
+EAGER = 2.0  # times what the torch form is off by
 CASES = {
     "usual": Case(batch=2, steps=257, heads=3, width=64, same=True, device="cuda"),
     "causal": Case(batch=1, steps=300, heads=2, width=128, same=True, device="cuda", seed=1, causal=True),
@@ -82,7 +86,8 @@ def test_errors_are_little_more_than_those_of_rounding(name, case, dtype):
             own = replace(case, seed=case.seed + 1000 * len(runs))
             s = sample(c, own)
             got = run(c, op_of(name), s, case.causal, "triton")
-            runs.append((got, oracle(c, s, case.causal), oracle(c, rounded(s, own), case.causal)))
+            eager = run(c, op_of(name), s, case.causal, "torch")
+            runs.append((got, oracle(c, s, case.causal), oracle(c, rounded(s, own), case.causal), eager))
         return runs[: max(1, -(-FEW // max(1, numbers)))]
 
     bad = {}
@@ -91,8 +96,13 @@ def test_errors_are_little_more_than_those_of_rounding(name, case, dtype):
         several = judged(x.numel() // max(1, x.shape[axis]))
         got, reference, moved = (torch.cat([by_head(r[k][n], axis) for r in several], 1) for k in range(3))
         error, rounding = difference(got, reference, 0), difference(moved, reference, 0)
+        beside = 0.0
+        if len(several) > 1 and dtype != torch.float32:
+            beside = EAGER * difference(torch.cat([by_head(r[3][n], axis) for r in several], 1), reference, 0)
         allowed = (
-            max(FLOAT32, FACTOR * rounding) if dtype == torch.float32 else max(LAST * ULP[dtype], FACTOR * rounding)
+            max(FLOAT32, FACTOR * rounding)
+            if dtype == torch.float32
+            else max(LAST * ULP[dtype], FACTOR * rounding, beside)
         )
         if not error <= allowed:
             bad[n] = f"{error:.1e}, rounding alone {rounding:.1e}"
