@@ -7,7 +7,7 @@ import inspect
 from .cost import Cost, Sizes, backward_cost, forward_cost
 from .derivation import step_formulas
 from .ir import dim_of
-from .pipeline import Compiled, in_letters
+from .pipeline import Compiled
 
 OPTIONS = (
     "output_final_state: also return the states after the last step.",
@@ -22,8 +22,8 @@ OPTIONS = (
 WIDTHS = (16, 32, 8)  # of the example's dims
 
 
-def docstring(c: Compiled) -> str:
-    """The text between the quotes."""
+def docstring(c: Compiled, printed: Compiled | None = None) -> str:
+    """The text between the quotes. `printed`: the same as kernels are printed from it, of which the cost is told."""
     formulas = list(step_formulas(c))
     about = inspect.cleandoc(c.spec.doc or c.name.replace("_", " "))
     lines = [*f"{about.rstrip('.')}.".splitlines(), ""]
@@ -39,7 +39,7 @@ def docstring(c: Compiled) -> str:
         "    chunkform.errors.BackendError: the backend that was asked for isn't here, or can't do what was asked.",
         "    chunkform.errors.DoubleBackwardError: a gradient was differentiated.",
         "",
-        *_cost(c),
+        *_cost(printed or c),
         "",
         "Example:",
         *(f"    {x}" for x in _example(c)),
@@ -86,8 +86,6 @@ def _returns(c: Compiled) -> str:
 
 
 def _cost(c: Compiled) -> list[str]:
-    c, _ = in_letters(c)  # whose kernels are there already, where a file is printed
-
     def told(cost: Cost) -> str:
         return f"{cost.bytes:,.0f} bytes and {cost.flops:,.0f} FLOPs"
 

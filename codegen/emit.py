@@ -22,6 +22,7 @@ from .derivation import derivation_lines
 from .docstring import docstring
 from .fault import blaming
 from .ir import dim_of
+from .letters import Alphabet, is_lettered, step_names
 from .pipeline import Compiled, in_letters
 from .spelling import spelled, with_names
 
@@ -43,7 +44,8 @@ OPTIONS = {  # what every op takes after its own arguments: name -> default
 @blaming
 def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
-    lettered, alphabet = in_letters(c)
+    alphabet = Alphabet.of(step_names(c.step))
+    lettered = in_letters(c, alphabet)
     parts = sections(lettered)
     text = "\n\n\n".join(x.text for x in parts)
     step = decoding(lettered, has_start="def torch_start(" in text)
@@ -66,7 +68,7 @@ def emit(c: Compiled, tidy: bool = True) -> str:
         public_step=public_step(c),
         name=c.name,
         parameters=", ".join(_parameters(c)),
-        docstring=quoted(docstring(c)),
+        docstring=quoted(docstring(c, lettered)),
         given="{" + ", ".join(f'"{v.name}": {_key(v.name, v.is_decay)}' for v in c.step.variables) + "}",
     )
     check_name(c.spec, out)
@@ -261,10 +263,15 @@ def _title(c: Compiled) -> str:
 def escaped(text: str) -> str:
     """A text as it stands between the quotes of a docstring that isn't raw: it says the same there, whatever is in it."""
     found = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    return "".join(x if x in "\n\t" or x.isprintable() else x.encode("unicode_escape").decode() for x in found)
+    return "".join(x if _stands(x) else x.encode("unicode_escape").decode() for x in found)
+
+
+def _stands(x: str) -> bool:
+    """May a letter stand in a docstring as it is?"""
+    return x in "\n\t" or (x.isprintable() and not is_lettered(x))
 
 
 def quoted(text: str) -> str:
     """A docstring that says a text: raw, as LaTeX is read best, where it can be."""
-    plain = '"""' not in text and all(x in "\n\t" or x.isprintable() for x in text)
+    plain = '"""' not in text and all(map(_stands, text))
     return f'r"""{text}"""' if plain else f'"""{escaped(text)}"""'

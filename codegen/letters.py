@@ -83,36 +83,29 @@ def _ascii_letter(x: str) -> str:
     return word.capitalize() if found[1] == "CAPITAL" else word
 
 
-def lettered_step(p: StepProgram) -> tuple[StepProgram, Alphabet]:
+def step_names(p: StepProgram) -> list[str]:
+    """All names of a program."""
+    given = (*(v.name for v in p.variables), *(s.name for s in p.states))
+    return [p.name, *p.dims, *given, *p.outputs, *p.names.values()]
+
+
+def lettered_step(p: StepProgram, alphabet: Alphabet) -> StepProgram:
     """The program with all names in the other alphabet."""
-    names = [
-        p.name,
-        *p.dims,
-        *(v.name for v in p.variables),
-        *(s.name for s in p.states),
-        *p.outputs,
-        *p.names.values(),
-    ]
-    alphabet = Alphabet.of(names)
     write = alphabet.letters
-    node = relettered(write)
-    axes = axes_of(write)
-    return (
-        replace(
-            p,
-            name=write[p.name],
-            dims=tuple(write[d] for d in p.dims),
-            variables=tuple(Var(write[v.name], v.kind, axes(v.axes), v.default) for v in p.variables),
-            states=tuple(
-                StateVar(write[s.name], axes(s.axes), None if s.initial is None else node(s.initial)) for s in p.states
-            ),
-            updates={write[n]: node(x) for n, x in p.updates.items()},
-            outputs={write[n]: node(x) for n, x in p.outputs.items()},
-            names={node(x): write[n] for x, n in p.names.items()},
-            origins={},
-            output_axes={write[n]: axes(x) for n, x in p.output_axes.items()},
+    node, axes = relettered(write), axes_of(write)
+    return replace(
+        p,
+        name=write[p.name],
+        dims=tuple(write[d] for d in p.dims),
+        variables=tuple(Var(write[v.name], v.kind, axes(v.axes), v.default) for v in p.variables),
+        states=tuple(
+            StateVar(write[s.name], axes(s.axes), None if s.initial is None else node(s.initial)) for s in p.states
         ),
-        alphabet,
+        updates={write[n]: node(x) for n, x in p.updates.items()},
+        outputs={write[n]: node(x) for n, x in p.outputs.items()},
+        names={node(x): write[n] for x, n in p.names.items()},
+        origins={},
+        output_axes={write[n]: axes(x) for n, x in p.output_axes.items()},
     )
 
 
@@ -126,8 +119,8 @@ def axes_of(write: dict[str, str]) -> Callable[[tuple[str, ...]], tuple[str, ...
     return lambda axes: tuple(map(rename, axes))
 
 
-def relettered(write: dict[str, str]) -> Callable[[Node], Node]:
-    """Nodes whose names and dims are written so; their arguments stay in their order."""
+def relettered(write: dict[str, str], name_of: Callable[[str, str], str] | None = None) -> Callable[[Node], Node]:
+    """Nodes whose names and dims are written so; arguments stay in their order. `name_of`: leaves' names by kind."""
     done: dict[Node, Node] = {}
     axes = axes_of(write)
 
@@ -137,9 +130,12 @@ def relettered(write: dict[str, str]) -> Callable[[Node], Node]:
                 attrs = x.attrs
                 match x.op:
                     case "leaf":
-                        attrs = (attrs[0], write.get(attrs[1], attrs[1]), axes(attrs[2]))
+                        kind, name, order = attrs
+                        attrs = (kind, name_of(kind, name) if name_of else write.get(name, name), axes(order))
                     case "size" | "eye" | "sum" | "peak" | "expand":
                         attrs = axes(attrs)
+                    case "half_turn" | "frequencies":
+                        attrs = (axes(attrs[0]), *attrs[1:])
                 done[x] = make(x.op, tuple(done[a] for a in x.args), attrs, axes(x.axes))
         return done[root]
 

@@ -89,13 +89,9 @@ def compile_spec(r: Recurrence) -> Compiled:
     return _compile(r, step, gates)
 
 
-@once
-def in_letters(c: Compiled) -> tuple[Compiled, Alphabet]:
-    """The same with all names in another alphabet, for those who print code, and the alphabet.
-
-    The passes do again what gates have seen them do."""
-    step, alphabet = lettered_step(c.step)
-    return _compile(c.spec, step, [], prove=False), alphabet
+def in_letters(c: Compiled, alphabet: Alphabet) -> Compiled:
+    """The same with all names in another alphabet, for those who print code: the passes do again what gates have seen them do."""
+    return _compile(c.spec, lettered_step(c.step, alphabet), [], prove=False)
 
 
 def _compile(r: Recurrence, step: StepProgram, gates: list[GateResult], prove: bool = True) -> Compiled:

@@ -20,7 +20,7 @@ from .ir import plain_name
 from .letters import Alphabet, is_lettered
 
 TOKEN = re.compile(
-    r'(?P<text>r?""".*?"""|r?"(?:[^"\\\n]|\\.)*"|#[^\n]*)|(?P<dot>\.\s*)?(?P<name>[^\W\d]\w*)(?P<key>\s*=(?!=))?|[()\[\]{}]',
+    r'(?P<text>r?""".*?"""|r?"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*)|(?P<dot>\.\s*)?(?P<name>[^\W\d]\w*)(?P<key>\s*=(?!=))?|[()\[\]{}]',
     re.DOTALL,
 )
 # what Triton's launches take beside a kernel's own arguments, and what they call these in functions that they make of their names

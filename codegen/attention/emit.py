@@ -10,7 +10,9 @@ from typing import Any
 from ..emit import _title, _wrapped, check_name, environment, escaped, formatted, names_from_outside
 from ..fault import blaming
 from ..ir import Node, leaves, walk
+from ..spelling import spelled
 from .derivation import derivation_lines, formulas
+from .lettered import attention_in_letters
 from .lower import QUERY
 from .pipeline import CompiledAttention
 from .print_features import Made, call_text, kernel_text, made_by_kernels
@@ -34,6 +36,8 @@ IMPORTS = {
 @blaming
 def emit(c: CompiledAttention, tidy: bool = True) -> str:
     """The generated file of an attention, formatted where `tidy`."""
+    spec = c
+    c, alphabet = attention_in_letters(spec)
     maps = {
         "features": print_map(c.lowered, c.features),
         "feature_gradients": print_gradients(c.lowered, c.features, kept_features(c)),
@@ -54,27 +58,27 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         **{f"{n}_results": r for n, r in results.items()},
         "feature_gradients_lines": where_needed(maps["feature_gradients"], gradient_names(c.lowered, c.features)),
         "output_gradients_lines": where_needed(maps["output_gradients"], gradient_names(c.lowered, c.outputs)),
-        "title": escaped(_title(c)),  # type: ignore[arg-type]
-        "command": f"chunkform build {c.name}",
-        "hash": spec_hash(c),
-        "derivation": _wrapped(derivation_lines(c)),
+        "title": escaped(_title(spec)),  # type: ignore[arg-type]
+        "command": f"chunkform build {spec.name}",
+        "hash": spec_hash(spec),
+        "derivation": _wrapped(derivation_lines(spec)),
         "made": [kernel_text(m) for m in made],
         "tile": torch_functions(c.split, c.derivatives),
         "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
         "after": product_of_averages(c.split, c.outputs),
-        "signature": signature_text(c),
-        "defaults": defaults(c),
-        "name": c.name,
-        "parameters": ", ".join(parameters(c)),
-        "docstring": escaped(docstring(c)),
-        "given": "{" + ", ".join(f'"{v.name}": {v.name}' for v in c.spec.variables) + "}",
+        "signature": signature_text(spec),
+        "defaults": defaults(spec),
+        "name": spec.name,
+        "parameters": ", ".join(parameters(spec)),
+        "docstring": escaped(docstring(spec)),
+        "given": "{" + ", ".join(f'"{v.name}": {v.name}' for v in spec.spec.variables) + "}",
         "causal": "causal" if c.spec.nodes is None else "False",
     }
     page["moved"] = None if c.moved is None else moved_maps(c.moved) | {"sizes": moved_sizes(c)}
     template = environment().get_template("attention.py.jinja")
     body = template.render(**page, imports="")
-    out = template.render(**page, imports=imports(body))
-    check_name(c.spec, out)
+    out = spelled(template.render(**page, imports=imports(body)), alphabet)
+    check_name(spec.spec, out)
     return formatted(out) if tidy else out
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from chunkform.spec.language.attention import Attention
 
@@ -38,15 +40,26 @@ class CompiledAttention:
 @blaming
 def compile_attention(a: Attention) -> CompiledAttention:
     """Compile an attention. A gate after each pass refuses an error."""
-    p = lower(a)
-    gates = [gate_lower(p)]
+    return compile_lowered(lower(a))
+
+
+def compile_lowered(p: Lowered, prove: bool = True) -> CompiledAttention:
+    """The passes that follow; without their gates where `prove` isn't set."""
+    gates: list[GateResult] = []
+
+    def proved(gate: Callable[[Any], GateResult], x: Any) -> None:
+        if prove:
+            gates.append(gate(x))
+
+    proved(gate_lower, p)
     s = split(p)
-    gates.append(gate_split(s))
-    kind = normalisers(p.query)[a.normaliser]
-    c = CompiledAttention(a, p, s, feature_map(s), output_map(s), tile_derivatives(s), kind)
-    gates.append(gate_gradients(c))
+    proved(gate_split, s)
+    kind = normalisers(p.query)[p.spec.normaliser]
+    c = CompiledAttention(p.spec, p, s, feature_map(s), output_map(s), tile_derivatives(s), kind)
+    proved(gate_gradients, c)
     other = None
     if (m := moved(s)) is not None:
         other = replace(c, split=m, features=feature_map(m), derivatives=tile_derivatives(m))
-        gates += [gate_split(m), gate_gradients(other)]
+        proved(gate_split, m)
+        proved(gate_gradients, other)
     return replace(c, gates=tuple(gates), moved=other)

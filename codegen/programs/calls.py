@@ -7,11 +7,11 @@ import keyword
 
 from chunkform.spec.language.methods import cg, neumann
 
+from ..ir import plain_name
 from .adjoint_graph import AdjointNode
 from .graph import Node, OpNode, SolveNode
 from .pipeline import CompiledProgram
 from .sections import Texts, function, keeps
-from .words import node_text
 
 RESERVED = frozenset(
     "given states constants saved cotangents final_cotangents needs packed sums inner initial torch triton tl part kept wanted "
@@ -25,19 +25,19 @@ def residual_name(n: SolveNode) -> str:
     return f"{n.name}_residual"
 
 
-def forward_text(c: CompiledProgram, backend: str, texts: Texts) -> str:
-    """`<backend>_forward` of the program."""
-    return _Calls(c, backend, texts).forward()
+def forward_text(c: CompiledProgram, backend: str, texts: Texts, words: dict[str, str]) -> str:
+    """`<backend>_forward` of the program. `words` says of each node what it computes."""
+    return _Calls(c, backend, texts, words).forward()
 
 
-def backward_text(c: CompiledProgram, backend: str, texts: Texts) -> str:
+def backward_text(c: CompiledProgram, backend: str, texts: Texts, words: dict[str, str]) -> str:
     """`<backend>_backward` of the program."""
-    return _Calls(c, backend, texts).backward()
+    return _Calls(c, backend, texts, words).backward()
 
 
 class _Calls:
-    def __init__(self, c: CompiledProgram, backend: str, texts: Texts) -> None:
-        self.c, self.g, self.backend, self.texts = c, c.graph, backend, texts
+    def __init__(self, c: CompiledProgram, backend: str, texts: Texts, words: dict[str, str]) -> None:
+        self.c, self.g, self.backend, self.texts, self.words = c, c.graph, backend, texts, words
         self.arguments = set(self.g.arguments)
         self.lines: list[str] = []
         self.matrices: dict[tuple, str] = {}
@@ -50,7 +50,8 @@ class _Calls:
         """The Python name of a quantity that an op makes."""
         if q.endswith(FINE):
             return f"{self.local(q.removesuffix(FINE))}_fine"
-        return f"{q}_" if q in RESERVED or keyword.iskeyword(q) else q
+        own = plain_name(q)
+        return f"{q}_" if own in RESERVED or keyword.iskeyword(own) else q
 
     def value(self, q: str) -> str:
         return f'given["{q}"]' if q in self.arguments else self.local(q)
@@ -89,7 +90,7 @@ class _Calls:
     def forward(self) -> str:
         lines = self.lines
         for n in self.g.nodes:
-            lines.append(f"# {node_text(self.g, n)}")
+            lines.append(f"# {self.words[n.name]}")
             if isinstance(n, OpNode):
                 self._op(n)
             else:
@@ -204,7 +205,7 @@ class _Calls:
         for name, q in self.g.outputs.items():
             lines.append(f'sums.add("{q}", cotangents.get("{name}"))')
         for a in self.c.adjoint.nodes:
-            lines.append(f"# the adjoint of {node_text(self.g, a.of)}")
+            lines.append(f"# the adjoint of {self.words[a.of.name]}")
             if isinstance(a.of, OpNode):
                 self._op_adjoint(a, a.of)
             else:
@@ -318,7 +319,7 @@ class _Calls:
             f'    """Adds the gradients of the product of the matrix of {n.name} with a vector."""',
             f"    inner, initial = {function(n.op, self.backend, 'backward')}(",
             f"        {arguments},",
-            f'        {again}, {{"y": cotangent}},',
+            f'        {again}, {{"{n.op.product}": cotangent}},',
             f"        {self._finals(n, ' if last else None')}, {self._wanted({**gives, **n.states})},",
             "    )",
             f"    sums.add_all(inner, {_names(gives)})",

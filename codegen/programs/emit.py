@@ -5,10 +5,24 @@ from __future__ import annotations
 import hashlib
 
 from ..backends import Section
-from ..emit import OPTIONS, _dims, _imports, _key, _wrapped, check_name, environment, escaped, formatted
+from ..emit import (
+    OPTIONS,
+    _dims,
+    _import_lines,
+    _imported,
+    _key,
+    _wrapped,
+    check_name,
+    environment,
+    escaped,
+    formatted,
+    other_names,
+)
 from ..fault import blaming
+from ..spelling import spelled, with_names
 from .calls import backward_text, forward_text, residual_name
 from .derivation import derivation_lines
+from .lettered import program_in_letters
 from .pipeline import CompiledProgram
 from .sections import torch_texts, triton_texts
 from .words import node_text
@@ -23,10 +37,12 @@ _MODULES = {
 @blaming
 def emit(c: CompiledProgram, tidy: bool = True) -> str:
     """The generated file of a program, formatted where `tidy`."""
-    torch, triton = torch_texts(c.graph), triton_texts(c.graph)
+    lettered, alphabet, words = program_in_letters(c)
+    torch, triton = torch_texts(lettered.graph), triton_texts(lettered.graph)
     body = []
     for texts in (torch, triton):
-        body += [texts.text, forward_text(c, texts.backend, texts), backward_text(c, texts.backend, texts)]
+        calls = (lettered, texts.backend, texts, words)
+        body += [texts.text, forward_text(*calls), backward_text(*calls)]
     body = [x for x in body if x]
     modules: dict[str, str] = {}
     for found in (torch.modules, triton.modules, _MODULES):
@@ -35,14 +51,16 @@ def emit(c: CompiledProgram, tidy: bool = True) -> str:
     page = environment().get_template("program.py.jinja")
     text = "\n\n\n".join(body)
     public = public_text(c)
+    imported = _imported((Section("program", f"{text}\n{public}", modules),))
+    others = other_names(c.name, imported)
     out = page.render(
         title=escaped(_title(c)),
         command=f"chunkform build {c.name}",
         hash=spec_hash(c),
         derivation=_wrapped(derivation_lines(c)),
-        imports=_imports((Section("program", f"{text}\n{public}", modules),)),
+        imports=_import_lines(imported, others),
         arguments="(" + "".join(f'"{n}", ' for n in c.graph.arguments) + ")",
-        body=text,
+        body=with_names(spelled(text, alphabet), others),
         signature=signature_text(c),
         public=public,
     )

@@ -32,6 +32,12 @@ class Operation:
     def is_map(self) -> bool:
         return not self.compiled.step.states
 
+    @property
+    def product(self) -> str:
+        """What it calls its only output: of a solve's, the product."""
+        (name,) = self.compiled.step.outputs
+        return name
+
 
 @dataclass(frozen=True)
 class OpNode:

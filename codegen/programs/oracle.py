@@ -184,7 +184,7 @@ def _matrices(
     units = torch.eye(d, dtype=b.dtype, device=b.device)
     p = torch.cat([units[j].expand(b.shape) for j in range(d)])
     outputs, last = _stepwise(n, values, starts, constants, {vector: p}, d)
-    columns = outputs["y"].unflatten(0, (d, b.shape[0]))  # [d, B, T, H, d]: column j of each matrix
+    columns = outputs[n.op.product].unflatten(0, (d, b.shape[0]))  # [d, B, T, H, d]: column j of each matrix
     return columns.permute(1, 2, 3, 4, 0), last
 
 

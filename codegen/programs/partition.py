@@ -142,9 +142,9 @@ class _Partition:
             if not self.inlined(x.name):
                 self.equations[x.name] = x
         for s in self.p.solves:
-            self.aliases[f"{s.name} right"] = self._alias(s.right, f"{s.name}_right", s)
+            self.aliases[f"{s.name} right"] = self._alias(s.right, self.free(f"{s.name}_right"), s)
             if s.step is not None and not getattr(s.step, "is_number", False):
-                self.aliases[f"{s.name} step"] = self._alias(s.step, f"{s.name}_step", s)
+                self.aliases[f"{s.name} step"] = self._alias(s.step, self.free(f"{s.name}_step"), s)
         for x in self.r.outputs:
             found = names_in(x.term)
             one = next(iter(found)) if len(found) == 1 else None
@@ -345,7 +345,8 @@ class _Partition:
         }
         taken -= set(made_by_ops)
         canonical = {n: _unused("x", taken) for n in made_by_ops}
-        made = (Recurrence if state_list else _Map)(self.unique(name))
+        made = (Recurrence if state_list else _Map)("part")
+        made.name = self.unique(name)  # which nobody has chosen, and no function is called
         dims_of = self.dims()
         dims = {d.name: d for d in self.r.dim_list}
         for v in self.r.variables:
@@ -395,6 +396,7 @@ class _Partition:
             {v.name for v in self.r.variables}
             | {d.name for d in self.r.dim_list}
             | {s.name for s in self.r.states}
+            | {x.name for x in self.r.outputs}
             | set(self.lets)
         )
         return _unused(wish, known)

@@ -201,7 +201,7 @@ def matrices_of(
     for j in range(d):
         unit = _unit(d, j, steps, m)
         outputs, last, _ = run_steps(p, {**_given(n, values), vector: unit}, _start(n, initial, m), m, own, steps)
-        columns.append(outputs["y"])
+        columns.append(outputs[n.op.product])
     matrices = [stack([stack([at(columns[j][t], i) for j in range(d)]) for i in range(d)]) for t in range(steps)]
     return matrices, {s: last[name] for name, s in n.states.items()}
 
@@ -321,7 +321,15 @@ def _solve_adjoint(
     if not node.unrolled:
         w = stack([solve(matrices[t], _time(dx, t), m) for t in range(steps)])
         inner, first = _op_adjoint(
-            node, values, initial, {"y": m.mul(sign, w)}, lasts, m, sizes, steps, {node.op.vector: values[node.name]}
+            node,
+            values,
+            initial,
+            {node.op.product: m.mul(sign, w)},
+            lasts,
+            m,
+            sizes,
+            steps,
+            {node.op.vector: values[node.name]},
         )
         return inner | {"right side": w}, first
     assert isinstance(node.method, neumann)
@@ -335,7 +343,7 @@ def _solve_adjoint(
         weighted = stack([scaled(etas[t], _time(dx, t), m) for t in range(steps)])
         before = stack([paths[t][i - 1] for t in range(steps)])
         inner, start = _op_adjoint(
-            node, values, initial, {"y": m.mul(sign, weighted)}, lasts if i == 1 else {}, m, sizes, steps,
+            node, values, initial, {node.op.product: m.mul(sign, weighted)}, lasts if i == 1 else {}, m, sizes, steps,
             {node.op.vector: before},
         )  # fmt: skip
         total = {k: m.add(total[k], x) if k in total else x for k, x in inner.items()}

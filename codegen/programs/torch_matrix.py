@@ -26,7 +26,7 @@ def matrix_source(op: Operation) -> str:
 
 def stepwise_source(op: Operation) -> str:
     """The same where the product isn't chunk-parallel: every product goes through the sequence step by step."""
-    vector = op.vector
+    vector, output = op.vector, op.product
     some = next(v.name for v in op.compiled.step.variables if v.per_step and vector_axes(op) and v.name != vector)
     return f'''def torch_matrix(given, states, constants):
     """The product with a vector [B, H, T, d], step by step; last states."""
@@ -34,7 +34,7 @@ def stepwise_source(op: Operation) -> str:
     given = {{n: x.to(dtype) for n, x in given.items()}}
 
     def product({vector}):
-        return torch_forward({{**given, "{vector}": {vector}.transpose(1, 2)}}, states, constants)[0]["y"].transpose(1, 2)
+        return torch_forward({{**given, "{vector}": {vector}.transpose(1, 2)}}, states, constants)[0]["{output}"].transpose(1, 2)
 
     nothing = given["{some}"].new_zeros((*given["{some}"].shape[:3], {width_text(op)}))
     return product, torch_forward({{**given, "{vector}": nothing}}, states, constants)[1]'''

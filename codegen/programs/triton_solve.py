@@ -14,7 +14,7 @@ import jinja2
 
 from ..adjoint import gradient_name
 from ..chunk import chunk_program
-from ..ir import COL, ROW, ZERO, Node, dim_of, factors_of, leaf, mul, rebuild, total, walk
+from ..ir import COL, ROW, ZERO, Node, dim_of, factors_of, leaf, mul, plain_name, rebuild, total, walk
 from ..ir import replace as substituted
 from ..plan import Map, Sweep
 from ..triton.opened import Opened, opened
@@ -119,7 +119,7 @@ class _Solve:
         if len(sweeps) != 1 or len(sweeps[0].group) != 1 or len(sweeps[0].chunk.outputs) != 1:
             raise CannotSolve("it is made of several states")
         self.sweep = sweeps[0]
-        self.value = next(x for x in c.forward.stages if isinstance(x, Map)).values["y"]
+        (self.value,) = next(x for x in c.forward.stages if isinstance(x, Map)).values.values()
         assert op.vector is not None
         self.vector = op.vector
         self.names: dict[tuple[str, ...], str] = {}
@@ -130,8 +130,10 @@ class _Solve:
         key = tuple(map(str, x.attrs[:2])) if x.op == "leaf" else (x.key,)
         if key not in self.names:
             name = x.attrs[1] if x.op == "leaf" else "decay"
-            sizes = {size_name(d) for d in self.c.step.dims} | {axis_name(d) for d in self.c.step.dims}
-            while name in RESERVED or name in sizes or name in self.names.values():
+            dims = self.c.step.dims
+            own = (*map(size_name, dims), *map(axis_name, dims), *self.names.values())
+            taken = RESERVED | set(map(plain_name, own))
+            while plain_name(name) in taken:
                 name += "_"
             self.names[key] = name
         return self.names[key]

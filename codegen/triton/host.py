@@ -389,7 +389,7 @@ class Host:
         if each:
             gradient = self.names(leaf("state", f"d{s.name}"))
             return f"{gradient}_first is not None" + (f" or {self._in_parts}" if self.cuts else "")
-        wanted = sorted({s.name[1:]} | self._initial_wants(s.name[1:]))
+        wanted = sorted({s.name[1:]} | self._initial_wants(s.name[1:]), key=plain_name)
         return "needs & {" + ", ".join(f'"{n}"' for n in wanted) + "}"
 
     def _read_by(self, k: int) -> list[int]:
@@ -530,7 +530,7 @@ class Host:
         """Lines under this condition."""
         if not lines or wanted == self._everything():
             return lines
-        names = ", ".join(f'"{n}"' for n in sorted(wanted))
+        names = ", ".join(f'"{n}"' for n in sorted(wanted, key=plain_name))
         return [f"if needs & {{{names}}}:", *(f"    {x}" for x in lines)]
 
     def _new_state(self, s: StateForm, count: str) -> str:
@@ -1109,7 +1109,9 @@ class Host:
             named = ", ".join(f'"{n} starts": {self.names(leaf("state", n))}_starts' for n in starts)
             self.lines += ["if parts > 1:", f"    saved |= {{{named}}}"]
         if self.turned:
-            named = ", ".join(f'"{n} linear": {self.names(leaf("state", n))}_linear' for n in sorted(self.turned))
+            named = ", ".join(
+                f'"{n} linear": {self.names(leaf("state", n))}_linear' for n in sorted(self.turned, key=plain_name)
+            )
             self.lines += [f"if {self._in_parts}:", f"    saved |= {{{named}}}"]
         self.lines.append(f"return {{{outputs}}}, {{{finals}}}, saved")
 
@@ -1303,7 +1305,7 @@ class Host:
             if text != f"{name}_pairing":
                 self._under(wanted, [f"{name}_pairing = {text}"])
             return
-        names = ", ".join(f'"{n}"' for n in sorted(wanted))
+        names = ", ".join(f'"{n}"' for n in sorted(wanted, key=plain_name))
         self.lines.append(f"if needs & {{{names}}}:  # the decay times <{p.state}_(t-1), d{p.state}_t>")
         before, self.lines = self.lines, []
         assert p.state in self.paired or p.state in self.blocks.spans  # which need none
@@ -1390,7 +1392,7 @@ class Host:
         """When somebody uses what a walk stores for one of its reads."""
         stores = [self._store_wants(k, s) for s in self.fused.stores[k] if s.leaf in read.stores]
         wanted = set().union(*stores, *map(self._paired, read.states))
-        return "bool(needs & {" + ", ".join(f'"{n}"' for n in sorted(wanted)) + "})"
+        return "bool(needs & {" + ", ".join(f'"{n}"' for n in sorted(wanted, key=plain_name)) + "})"
 
     def _store_wants(self, k: int, s: Store) -> set[str]:
         """The variables and states whose gradients need what stage k stores."""

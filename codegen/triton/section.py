@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import jinja2
@@ -63,17 +62,12 @@ def in_substeps(c: Compiled) -> tuple[Compiled, int]:
 
 def _keyed(texts: list[str], kernels: list[str]) -> str:
     """The text of a section, with the hash of its kernels."""
-    return "\n\n".join(texts).replace(HASH, kernels_key(map(_readable, kernels)))
-
-
-def _readable(kernel: str) -> str:
-    """A kernel with its names as the spec spells them, if these are words that Python leaves to them."""
-    plain = plain_name(kernel)
+    plain = list(map(plain_name, kernels))
     try:
-        ast.parse(plain)
-    except SyntaxError:
-        return kernel
-    return plain
+        key = kernels_key(plain)
+    except SyntaxError:  # the spec has a name that is no name to Python
+        key = kernels_key(kernels)
+    return "\n\n".join(texts).replace(HASH, key)
 
 
 def _texts(

@@ -59,7 +59,8 @@ def inverse_recurrence(r: Recurrence, name: str, matrix: Matrix, right: Matrix, 
     """The recurrence whose state is the inverse, and whose output `name` is the inverse times `right`; its lists are to be
     completed."""
     state, decay, c, u, start = rank_one_state(r, matrix, what)
-    made = Recurrence(name)
+    made = Recurrence("inverse")
+    made.name = name
     d = state.dims[0]
     inverse = State(state.name, state.dims, state.where, (1 / start) * eye(d))
     made.states.append(inverse)
