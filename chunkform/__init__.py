@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .codegen.compile import compile_op as compile
+    from .runtime.debugging import debug
     from .spec.language import Attention, Recurrence
 
-__all__ = ["Attention", "Recurrence", "__version__", "compile"]
+__all__ = ["Attention", "Recurrence", "__version__", "compile", "debug"]
 __version__ = "0.1.0"
 
 # In a checkout the sub-packages lie beside this directory, not in it; so the checkout works without an install.
@@ -24,6 +25,10 @@ def __getattr__(name: str) -> Any:
         from .codegen.compile import compile_op
 
         value = compile_op
+    elif name == "debug":
+        from .runtime.debugging import debug
+
+        value = debug
     elif name in ("Attention", "Recurrence"):
         from .spec import language
 

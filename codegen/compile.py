@@ -16,6 +16,7 @@ from filelock import FileLock
 from chunkform.errors import BuildError, LoadError, SpecError
 from chunkform.runtime import cached
 from chunkform.runtime.files import cache_folder, cache_instead, folder_made, write_whole
+from chunkform.runtime.naming import named
 from chunkform.spec.language import Declaration, find
 
 from .kinds import kind_of
@@ -23,6 +24,7 @@ from .kinds import kind_of
 _CHECKSUM = "\n# checksum: "
 
 
+@named
 def compile_op(spec: Declaration | str | os.PathLike) -> Callable[..., Any]:
     """The op of a spec: a `Recurrence` (or another kind of declaration), a spec file, or a name of the catalogue.
 

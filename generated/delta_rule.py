@@ -1930,6 +1930,7 @@ OP = Op(
 )
 
 
+@OP.named
 def delta_rule(
     q,
     k,
@@ -2008,6 +2009,7 @@ def delta_rule(
     )
 
 
+@OP.named
 def delta_rule_step(state, q, k, v, beta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False):
     """One step of delta_rule, for generation: one launch, no gradient.
 

@@ -603,6 +603,7 @@ OP = AttentionOp(
 )
 
 
+@OP.named
 def distance_attention(
     q, k, v, slope, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
 ):

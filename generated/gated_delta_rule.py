@@ -2402,6 +2402,7 @@ OP = Op(
 )
 
 
+@OP.named
 def gated_delta_rule(
     q,
     k,
@@ -2483,6 +2484,7 @@ def gated_delta_rule(
     )
 
 
+@OP.named
 def gated_delta_rule_step(
     state, q, k, v, beta, log_alpha, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -2602,6 +2602,7 @@ OP = Op(
 )
 
 
+@OP.named
 def gated_linear_attention(
     q,
     k,
@@ -2680,6 +2681,7 @@ def gated_linear_attention(
     )
 
 
+@OP.named
 def gated_linear_attention_step(
     state, q, k, v, log_alpha, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -644,6 +644,7 @@ OP = Op(
 )
 
 
+@OP.named
 def gradient_descent_logistic(
     x,
     z,
@@ -724,6 +725,7 @@ def gradient_descent_logistic(
     )
 
 
+@OP.named
 def gradient_descent_logistic_step(
     state, x, z, y, eta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

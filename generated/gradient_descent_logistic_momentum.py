@@ -817,6 +817,7 @@ OP = Op(
 )
 
 
+@OP.named
 def gradient_descent_logistic_momentum(
     x,
     z,
@@ -905,6 +906,7 @@ def gradient_descent_logistic_momentum(
     )
 
 
+@OP.named
 def gradient_descent_logistic_momentum_step(
     state, x, z, y, eta, log_mu, log_keep, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -1954,6 +1954,7 @@ OP = Op(
 )
 
 
+@OP.named
 def gradient_descent_squared(
     x,
     z,
@@ -2034,6 +2035,7 @@ def gradient_descent_squared(
     )
 
 
+@OP.named
 def gradient_descent_squared_step(
     state, x, z, y, eta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -6172,6 +6172,7 @@ OP = Op(
 )
 
 
+@OP.named
 def gradient_descent_squared_momentum(
     x,
     z,
@@ -6262,6 +6263,7 @@ def gradient_descent_squared_momentum(
     )
 
 
+@OP.named
 def gradient_descent_squared_momentum_step(
     state, x, z, y, eta, log_mu, log_keep, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -2437,6 +2437,7 @@ OP = Op(
 )
 
 
+@OP.named
 def gradient_descent_squared_weight_decay(
     x,
     z,
@@ -2520,6 +2521,7 @@ def gradient_descent_squared_weight_decay(
     )
 
 
+@OP.named
 def gradient_descent_squared_weight_decay_step(
     state, x, z, y, eta, log_keep, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

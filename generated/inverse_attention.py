@@ -2216,6 +2216,7 @@ OP = Op(
 )
 
 
+@OP.named
 def inverse_attention(
     q,
     k,
@@ -2296,6 +2297,7 @@ def inverse_attention(
     )
 
 
+@OP.named
 def inverse_attention_step(
     state, q, k, o, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

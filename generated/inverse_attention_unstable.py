@@ -2617,6 +2617,7 @@ OP = Op(
 )
 
 
+@OP.named
 def inverse_attention_unstable(
     q,
     k,
@@ -2697,6 +2698,7 @@ def inverse_attention_unstable(
     )
 
 
+@OP.named
 def inverse_attention_unstable_step(
     state, q, k, o, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -787,6 +787,7 @@ OP = AttentionOp(
 )
 
 
+@OP.named
 def kattention(
     x, Q, K, b, beta=None, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
 ):

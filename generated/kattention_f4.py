@@ -730,6 +730,7 @@ OP = AttentionOp(
 )
 
 
+@OP.named
 def kattention_f4(
     x, Q, K, b, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
 ):

@@ -710,6 +710,7 @@ OP = AttentionOp(
 )
 
 
+@OP.named
 def kattention_f5(x, K, b, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False):
     """Softmax attention by the document's f5: as f4, where the query's projection is the key's.
 

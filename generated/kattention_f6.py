@@ -756,6 +756,7 @@ OP = AttentionOp(
 )
 
 
+@OP.named
 def kattention_f6(
     x, Q, K, b, c, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
 ):

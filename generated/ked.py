@@ -615,6 +615,7 @@ OP = AttentionOp(
 )
 
 
+@OP.named
 def ked(x, mu, L, R, *, output_lse=False, context_parallel=None, backend=None, deterministic=False):
     """KED: the energy B^T L^T R B of softmax averages by fixed queries, read node by node and as the matrix of all nodes.
 

@@ -3234,6 +3234,7 @@ OP = Op(
 )
 
 
+@OP.named
 def kimi_delta_attention(
     q,
     k,
@@ -3317,6 +3318,7 @@ def kimi_delta_attention(
     )
 
 
+@OP.named
 def kimi_delta_attention_step(
     state, q, k, v, beta, log_alpha, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -2283,6 +2283,7 @@ OP = Op(
 )
 
 
+@OP.named
 def lightning_attention(
     q,
     k,
@@ -2361,6 +2362,7 @@ def lightning_attention(
     )
 
 
+@OP.named
 def lightning_attention_step(
     state, q, k, v, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

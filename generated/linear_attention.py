@@ -1634,6 +1634,7 @@ OP = Op(
 )
 
 
+@OP.named
 def linear_attention(
     q,
     k,
@@ -1709,6 +1710,7 @@ def linear_attention(
     )
 
 
+@OP.named
 def linear_attention_step(state, q, k, v, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False):
     """One step of linear_attention, for generation: one launch, no gradient.
 

@@ -2002,6 +2002,7 @@ WHY = {
 }
 
 
+@OP.named
 def mesa(
     q,
     u,

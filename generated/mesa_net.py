@@ -3755,6 +3755,7 @@ WHY = {
 }
 
 
+@OP.named
 def mesa_net(
     q,
     k,

@@ -3584,6 +3584,7 @@ OP = Op(
 )
 
 
+@OP.named
 def mesa_neumann(
     q,
     u,

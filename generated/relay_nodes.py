@@ -588,6 +588,7 @@ OP = AttentionOp(
 )
 
 
+@OP.named
 def relay_nodes(x, mu, W, *, output_lse=False, context_parallel=None, backend=None, deterministic=False):
     """Relay nodes: B_k, the softmax average of a sequence by a fixed query mu_k, and both displayed energies of the nodes.
 

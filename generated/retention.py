@@ -2409,6 +2409,7 @@ OP = Op(
 )
 
 
+@OP.named
 def retention(
     q,
     k,
@@ -2487,6 +2488,7 @@ def retention(
     )
 
 
+@OP.named
 def retention_step(
     state, q, k, v, log_gamma, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -615,6 +615,7 @@ OP = AttentionOp(
 )
 
 
+@OP.named
 def rotary_attention(
     q, k, v, scale=None, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
 ):

@@ -775,6 +775,7 @@ OP = AttentionOp(
 )
 
 
+@OP.named
 def self_attention(
     x, Q, K, V, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
 ):

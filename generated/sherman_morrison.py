@@ -1165,6 +1165,7 @@ OP = Op(
 )
 
 
+@OP.named
 def sherman_morrison(
     q,
     u,
@@ -1246,6 +1247,7 @@ def sherman_morrison(
     )
 
 
+@OP.named
 def sherman_morrison_step(
     state, q, u, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -3675,6 +3675,7 @@ OP = Op(
 )
 
 
+@OP.named
 def value_decay_attention(
     q,
     k,
@@ -3751,6 +3752,7 @@ def value_decay_attention(
     )
 
 
+@OP.named
 def value_decay_attention_step(
     state, q, k, v, log_beta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
 ):

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, BackendError
 
+from . import debugging
 from .arguments import autocast_dtype
 from .attention_apart import backward as backward_apart
 from .attention_apart import forward as forward_apart
@@ -38,6 +39,7 @@ from .attention_arguments import (
 from .attention_maps import Product, added, as_dtype, has_kernels, inner, joined, parted
 from .autograd import no_second
 from .forward_mode import is_on, no_jvp, refuse_tangents
+from .naming import named
 from .op import is_traced
 from .replay import layouts, replayed
 
@@ -161,6 +163,8 @@ class AttentionOp:
                 return _outside_of_graphs(self, given, causal, output_lse, backend, context_parallel, deterministic)
             return self._traced(given, causal, output_lse, backend, deterministic)
         refuse_tangents(s.name, given.values())
+        if debugging._on and debugging.can_look():
+            debugging.look_at_attention(s.name, s.arguments, given)
         if context_parallel is not None:
             if backend is not None or deterministic:
                 raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor deterministic")
@@ -176,6 +180,8 @@ class AttentionOp:
             said = ", ".join(f"{n} = {x!r}" for n, x in known.call.constants.items())
             raise ArgumentError(f"{s.name}: a formula has no value where {said}: {error}") from error
         return results[0] if len(results) == 1 else tuple(results)
+
+    named = staticmethod(named)
 
     def _traced(
         self, given: dict[str, Any], causal: bool, output_lse: bool, backend: str | None, deterministic: bool

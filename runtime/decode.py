@@ -19,6 +19,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, BackendError
 
+from . import debugging
 from .arguments import FLOATS, checked, checked_states
 from .forward_mode import is_on, refuse_tangents
 from .passes import repeated
@@ -147,6 +148,8 @@ class Step:
         states = _listed(state) or [None] * len(self.signature.states)
         if is_on() or torch._C._are_functorch_transforms_active():
             _refuse_transforms(self.signature.name, [*given.values(), *states, *_listed(out)])
+        if debugging._on and debugging.can_look():
+            debugging.look(self.signature, [*(given[n] for n in self._tensors), *states])
         if any(x is None for x in states):
             states = self._first(states, given, state_dtype)
         tensors = [given[n] for n in self._tensors]

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, BackendError
 
+from . import debugging
 from .arguments import FLOATS, Checked, autocast_dtype, check_call, one_of, states_of
 from .autograd import apply
 from .decode import Step
 from .forward_mode import is_on, refuse_tangents
 from .library import Registered, make_call, register
+from .naming import named
 from .packed import check_starts, packed_of
 from .passes import Call, is_empty
 from .replay import layouts
@@ -76,6 +78,8 @@ class Op:
                 options = (cu_seqlens, context_parallel, recompute, precision, state_dtype, backend)
                 return torch.compiler.disable(self)(given, initial_state, output_final_state, *options)
             refuse_tangents(s.name, [*given.values(), *states_of(s, initial_state)])
+        if debugging._on and context_parallel is None and debugging.can_look():
+            debugging.look(s, [given[a.name] for a in s.tensors] + states_of(s, initial_state), cu_seqlens)
         if context_parallel is not None:
             _check_options(s.name, recompute, precision, state_dtype, deterministic)
             if backend is not None or precision != "default":
@@ -102,6 +106,8 @@ class Op:
             return (*outputs, None)
         finals = tuple(found[len(s.outputs) :])
         return (*outputs, _stored(finals[0] if len(finals) == 1 else finals, state_dtype))
+
+    named = staticmethod(named)
 
     def _run(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
         call = known.call

@@ -119,6 +119,7 @@ def public_text(c: CompiledProgram) -> str:
     passed = "{" + ", ".join(f'"{v.name}": {_key(v.name, v.kind.startswith("decay"))}' for v in given) + "}"
     call = f"OP({passed}, {', '.join(f'{n}={n}' for n in OPTIONS)})"
     lines = [
+        "@OP.named",
         f"def {c.name}({', '.join([*positional, *options, *extra, *tail])}):",
         f'    """{escaped(docstring(c))}"""',
     ]

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from chunkform.errors import ArgumentError
 
+from ..naming import named
+
 
 class ShortConvolution(nn.Module):
     """y_t = sum_j weight_j x_{t-j}, j = 0 .. taps - 1, for each channel on its own; weight is [taps, channels].
@@ -15,6 +17,7 @@ class ShortConvolution(nn.Module):
     sequence.
     """
 
+    @named
     def __init__(self, channels: int, taps: int = 4) -> None:
         super().__init__()
         if isinstance(taps, bool) or not isinstance(taps, int) or taps < 1:
@@ -22,6 +25,7 @@ class ShortConvolution(nn.Module):
         self.channels, self.taps = channels, taps
         self.weight = nn.Parameter(torch.empty(taps, channels).uniform_(-(taps**-0.5), taps**-0.5))
 
+    @named
     def forward(self, x: Tensor, tail: Tensor | None = None, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(y, new tail), x and y [B, T, channels], tails [B, taps - 1, channels].
 

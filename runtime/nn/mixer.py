@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
 
+from ..naming import named
 from ..op import Signature
 from .arguments import Arguments
 from .calls import Maps, call_of
@@ -69,6 +70,7 @@ class Mixer(nn.Module):
             have.
     """
 
+    @named
     def __init__(
         self,
         op: Any,
@@ -117,6 +119,7 @@ class Mixer(nn.Module):
         self.gate = nn.Linear(width, heads * self.head_width, bias=False) if gate else None
         self.out = nn.Linear(heads * self.head_width, width, bias=False)
 
+    @named
     def forward(
         self,
         x: Tensor,
@@ -138,6 +141,7 @@ class Mixer(nn.Module):
         y = self._finished(outputs, x)
         return (y, Cache(state, tail)) if output_cache else y
 
+    @named
     def step(self, x: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """One step of generation: x [B, width] -> (y [B, width], cache). A cache of None is the sequence's start.
 

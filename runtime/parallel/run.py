@@ -14,6 +14,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, BackendError, ChunkformError
 
+from .. import debugging
 from ..arguments import autocast_dtype, checked, checked_states, states_of
 from ..packed import Packed
 from ..passes import Call, is_empty, run_backward, run_forward
@@ -176,6 +177,9 @@ def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any
     from ..op import _backend as chosen_backend
 
     name = op.signature.name
+    if debugging._on and debugging.can_look():
+        values = [given[a.name] for a in op.signature.tensors]
+        debugging.look(op.signature, [*values, *states_of(op.signature, initial_state)])
     if op.backends["torch"].forward_states is None:
         raise ArgumentError(
             f"{name}: context_parallel needs a recurrence that is affine in its state; this one goes step by step"
