@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ..adjoint import gradient_name
-from ..ir import ROW, ZERO, Node, add, dim_of, leaf, leaf_names, plain_name, rename, terms_of, walk
+from ..ir import COL, ROW, ZERO, Node, add, dim_of, factors_of, leaf, leaf_names, plain_name, rename, terms_of, walk
 from ..ir import replace as replaced
 from ..log_decay import log_of
 from ..pipeline import Compiled
@@ -585,11 +586,25 @@ class Host:
             shape = "B, H, lay.chunks, config.chunk, config.chunk"
             if axes:
                 shape = f"B, H, T, {size_name(dim_of(axes[0]))}"
-            wide = x.attrs[0] == "intra" or x.attrs[1] in o.wide or self.fine is not None
+            wide = x.attrs[0] == "intra" or x.attrs[1] in o.wide | self._into_numbers or self.fine is not None
             dtype = ", dtype=torch.float32" if wide else ""
             lines.append(f"{self.names(x)} = some.new_empty(({shape}){dtype})")
         self._under(wanted, lines + self._launch(kernel))
         self.kernels.append(kernel)
+
+    @cached_property
+    def _into_numbers(self) -> frozenset[str]:
+        """Matrices over steps of which a sweep makes numbers of each step, as no product on tensor cores does: they are float32,
+        for a normaliser that is small beside its terms has the rounding of these, and so has all that is divided by it."""
+        found = set()
+        for o in self.opened.values():
+            for x in {y for z in (*o.definitions.values(), *o.outputs.values(), *o.states.values()) for y in walk(z)}:
+                if x.op == "sum" and len(x.axes) == 1:
+                    matrices = [f for f in factors_of(x.args[0]) if f.op == "leaf" and f.attrs[0] == "matrix"]
+                    others = [f for f in factors_of(x.args[0]) if f not in matrices]
+                    if all(not set(f.axes) - {ROW, COL} for f in others):
+                        found |= {f.attrs[1] for f in matrices}
+        return frozenset(found)
 
     def _matrices_early(self, o: Opened, later: Opened, k: int) -> dict[Node, Node]:
         """The matrices of a later sweep that the kernel ahead of sweep k, which is for `o`, can make: its axes and streams are
@@ -852,10 +867,12 @@ class Host:
 
     def _dtype(self, s: Store) -> str:
         """Of what is stored. A gradient's terms so far are float32, unless they may be made of writes that are solved for, which
-        are rounded as well."""
+        are rounded as well; so are reads that are one number a step: values are divided by them, and terms of gradients with
+        them cancel."""
         if s.kind == "part" and not (self.backward and self.plan.form.write_leaves()):
             return "torch.float32"
-        wide = s.kind == "sums" or (s.kind in ("final", "part") and self._wide(s.root))
+        number = s.kind == "kept" and not s.leaf.axes and s.leaf.attrs[0] == "read"
+        wide = s.kind == "sums" or number or (s.kind in ("final", "part") and self._wide(s.root))
         return "torch.float32" if wide else "some.dtype"
 
     def _stores_wide(self, kernel: Kernel) -> bool:
