@@ -73,11 +73,13 @@ class Rounded(TorchFunctionMode):
         return x
 
 
-def rows_of(name: str, op: Any, s: Signature, dtype: torch.dtype, device: str, steps: int, width: int) -> list[Row]:
+def rows_of(
+    name: str, op: Any, s: Signature, dtype: torch.dtype, device: str, steps: int, width: int, normal: bool = False
+) -> list[Row]:
     """The errors of one op's quantities, on a sequence so short that its values stay within reason."""
     backend = "triton" if device == "cuda" or os.environ.get("TRITON_INTERPRET") == "1" else None
     while True:
-        given, constants, cotangents, finals = arguments(s, dtype, device, steps, width)
+        given, constants, cotangents, finals = arguments(s, dtype, device, steps, width, normal)
         exact = run(op, s, given, constants, cotangents, finals, torch.float64, "torch")
         if steps < 20 or all(bool((x.abs() < LARGEST).all()) for x in exact.values()):
             break
@@ -104,8 +106,11 @@ def cause(name: str, quantity: str, ratio: float | None) -> str:
     return CAUSES.get((name, quantity)) or CAUSES.get((name, "")) or "unexplained"
 
 
-def arguments(s: Signature, dtype: torch.dtype, device: str, steps: int, width: int) -> tuple[Any, ...]:
-    """Inputs as users have them: standard normal, keys and queries over the root of their width, usual decays."""
+def arguments(
+    s: Signature, dtype: torch.dtype, device: str, steps: int, width: int, standard: bool = False
+) -> tuple[Any, ...]:
+    """Inputs as users have them: normal, vectors over the root of their width, numbers from 0 to 1, usual decays; or all of
+    them `standard` normal."""
     g = torch.Generator().manual_seed(0)
     heads, batch = 2, 2
 
@@ -118,8 +123,8 @@ def arguments(s: Signature, dtype: torch.dtype, device: str, steps: int, width: 
         lead = [batch, steps, heads] if a.per_step else [heads]
         if a.kind.startswith("decay"):
             x = torch.nn.functional.logsigmoid(normal(*lead, *own) + 2)
-        elif own:
-            x = normal(*lead, *own) / width**0.5
+        elif own or (standard and a.kind == "input"):
+            x = normal(*lead, *own) / (1.0 if standard else width**0.5)
         else:
             x = torch.rand(*lead, generator=g)
         given[a.key] = x.to(device, dtype if a.kind == "input" else torch.float32)
@@ -181,12 +186,15 @@ def main() -> None:
     parser.add_argument("--dtypes", default="bfloat16,float16")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument(
+        "--normal", action="store_true", help="inputs as they are drawn, not over the root of their width"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--budget", type=float, default=3600, help="seconds; what isn't done by then is left out")
     parser.add_argument("--out", type=Path, help="a folder for rounding.json and rounding.md")
     given = parser.parse_args()
     jobs = [
-        (spec, dtype, given.device, given.steps, given.width)
+        (spec, dtype, given.device, given.steps, given.width, given.normal)
         for dtype in given.dtypes.split(",")
         for spec in specs_of(given.specs)
     ]
@@ -208,7 +216,7 @@ def specs_of(given: Any) -> list[str]:
 
 
 def measured(
-    jobs: list[tuple[str, str, str, int, int]], processes: int, budget: float
+    jobs: list[tuple[str, str, str, int, int, bool]], processes: int, budget: float
 ) -> tuple[list[Row], dict[str, str]]:
     """The rows of all jobs that end in time, and what is known of the others."""
     rows: list[Row] = []
@@ -231,12 +239,12 @@ def measured(
     return sorted(rows, key=lambda r: (r.dtype, -(r.ratio or 0.0), r.op)), failed
 
 
-def measure(spec: str, dtype: str, device: str, steps: int, width: int) -> list[Row]:
+def measure(spec: str, dtype: str, device: str, steps: int, width: int, normal: bool) -> list[Row]:
     """One op in one dtype, in a process of its own."""
     torch.set_num_threads(1)
     op = chunkform.compile(spec)
     s = sys.modules[op.__module__].SIGNATURE
-    return rows_of(s.name, op, s, getattr(torch, dtype), device, steps, width)
+    return rows_of(s.name, op, s, getattr(torch, dtype), device, steps, width, normal)
 
 
 def table(rows: list[Row]) -> list[str]:

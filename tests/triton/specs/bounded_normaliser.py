@@ -1,8 +1,10 @@
-from sympy import Max
-from chunkform.spec.language import *
-from chunkform.spec.language import Recurrence
+"""An mLSTM cell without a stabiliser: what is read is divided by a sum that may be small beside its terms."""
 
-r = Recurrence("mlstm_plain")
+from sympy import Max
+
+from chunkform.spec.language import Recurrence, dot, exp, sigmoid
+
+r = Recurrence("bounded_normaliser")
 d, e = r.dims("d e")
 q, k = r.inputs("q k", d)
 v = r.inputs("v", e)
