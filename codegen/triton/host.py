@@ -593,6 +593,14 @@ class Host:
         self.kernels.append(kernel)
 
     @cached_property
+    def _multiplied_out(self) -> frozenset[Node]:
+        """Reads of which numbers of each step are made that something is divided by or multiplied with, as <do, y> is: they stay
+        float32 where they lie, since terms of gradients cancel that have such a number and that have not."""
+        made = [x for o in self.opened.values() for x in (*o.streams.values(), *o.origins.values(), *o.ahead.values())]
+        sums = {y for x in made for y in walk(x) if y.op == "sum" and not set(y.axes) - {ROW, COL}}
+        return frozenset(y for x in sums for y in walk(x) if y.op == "leaf" and y.attrs[0] == "read")
+
+    @cached_property
     def _into_numbers(self) -> frozenset[str]:
         """Matrices over steps of which a sweep makes numbers of each step, as no product on tensor cores does: they are float32,
         for a normaliser that is small beside its terms has the rounding of these, and so has all that is divided by it."""
@@ -871,7 +879,7 @@ class Host:
         them cancel."""
         if s.kind == "part" and not (self.backward and self.plan.form.write_leaves()):
             return "torch.float32"
-        number = s.kind == "kept" and not s.leaf.axes and s.leaf.attrs[0] == "read"
+        number = s.kind == "kept" and s.leaf.attrs[0] == "read" and (not s.leaf.axes or s.leaf in self._multiplied_out)
         wide = s.kind == "sums" or number or (s.kind in ("final", "part") and self._wide(s.root))
         return "torch.float32" if wide else "some.dtype"
 
