@@ -220,10 +220,10 @@ def measured(
 ) -> tuple[list[Row], dict[str, str]]:
     """The rows of all jobs that end in time, and what is known of the others."""
     rows: list[Row] = []
-    failed = {f"{Path(spec).stem}, {dtype}": "not done in time" for spec, dtype, *_ in jobs}
+    failed = {called(*job): "not done in time" for job in jobs}
     end = time.monotonic() + budget
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
-    names = {pool.submit(measure, *job): f"{Path(job[0]).stem}, {job[1]}" for job in jobs}
+    names = {pool.submit(measure, *job): called(*job) for job in jobs}
     try:
         for done in as_completed(names, timeout=max(1.0, end - time.monotonic())):
             problem = done.exception()
@@ -237,6 +237,12 @@ def measured(
             process.terminate()
     pool.shutdown(wait=False, cancel_futures=True)
     return sorted(rows, key=lambda r: (r.dtype, -(r.ratio or 0.0), r.op)), failed
+
+
+def called(spec: str, dtype: str, *_: Any) -> str:
+    """A job as messages have it; files of one name lie in several folders."""
+    path = Path(spec)
+    return f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else spec}, {dtype}"
 
 
 def measure(spec: str, dtype: str, device: str, steps: int, width: int, normal: bool) -> list[Row]:
