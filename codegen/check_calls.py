@@ -76,8 +76,15 @@ def check_calls(
                 break
             tried.append(call(subject, row))
             done(n + 1, len(rows))
+            if lost(tried[-1]):
+                break
         search = Search(subject.factors, subject.allowed, lambda row: call(subject, row), clock() + SEARCH, clock)
-        found = causes(search, tried)
+        if tried and lost(tried[-1]):  # no other call can be made in this process
+            row = tried[-1].row
+            words = "ends in an error after which the GPU can't be used; of the calls before, none was made simpler"
+            found = [Cause(tried[-1], {n: frozenset([x]) for n, x in row.items()}, words)]
+        else:
+            found = causes(search, tried)
     coverable = {p for row in rows for p in itertools.combinations(row.items(), 2)} & set(pairs_of(subject.factors))
     seen = {p for t in tried for p in itertools.combinations(t.row.items(), 2)}
     return Report(subject.name, tuple(tried), len(rows), len(coverable & seen), len(coverable), tuple(found))
@@ -93,6 +100,11 @@ def one_thread(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def lost(t: Tried) -> bool:
+    """Did a call end in an error of the GPU, which each later call of this process ends in as well?"""
+    return "CUDA error" in t.raised or t.raised.startswith("AcceleratorError")
 
 
 def call(subject: Subject, row: Row) -> Tried:

@@ -7,6 +7,7 @@ asked of the generated text.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +39,8 @@ DECAYS = {
     "down to -28": "forgetful",
     "down to -inf": "extreme",
 }
-HALF = 1e4  # the largest value in float16's cases
+HALF, KERNELS_HALF = 1e4, 2e3  # the largest value in float16's cases; nothing on the way may come near 65504
+DECAYS_BOUND = 2e-2  # of their gradients by kernels in bfloat16: sums over all later steps
 DENSE = 40  # steps of a program that solves with dense matrices wider than 64
 
 
@@ -74,6 +76,18 @@ class Subject:
             for v in self.declared.variables
             if v.kind == "constant"
         }
+
+    @cached_property
+    def backends(self) -> tuple[str, ...]:
+        """Those that may be asked for here."""
+        if self.device == "cpu" or "triton" not in backends_of(self.op):
+            return ("torch",)
+        return ("torch", "triton")
+
+    @property
+    def packs(self) -> bool:
+        """Do the op's kernels take packed sequences? Those of programs take none yet."""
+        return "triton" not in self.backends or "packed" in backends_of(self.op)["triton"].features
 
     @cached_property
     def fades(self) -> bool:
@@ -118,7 +132,7 @@ class Subject:
         found["deterministic"] = ("no", "yes")
         found["gradients"] = ("all", "some", "none")
         found["final state"] = ("wanted", "not wanted", "in bfloat16")
-        found["backend"] = ("chosen", "torch") if self.device == "cpu" else ("chosen", "torch", "triton")
+        found["backend"] = ("chosen", *self.backends)
         return found
 
     def allowed(self, row: Row) -> bool:
@@ -126,13 +140,11 @@ class Subject:
         triton = row.get("backend") == "triton"
         if triton and row.get("dtype") == "float64":
             return False
-        if isinstance(self.spec, Program):
-            packed = row.get("sequences", "").endswith("packed")
-            if packed and self.device != "cpu" and row.get("backend", "torch") != "torch":
-                return False  # which takes none yet
-            if self.spec.solves and max(row.get("widths", (1,))) > 64 and row.get("T", 0) > DENSE:
-                return False  # dense solves of each step are what takes the time
-        return True
+        packed = row.get("sequences", "").endswith("packed")
+        if packed and self.device != "cpu" and row.get("backend", "torch") != "torch" and not self.packs:
+            return False
+        dense = isinstance(self.spec, Program) and bool(self.spec.solves)  # solves of each step are what takes the time
+        return not (dense and max(row.get("widths", (1,))) > 64 and row.get("T", 0) > DENSE)
 
     # --- one call ---------------------------------------------------------------------------------------------------
 
@@ -143,7 +155,9 @@ class Subject:
             SpecError: there are no arguments for which the recurrence has finite values.
         """
         case = self.case(row)
-        largest = HALF if case.dtype == torch.float16 else EXPLODED
+        largest = EXPLODED
+        if case.dtype == torch.float16:
+            largest = KERNELS_HALF if self._on_triton(row) else HALF
         gradients = row["gradients"] != "none"
         found: dict[str, Judged] = {}
         for held, s, exact in samples(self.compiled, case, largest, self._drawn(row), self.oracle, gradients):
@@ -151,6 +165,9 @@ class Subject:
             bounds = {
                 n: BOUND[torch.bfloat16] for n in computed if n.startswith("final ") and "bfl" in row["final state"]
             }
+            if self._on_tensor_cores(row) and held.dtype == torch.bfloat16:
+                decays = {v.name for v in self.declared.variables if v.kind.startswith("decay")}
+                bounds |= {n: DECAYS_BOUND for n in computed if n.startswith("d") and n[1:] in decays}
             missing = [n for n in exact if n not in computed]
             exact = {n: x for n, x in exact.items() if n not in missing}
             low = {"low": held.dtype} if self._on_tensor_cores(row) and self.oracle is oracle else {}
@@ -296,8 +313,13 @@ class Subject:
                 raise ValueError(f"{n} is {x.dtype}, and should be {expected}")
 
     def _on_triton(self, row: Row) -> bool:
-        return self.device != "cpu" and row["backend"] != "torch" and row["dtype"] != "float64"
+        return "triton" in self.backends and row["backend"] != "torch" and row["dtype"] != "float64"
 
     def _on_tensor_cores(self, row: Row) -> bool:
         """Do kernels round what they multiply to two bytes?"""
         return self._on_triton(row) and self.case(row).dtype in (torch.bfloat16, torch.float16)
+
+
+def backends_of(op: Callable[..., Any]) -> Mapping[str, Any]:
+    """The backends that an op was generated with, by name."""
+    return sys.modules[op.__module__].OP.backends
