@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from .letters import ascii_name
+
 # Kinds of leaves that only print knows: `next` a state after its step, `middle` between its early writes and its decay;
 # `gradient` a whole gradient, `carried` the part of it from later steps, either `before` a step; `last` at the last step.
 GRADIENT_KINDS = (
@@ -63,7 +65,7 @@ class Symbols:
         tangent = not log and self.is_tangent(base, kind)
         if tangent:
             base = base[1:]
-        if match := re.fullmatch(r"([A-Za-z]+)(\d+)", base):
+        if match := re.fullmatch(r"([^\W\d_]+)(\d+)", base):
             base, sub = match[1], ",".join(s for s in (match[2], sub) if s)
         if self.tex:
             shown = self.letters(base, axes, "d" if tangent else "")
@@ -87,6 +89,8 @@ class Symbols:
             primes = len(base) - len(base.rstrip("'"))
             return self.letters(base.rstrip("'"), axes, d) + "'" * primes
         base = "lambda" if base == "lam" else base
+        if not base.isascii() and ascii_name(base) in GREEK:
+            base = ascii_name(base)
         if base in GREEK:
             return rf"{d}\boldsymbol{{\{base}}}" if axes else rf"{d}\{base}"
         if axes:
