@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=min(16, os.cpu_count() or 1))
     parser.add_argument("--seconds", type=float)
     own, words = parser.parse_known_args()
-    until = time.time() + own.seconds if own.seconds else float("inf")
+    until = float("inf") if own.seconds is None else time.time() + own.seconds
     begun = time.time()
     with tempfile.TemporaryDirectory() as folder:
         with ThreadPoolExecutor(own.processes) as pool:

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from fuzz import Failure, Judged, command, environment, judged
+from fuzz import Failure, Judged, child, fill_empty_memory, judged
 
 # The child of a test: prints as `fuzz.child` does; draw 2 kills it, draw 4 says that the GPU is lost, draws 5 and 6 fail alike.
 CHILD = """
@@ -50,15 +50,15 @@ def test_a_cause_is_a_failure_without_its_numbers(a, b, same):
     assert (len(Judged(2, (Failure(0, "", a), Failure(1, "", b))).causes) == 1) == same
 
 
-def test_draws_go_on_where_an_earlier_process_has_ended():
+def test_draws_go_on_where_an_earlier_process_has_ended(capsys):
     """They are the same in each process."""
-    from subprocess import run
 
     def said(begin):
-        words = [*command("retention", "cpu", "torch", 4, 3), "--begin", str(begin)]
-        done = run(words, env=environment(), capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        try:
+            child("retention", "cpu", "torch", 4, 3, begin)
+        finally:
+            fill_empty_memory(False)
+        return capsys.readouterr().out.splitlines()
 
     whole, rest = said(0), said(3)
     assert len(whole) == 9 and rest == whole[6:]

@@ -144,10 +144,16 @@ verified.add.__defaults__ = (verified.RECORD,)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone: alone\n")
     script = (ROOT / "tests" / "gpu" / "side_by_side.py").read_text()
     (folder / "side_by_side.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, str(folder / "side_by_side.py"), "--processes", "2"],
-        cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
-    )  # fmt: skip
+
+    def run(*words):
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+        command = [sys.executable, str(folder / "side_by_side.py"), "--processes", "2", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+
+    done = run("--seconds", "0")
+    assert done.returncode == 1 and "go on with --unverified" in done.stdout, done.stdout + done.stderr
+    assert not (tmp_path / "ran.txt").exists()
+    done = run()
     assert done.returncode == 1, done.stdout + done.stderr
     ran = sorted((tmp_path / "ran.txt").read_text().split("\n"))
     assert ran == sorted(["", *(f"{name} {n}" for name in "abcd" for n in range(3))]), done.stdout
