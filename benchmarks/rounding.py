@@ -30,6 +30,8 @@ from torch.overrides import TorchFunctionMode
 
 import chunkform
 from chunkform.codegen.accuracy import relative_error
+from chunkform.runtime.library import make_call
+from chunkform.runtime.passes import backward_pass, forward_pass
 from chunkform.runtime.signature import Signature
 
 ROOT = Path(__file__).parent.parent
@@ -146,18 +148,28 @@ def run(
     backend: str,
 ) -> dict[str, Tensor]:
     """Every quantity, computed from arguments in a dtype, or as they are."""
-    own = {n: (x if dtype is None else x.to(dtype)).detach().clone().requires_grad_() for n, x in given.items()}
-    *outputs, last = op(**own, **constants, output_final_state=True, backend=backend)
-    states = last if isinstance(last, tuple) else (last,)
-    torch.autograd.backward(
-        [*outputs, *states], [g.to(x.dtype) for x, g in zip((*outputs, *states), (*cotangents, *finals))]
-    )
-    names = [n for n, _ in s.outputs if n not in s.hidden]
-    found = dict(zip(names, outputs, strict=True)) | {
-        f"final {n}": x for (n, _), x in zip(s.states, states, strict=True)
-    }
-    found |= {f"d{n}": torch.zeros_like(x) if x.grad is None else x.grad for n, x in own.items()}
-    return {n: x.detach() for n, x in found.items()}
+    own = {n: (x if dtype is None else x.to(dtype)).detach().clone() for n, x in given.items()}
+    if dtype is None:
+        for x in own.values():
+            x.requires_grad_()
+        *outputs, last = op(**own, **constants, output_final_state=True, backend=backend)
+        states = last if isinstance(last, tuple) else (last,)
+        results, incoming = [*outputs, *states], [*cotangents, *finals]
+        torch.autograd.backward(results, [g.to(x.dtype) for x, g in zip(results, incoming, strict=True)])
+        gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in own.values()]
+    else:  # without autograd, whose engine runs backward passes where no mode sees them
+        tensors = [*own.values(), *(None for _ in s.states)]
+        backends = op.__globals__["OP"].backends
+        heads = max(x.shape[a.head_axis] for a, x in zip(s.tensors, own.values(), strict=True))
+        call = make_call(s, backends, backend, constants, heads, None, "default", tensors)
+        results, saved = forward_pass(call, tensors)
+        incoming = [x.to(dtype) for x in (*cotangents, *finals)]
+        wanted = [True] * len(own) + [False] * len(s.states)
+        found = backward_pass(call, tensors, saved, incoming, wanted)[: len(own)]
+        gradients = [torch.zeros_like(x) if g is None else g for g, x in zip(found, own.values(), strict=True)]
+    names = [*(n for n, _ in s.outputs if n not in s.hidden), *(f"final {n}" for n, _ in s.states)]
+    named = dict(zip(names, results, strict=True)) | {f"d{n}": g for n, g in zip(own, gradients, strict=True)}
+    return {n: x.detach() for n, x in named.items()}
 
 
 def kinds(s: Signature, given: dict[str, Tensor], found: dict[str, Tensor]) -> list[torch.dtype]:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_normaliser_that_is_small_beside_its_terms_keeps_the_digits_of_float32(tmp_path):
-    """Gradients were off by 6 to 13 times the eager run's error, and by 15% in bfloat16, where numbers of each step, or the
+    """Gradients were off by up to 3.4 times the eager run's error, and by 15% in bfloat16, where numbers of each step, or the
     terms that they are sums of, were rounded on their way from one kernel to the next."""
     command = [sys.executable, "-m", "benchmarks.rounding", "--device", "cpu", "--dtypes", "float16", "--steps", "66"]
     command += ["--width", "16", "--normal", "tests/triton/specs/bounded_normaliser.py", "--out", str(tmp_path)]
@@ -19,4 +19,4 @@ def test_a_normaliser_that_is_small_beside_its_terms_keeps_the_digits_of_float32
     assert done.returncode == 0, done.stderr[-3000:]
     rows = {r["quantity"]: r for r in json.loads((tmp_path / "rounding.json").read_text())["rows"]}
     assert set(rows) == {"o", "final C", "final n", "dq", "dk", "dv", "di", "df"}
-    assert {n: r["ratio"] for n, r in rows.items() if not r["ratio"] < 3} == {}
+    assert {n: r["ratio"] for n, r in rows.items() if not r["ratio"] < 1.5} == {}
