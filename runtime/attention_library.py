@@ -37,7 +37,7 @@ from .attention_arguments import setting_of
 from .attention_transforms import argument_axes, fold_all, result_axes
 from .autograd import no_second, unfold
 from .forward_mode import register_autograd
-from .library import NAMESPACE, _libraries, _listed, _owned, library_name
+from .library import NAMESPACE, _libraries, _listed, _owned, has_too_many, library_name
 from .replay import layouts, replayed
 
 OPTIONS = 5  # causal, backend, free, deterministic, keep
@@ -57,13 +57,15 @@ class Registered:
         return self.forward(*tensors, *call.constants.values(), *options)[: self.results]
 
 
-def register(name: str, op: AttentionOp) -> Registered:
-    """Register an op under a name; a second time under the same name replaces the first."""
+def register(name: str, op: AttentionOp) -> Registered | None:
+    """Register an op under a name; a second time under the same name replaces the first. None as of `library.register`."""
+    passes = _Passes(op)
+    if has_too_many(passes.backward_schema()):
+        return None
     name = library_name(name)
     if name in _libraries:
         _libraries.pop(name)._destroy()
     library = _libraries[name] = Library(NAMESPACE, "FRAGMENT")
-    passes = _Passes(op)
     own = f"{NAMESPACE}::{name}"
     for suffix, schema, run, fake in (
         ("", passes.forward_schema(), passes.forward, passes.fake_forward),

@@ -26,6 +26,7 @@ from .passes import Call, backward_pass, forward_pass, is_empty, result_types
 from .signature import Backend, Signature
 
 NAMESPACE = "chunkform"
+MOST = 64  # arguments that torch's library takes
 OPTIONS = 5  # heads, backend, precision, keep, deterministic
 _libraries: dict[str, Library] = {}
 
@@ -47,8 +48,11 @@ class Registered:
         return found[: len(self.signature.outputs) + len(self.signature.states)]
 
 
-def register(name: str, signature: Signature, backends: dict[str, Backend]) -> Registered:
-    """Register an op under a name; a second time under the same name replaces the first."""
+def register(name: str, signature: Signature, backends: dict[str, Backend]) -> Registered | None:
+    """Register an op under a name; a second time under the same name replaces the first. None where torch's library takes fewer
+    arguments than its backward pass has: then graphs are broken around it."""
+    if has_too_many(_backward_schema(signature)):
+        return None
     name = library_name(name)
     if name in _libraries:
         _libraries.pop(name)._destroy()
@@ -70,6 +74,11 @@ def register(name: str, signature: Signature, backends: dict[str, Backend]) -> R
     found = [getattr(space, f"{name}{suffix}").default for suffix in ("", "_backward")]
     passes.ops = Registered(signature, *found)
     return passes.ops
+
+
+def has_too_many(schema: str) -> bool:
+    """Has it more arguments than torch's library takes?"""
+    return schema.partition(" -> ")[0].count(",") >= MOST
 
 
 def library_name(name: str) -> str:

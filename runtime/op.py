@@ -73,10 +73,11 @@ class Op:
     ) -> Any:
         """(outputs.., final state): `given` by declared names; see the generated function for the public signature."""
         s = self.signature
+        unknown = bool(self.module) and self.registered is None
+        if (unknown or is_on()) and torch.compiler.is_compiling():  # graphs hold neither it, nor tangents
+            options = (cu_seqlens, context_parallel, recompute, precision, state_dtype, backend, deterministic)
+            return torch.compiler.disable(self)(given, initial_state, output_final_state, *options)
         if is_on():
-            if torch.compiler.is_compiling():  # graphs hold no tangents
-                options = (cu_seqlens, context_parallel, recompute, precision, state_dtype, backend)
-                return torch.compiler.disable(self)(given, initial_state, output_final_state, *options)
             refuse_tangents(s.name, [*given.values(), *states_of(s, initial_state)])
         if debugging._on and context_parallel is None and debugging.can_look():
             debugging.look(s, [given[a.name] for a in s.tensors] + states_of(s, initial_state), cu_seqlens)
