@@ -55,21 +55,23 @@ def crossing(s: StateForm, g: StateForm) -> tuple[dict[Node, Node], dict[Node, N
     decay = ahead.decay(s)
     assert decay is not None and kept is not None
     both = mul(state_in(s), state_in(g))
-    parts = [mul(make("decay_all", (decay,), (), (kept,)), total(both, other) if other is not None else both)]
+    whole = mul(make("decay_all", (decay,), (), (kept,)), total(both, other) if other is not None else both)
+    sums: dict[
+        tuple[int, bool], list[Node]
+    ] = {}  # what counts for the steps before its own (-1), or after it, and perhaps for it
     for w in g.writes:
         along, own = _sides(ahead, w, side)
         read = mul(own, ahead.from_state(s, side, along, "prev" if w.late else "next"))
-        parts.append(_summed(ahead, read, -s.direction, not w.late))
+        sums.setdefault((-s.direction, not w.late), []).append(read)
     for v in s.writes:
         along, own = _sides(behind, v, side)
         read = mul(own, behind.from_state(g, side, along, "prev" if v.late else "next"))
-        parts.append(_summed(behind, read, s.direction, not v.late))
+        sums.setdefault((s.direction, not v.late), []).append(read)
         for w in g.writes:
-            rows = _between(ahead, s, w, v, side)
-            columns = mul(-1, _between(behind, g, v, w, side))
-            parts.append(_summed(ahead, rows, -s.direction, not w.late))
-            parts.append(_summed(behind, columns, -s.direction, v.late))
-    return ahead.streams | behind.streams, ahead.definitions | behind.definitions, add(*parts)
+            sums.setdefault((-s.direction, not w.late), []).append(_between(ahead, s, w, v, side))
+            sums.setdefault((-s.direction, v.late), []).append(mul(-1, _between(behind, g, v, w, side)))
+    parts = [_summed(ahead, add(*terms), *key) for key, terms in sums.items()]
+    return ahead.streams | behind.streams, ahead.definitions | behind.definitions, add(whole, *parts)
 
 
 def _sides(builder: Builder, w: Write, side: str) -> tuple[Node, Node]:

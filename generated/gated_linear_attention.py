@@ -63,11 +63,14 @@ import triton.language as tl
 from chunkform.runtime.decay import channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import (
+    adds_steep,
     chained,
     chunk_of,
     cumulate,
     decayed_product,
     decayed_sum,
+    diagonal,
+    first_steep,
     is_flat,
     last_of,
     lasting,
@@ -218,30 +221,29 @@ def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     return from_chunks((a3 * c0 + a5), lead, 1), dS_now
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
+def _backward_unroll_4(s1, s2, s3, s4, s5, s6, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
     x4 = to_chunks(s4, lead, size, 1)
     x5 = to_chunks(s5, lead, size, 1)
-    a0 = (S_edges * dS_edges).sum(-1)
-    a1 = decay_all(x1, dim=-2)
-    a2 = order_mask(size, True, -1, x1)
-    a3 = x3 @ x4.mT
-    a4 = channel_apply(a3, x5, x1, True, True, False, 1)
-    a5 = a2 @ (x2 * a4)
-    a6 = decay_in(x1, True, 1, dim=-2)
-    a7 = x3 @ S_edges.mT
-    a8 = a2 @ (a6 * x2 * a7)
-    a9 = decay_in(x1, False, -1, dim=-2)
-    a10 = x4 @ dS_edges.mT
-    a11 = order_mask(size, False, 1, x1)
-    a12 = a11 @ (x5 * a9 * a10)
-    a13 = x4 @ x3.mT
-    a14 = channel_apply(a13, x2, x1, False, False, False, -1)
-    a15 = a2 @ (-x5 * a14)
-    return (from_chunks(((a0 * a1)[..., None, :] + a5 + a8 + a12 + a15), lead, 1),)
+    x6 = to_chunks(s6, lead, size, 1)
+    a0 = order_mask(size, True, -1, x1)
+    a1 = decay_in(x2, True, 1, dim=-2)
+    a2 = x4 @ S_edges.mT
+    a3 = x4 @ x5.mT
+    a4 = channel_apply(a3, x6, x2, True, True, False, 1)
+    a5 = x5 @ x4.mT
+    a6 = channel_apply(a5, x3, x2, False, False, False, -1)
+    a7 = a0 @ (a1 * x3 * a2 + x3 * a4 - x6 * a6)
+    a8 = (S_edges * dS_edges).sum(-1)
+    a9 = decay_all(x2, dim=-2)
+    a10 = decay_in(x2, False, -1, dim=-2)
+    a11 = x5 @ dS_edges.mT
+    a12 = order_mask(size, False, 1, x1)
+    a13 = a12 @ (x6 * a10 * a11)
+    return (from_chunks((a7 + (a8 * a9)[..., None, :] + a13), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -289,9 +291,18 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     y_3, dS_first = in_segments(
         _backward_sweep_3, (log_alpha, q, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
     )
+    alpha = log_alpha.exp()
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_4, (log_alpha, q, do, v, k), (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e
+        _backward_unroll_4,
+        (alpha, log_alpha, q, do, v, k),
+        (S_edges, dS_edges),
+        lead,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
@@ -533,10 +544,9 @@ def forward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     SUMS: tl.constexpr = not EXACT
-    if EXACT:
-        extent = reach(alpha_extents + at, last, C, CHUNK)
-        if not is_flat(extent, DT):
-            return
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     t = tl.zeros([C, C], tl.float32)
     alpha_most = tl.full([], 0.0, tl.float32)
     alpha_least = tl.full([], 0.0, tl.float32)
@@ -577,9 +587,7 @@ def forward_prepare_1(
             alpha_least = tl.minimum(alpha_least, tl.min(tl.min(alpha_a, axis=1), axis=0))
         alpha_n = (
             over_block(
-                tl.load(
-                    alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
-                ).to(tl.int32),
+                tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
                 alpha_resets + step * D,
                 (row)[:, None],
                 d[None, :],
@@ -609,7 +617,7 @@ def forward_prepare_1(
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                 alpha_resets + step * D,
                 (last),
                 d,
@@ -628,7 +636,6 @@ def forward_prepare_1(
             t,
             q.to(tl.float32),
             k.to(tl.float32),
-            alpha_a_end if SUMS else None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -648,17 +655,20 @@ def forward_prepare_1(
             EXACT,
             DT,
         )
+        if not FLAT:
+            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :],
             (since * q.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
             (until * k.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     if SUMS:
         tl.store(alpha_extents + at, alpha_most - alpha_least)
@@ -679,7 +689,11 @@ def forward_prepare_1(
                 tl.store(
                     alpha_sums + step * D + i[:, None] * (H * D) + d[None, :], sums, mask=i_ok[:, None] & d_ok[None, :]
                 )
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+    tl.store(
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        t,
+        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+    )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -745,6 +759,7 @@ def forward_prepare_1_others(
             alpha_p = alpha_p_all + b * alpha_b + h // alpha_g * alpha_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 t = tl.zeros([C, C], tl.float32)
                 alpha_most = tl.full([], 0.0, tl.float32)
                 alpha_least = tl.full([], 0.0, tl.float32)
@@ -797,7 +812,7 @@ def forward_prepare_1_others(
                                 alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
                                 mask=(d_ok)[None, :],
                                 other=0,
-                            ).to(tl.int32),
+                            ),
                             alpha_resets + step * D,
                             (row)[:, None],
                             d[None, :],
@@ -827,7 +842,7 @@ def forward_prepare_1_others(
                     )
                     alpha_n_end = (
                         over_block(
-                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                             alpha_resets + step * D,
                             (last),
                             d,
@@ -846,7 +861,6 @@ def forward_prepare_1_others(
                         t,
                         q.to(tl.float32),
                         k.to(tl.float32),
-                        alpha_a_end if SUMS else None,
                         alpha_sums + step * D,
                         alpha_resets + step * D if EXACT else None,
                         alpha_a,
@@ -866,17 +880,20 @@ def forward_prepare_1_others(
                         EXACT,
                         DT,
                     )
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
                     since = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
                         (since * q.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
                         (until * k.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 if SUMS:
                     tl.store(alpha_extents + at, alpha_most - alpha_least)
@@ -899,7 +916,11 @@ def forward_prepare_1_others(
                                 sums,
                                 mask=i_ok[:, None] & d_ok[None, :],
                             )
-                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+                tl.store(
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+                    t,
+                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1062,7 +1083,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d6354e5bcf068b74")
+    config = choose(some.dtype, (D, E), "4922f3afdd0adeb9")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1295,9 +1316,9 @@ def backward_prepare_1(
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
-    extent = reach(alpha_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     t = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
@@ -1318,9 +1339,7 @@ def backward_prepare_1(
         )
         alpha_n = (
             over_block(
-                tl.load(
-                    alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
-                ).to(tl.int32),
+                tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
                 alpha_resets + step * D,
                 (row)[:, None],
                 d[None, :],
@@ -1337,7 +1356,6 @@ def backward_prepare_1(
             t,
             k.to(tl.float32),
             q.to(tl.float32),
-            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -1357,6 +1375,9 @@ def backward_prepare_1(
             EXACT,
             DT,
         )
+        if not FLAT:
+            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
         alpha_a_end = over_block(
             tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
             alpha_sums + step * D,
@@ -1370,7 +1391,7 @@ def backward_prepare_1(
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                 alpha_resets + step * D,
                 (last),
                 d,
@@ -1387,15 +1408,19 @@ def backward_prepare_1(
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :],
             (since * k.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         until = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
             (until * q.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+    tl.store(
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        t,
+        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+    )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1453,6 +1478,7 @@ def backward_prepare_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 t = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
@@ -1483,7 +1509,7 @@ def backward_prepare_1_others(
                                 alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
                                 mask=(d_ok)[None, :],
                                 other=0,
-                            ).to(tl.int32),
+                            ),
                             alpha_resets + step * D,
                             (row)[:, None],
                             d[None, :],
@@ -1500,7 +1526,6 @@ def backward_prepare_1_others(
                         t,
                         k.to(tl.float32),
                         q.to(tl.float32),
-                        None,
                         alpha_sums + step * D,
                         alpha_resets + step * D if EXACT else None,
                         alpha_a,
@@ -1520,6 +1545,9 @@ def backward_prepare_1_others(
                         EXACT,
                         DT,
                     )
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
                     alpha_a_end = over_block(
                         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                         alpha_sums + step * D,
@@ -1533,7 +1561,7 @@ def backward_prepare_1_others(
                     )
                     alpha_n_end = (
                         over_block(
-                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                             alpha_resets + step * D,
                             (last),
                             d,
@@ -1550,15 +1578,19 @@ def backward_prepare_1_others(
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
                         (since * k.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
                         (until * q.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
-                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+                tl.store(
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+                    t,
+                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1783,9 +1815,9 @@ def backward_read_1(
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
-    extent = reach(alpha_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None],
@@ -1809,7 +1841,7 @@ def backward_read_1(
     )
     alpha_n_end = (
         over_block(
-            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
             alpha_resets + step * D,
             (last),
             d,
@@ -1842,9 +1874,7 @@ def backward_read_1(
     )
     alpha_n = (
         over_block(
-            tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0).to(
-                tl.int32
-            ),
+            tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
             alpha_resets + step * D,
             (row)[:, None],
             d[None, :],
@@ -1857,6 +1887,7 @@ def backward_read_1(
         if EXACT
         else 0
     )
+    own = diagonal(p2, C)
     p3 = decayed_sum(
         p2,
         k.to(tl.float32),
@@ -1874,21 +1905,27 @@ def backward_read_1(
         CHUNK,
         LEVELS,
         True,
-        True,
+        False,
         FLAT,
         EXACT,
         DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
+    p4 = p3 + own[:, None] * k.to(tl.float32)  # with each step's own
+    if not FLAT:
+        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+        i_new = i_ok & ((i >= steep_from) | (again > 0))
     since = span(alpha_a, alpha_n, 0.0, 0)
-    p4 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-    y = p3 + (since * p4)  # (do S^T) . since + intra1
+    p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+    apart = p3 + (since * p5)
+    y = p4 + (since * p5)  # (do S^T) . since + intra1
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     terms = y  # dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
-    p5 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-    p6 = p5
-    p7 = decayed_sum(
-        p6,
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # dq
+    p6 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+    p7 = p6
+    own2 = diagonal(p7, C)
+    p8 = decayed_sum(
+        p7,
         q.to(tl.float32),
         alpha_sums + step * D,
         alpha_resets + step * D if EXACT else None,
@@ -1904,27 +1941,34 @@ def backward_read_1(
         CHUNK,
         LEVELS,
         False,
-        True,
+        False,
         FLAT,
         EXACT,
         DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-    p8 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
+    p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
+    if not FLAT:
+        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+        again = adds_steep(again, p7, q.to(tl.float32), steep_from, C)
+        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    p10 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
     since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-    y2 = p7 + (p8 * since2)  # (v dS^T) . since + intra2
-    sums = tl.sum((-(p8 * since2 * k.to(tl.float32))), axis=0)  # out
+    apart2 = tl.where((i < last)[:, None], (p10 * since2), 0.0) + p8
+    y2 = p9 + (p10 * since2)  # (v dS^T) . since + intra2
+    sums = tl.sum(
+        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(p10 * since2 * k.to(tl.float32))), 0.0), 0.0), axis=0
+    )  # out
     terms2 = y2  # dk
-    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :])  # dk
+    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dk
     end = spans - sums
     total = end[None, :] + later_sums(
-        tl.where(i_ok[:, None], ((-(y2 * k.to(tl.float32))) + (y * q.to(tl.float32))), 0.0),
+        tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0),
         C,
         True and block_e <= 128,
         DT,
     )
-    tl.debug_barrier()  # this may replace sums that other warps load
     tl.store(
-        S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_ok[:, None] & d_ok[None, :]
+        S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
     )  # S: pairing
 
 
@@ -2006,6 +2050,7 @@ def backward_read_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None],
@@ -2029,7 +2074,7 @@ def backward_read_1_others(
                 )
                 alpha_n_end = (
                     over_block(
-                        tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                        tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                         alpha_resets + step * D,
                         (last),
                         d,
@@ -2076,7 +2121,7 @@ def backward_read_1_others(
                             alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
                             mask=(d_ok)[None, :],
                             other=0,
-                        ).to(tl.int32),
+                        ),
                         alpha_resets + step * D,
                         (row)[:, None],
                         d[None, :],
@@ -2089,6 +2134,7 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
+                own = diagonal(p2, C)
                 p3 = decayed_sum(
                     p2,
                     k.to(tl.float32),
@@ -2106,25 +2152,31 @@ def backward_read_1_others(
                     CHUNK,
                     LEVELS,
                     True,
-                    True,
+                    False,
                     FLAT,
                     EXACT,
                     DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
+                p4 = p3 + own[:, None] * k.to(tl.float32)  # with each step's own
+                if not FLAT:
+                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                    i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since = span(alpha_a, alpha_n, 0.0, 0)
-                p4 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-                y = p3 + (since * p4)  # (do S^T) . since + intra1
+                p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+                apart = p3 + (since * p5)
+                y = p4 + (since * p5)  # (do S^T) . since + intra1
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 terms = y  # dq
                 tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :]
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :]
                 )  # dq
-                p5 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-                p6 = p5
-                p7 = decayed_sum(
-                    p6,
+                p6 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+                p7 = p6
+                own2 = diagonal(p7, C)
+                p8 = decayed_sum(
+                    p7,
                     q.to(tl.float32),
                     alpha_sums + step * D,
                     alpha_resets + step * D if EXACT else None,
@@ -2140,31 +2192,41 @@ def backward_read_1_others(
                     CHUNK,
                     LEVELS,
                     False,
-                    True,
+                    False,
                     FLAT,
                     EXACT,
                     DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-                p8 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
+                p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
+                if not FLAT:
+                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                    again = adds_steep(again, p7, q.to(tl.float32), steep_from, C)
+                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                p10 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
                 since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-                y2 = p7 + (p8 * since2)  # (v dS^T) . since + intra2
-                sums = tl.sum((-(p8 * since2 * k.to(tl.float32))), axis=0)  # out
+                apart2 = tl.where((i < last)[:, None], (p10 * since2), 0.0) + p8
+                y2 = p9 + (p10 * since2)  # (v dS^T) . since + intra2
+                sums = tl.sum(
+                    tl.where(
+                        i_ok[:, None], tl.where((i < last)[:, None], (-(p10 * since2 * k.to(tl.float32))), 0.0), 0.0
+                    ),
+                    axis=0,
+                )  # out
                 terms2 = y2  # dk
                 tl.store(
-                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :]
+                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
                 )  # dk
                 end = spans - sums
                 total = end[None, :] + later_sums(
-                    tl.where(i_ok[:, None], ((-(y2 * k.to(tl.float32))) + (y * q.to(tl.float32))), 0.0),
+                    tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0),
                     C,
                     True and block_e <= 128,
                     DT,
                 )
-                tl.debug_barrier()  # this may replace sums that other warps load
                 tl.store(
                     S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :],
                     total,
-                    mask=i_ok[:, None] & d_ok[None, :],
+                    mask=i_new[:, None] & d_ok[None, :],
                 )  # S: pairing
 
 
@@ -2179,7 +2241,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d6354e5bcf068b74")
+    config = choose(some.dtype, (D, E), "4922f3afdd0adeb9")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2357,7 +2419,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_pairing = alpha_sums  # in place
+        S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1,
             (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
@@ -2445,6 +2507,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dv = None
     if "alpha" in needs:
         gradients["alpha"] = spread(S_pairing, (B, T, H, D), some).to(given["alpha"].dtype)
+    S_pairing = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None

@@ -89,11 +89,14 @@ from chunkform.runtime.decay import (
 )
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import (
+    adds_steep,
     chained_matrix,
     chunk_of,
     cumulate,
     decayed_product,
     decayed_sum,
+    diagonal,
+    first_steep,
     inverse,
     is_flat,
     later_sums,
@@ -285,7 +288,7 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
     return from_chunks((a4 + a5 * c0), lead, 1), from_chunks((a7 + a8 * c1), lead, 1), S_in, S_now
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
+def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
@@ -294,37 +297,31 @@ def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, S_edges, dS_edges, lead, 
     x5 = to_chunks(s5, lead, size, 1)
     x6 = to_chunks(s6, lead, size, 1)
     x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    a0 = order_mask(size, True, -1, x1)
-    a1 = x2 @ x3.mT
-    a2 = apart_mask(size, 2, -1, x1)
-    a3 = channel_apply(a1 * a2, x4, x5, False, True, False, -1)
-    a4 = a0 @ (-a3 * x6)
-    a5 = (S_edges * dS_edges).sum(-1)
-    a6 = decay_all(x5, dim=-2)
-    a7 = x3 @ x2.mT
-    a8 = apart_mask(size, 2, 1, x1)
-    a9 = channel_apply(a7 * a8, x6, x5, False, True, False, 1)
-    a10 = order_mask(size, False, -1, x1)
-    a11 = a10 @ (x4 * a9)
-    a12 = decay_in(x5, True, 1, dim=-2)
-    a13 = x8 @ S_edges.mT
-    a14 = a0 @ (a12 * x7 * a13)
-    a15 = x8 @ x2.mT
-    a16 = channel_apply(a15, x6, x5, True, True, False, 1)
-    a17 = a0 @ (x7 * a16)
-    a18 = decay_in(x5, False, 1, dim=-2)
-    a19 = x3 @ S_edges.mT
-    a20 = a10 @ (x4 * a18 * a19)
-    a21 = order_mask(size, False, 1, x1)
-    a22 = x2 @ dS_edges.mT
-    a23 = decay_in(x5, False, -1, dim=-2)
-    a24 = a21 @ (a22 * a23 * x6)
-    a25 = x2 @ x8.mT
-    a26 = channel_apply(a25, x7, x5, False, False, False, -1)
-    a27 = a0 @ (-a26 * x6)
-    a28 = a4 + (a5 * a6)[..., None, :] + a11 + a14 + a17 + a20 + a24 + a27
-    return (from_chunks(a28, lead, 1),)
+    a0 = (S_edges * dS_edges).sum(-1)
+    a1 = decay_all(x1, dim=-2)
+    a2 = decay_in(x1, False, 1, dim=-2)
+    a3 = x3 @ S_edges.mT
+    a4 = x3 @ x4.mT
+    a5 = apart_mask(size, 2, 1, x1)
+    a6 = channel_apply(a4 * a5, x5, x1, False, True, False, 1)
+    a7 = order_mask(size, False, -1, x1)
+    a8 = a7 @ (x2 * a2 * a3 + x2 * a6)
+    a9 = order_mask(size, False, 1, x1)
+    a10 = x4 @ dS_edges.mT
+    a11 = decay_in(x1, False, -1, dim=-2)
+    a12 = a9 @ (a10 * a11 * x5)
+    a13 = order_mask(size, True, -1, x1)
+    a14 = decay_in(x1, True, 1, dim=-2)
+    a15 = x7 @ S_edges.mT
+    a16 = x4 @ x3.mT
+    a17 = apart_mask(size, 2, -1, x1)
+    a18 = channel_apply(a16 * a17, x2, x1, False, True, False, -1)
+    a19 = x7 @ x4.mT
+    a20 = channel_apply(a19, x5, x1, True, True, False, 1)
+    a21 = x4 @ x7.mT
+    a22 = channel_apply(a21, x6, x1, False, False, False, -1)
+    a23 = a13 @ (a14 * x6 * a15 - a18 * x5 + x6 * a20 - a22 * x5)
+    return (from_chunks(((a0 * a1)[..., None, :] + a8 + a12 + a23), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -398,7 +395,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
         _backward_unroll_4,
-        (alpha, w_2, w, t17, log_alpha, t24, q, do),
+        (log_alpha, t17, w, w_2, t24, q, do),
         (S_edges, dS_edges),
         lead,
         CHUNK,
@@ -679,9 +676,9 @@ def forward_prepare_1(
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    extent = reach(alpha_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     t = tl.zeros([C, C], tl.float32)
     t2 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
@@ -703,9 +700,7 @@ def forward_prepare_1(
         )
         alpha_n = (
             over_block(
-                tl.load(
-                    alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
-                ).to(tl.int32),
+                tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
                 alpha_resets + step * D,
                 (row)[:, None],
                 d[None, :],
@@ -722,7 +717,6 @@ def forward_prepare_1(
             t,
             q.to(tl.float32),
             k.to(tl.float32),
-            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -742,12 +736,14 @@ def forward_prepare_1(
             EXACT,
             DT,
         )
+        if not FLAT:
+            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         t2 = decayed_product(
             t2,
             k.to(tl.float32),
             k.to(tl.float32),
-            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -767,16 +763,19 @@ def forward_prepare_1(
             EXACT,
             DT,
         )
+        if not FLAT:
+            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :],
             (since * k.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
             (since * q.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         alpha_a_end = over_block(
             tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
@@ -791,7 +790,7 @@ def forward_prepare_1(
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                 alpha_resets + step * D,
                 (last),
                 d,
@@ -808,13 +807,21 @@ def forward_prepare_1(
         tl.store(
             scaled3_p + at * D + i[:, None] * D + d[None, :],
             (until * k.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     w = -beta[None, :] * t2
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t))  # t diag(beta)
+    tl.store(
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        x,
+        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+    )  # x
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta[None, :] * t),
+        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+    )  # t diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -875,6 +882,7 @@ def forward_prepare_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 t = tl.zeros([C, C], tl.float32)
                 t2 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
@@ -906,7 +914,7 @@ def forward_prepare_1_others(
                                 alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
                                 mask=(d_ok)[None, :],
                                 other=0,
-                            ).to(tl.int32),
+                            ),
                             alpha_resets + step * D,
                             (row)[:, None],
                             d[None, :],
@@ -923,7 +931,6 @@ def forward_prepare_1_others(
                         t,
                         q.to(tl.float32),
                         k.to(tl.float32),
-                        None,
                         alpha_sums + step * D,
                         alpha_resets + step * D if EXACT else None,
                         alpha_a,
@@ -943,12 +950,14 @@ def forward_prepare_1_others(
                         EXACT,
                         DT,
                     )
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
                     t2 = decayed_product(
                         t2,
                         k.to(tl.float32),
                         k.to(tl.float32),
-                        None,
                         alpha_sums + step * D,
                         alpha_resets + step * D if EXACT else None,
                         alpha_a,
@@ -968,16 +977,19 @@ def forward_prepare_1_others(
                         EXACT,
                         DT,
                     )
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
                     since = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
                         (since * k.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
                         (since * q.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     alpha_a_end = over_block(
                         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
@@ -992,7 +1004,7 @@ def forward_prepare_1_others(
                     )
                     alpha_n_end = (
                         over_block(
-                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                             alpha_resets + step * D,
                             (last),
                             d,
@@ -1009,14 +1021,20 @@ def forward_prepare_1_others(
                     tl.store(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
                         (until * k.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 w = -beta[None, :] * t2
                 x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t)
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+                    x,
+                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                )  # x
+                tl.store(
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+                    (beta[None, :] * t),
+                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t diag(beta)
 
 
@@ -1247,7 +1265,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d24b24498668e912")
+    config = choose(some.dtype, (D, E), "ff6243d38412be10")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1518,9 +1536,9 @@ def backward_prepare_1(
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
-    extent = reach(alpha_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     t = tl.zeros([C, C], tl.float32)
     t2 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
@@ -1542,9 +1560,7 @@ def backward_prepare_1(
         )
         alpha_n = (
             over_block(
-                tl.load(
-                    alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
-                ).to(tl.int32),
+                tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
                 alpha_resets + step * D,
                 (row)[:, None],
                 d[None, :],
@@ -1561,7 +1577,6 @@ def backward_prepare_1(
             t,
             k.to(tl.float32),
             q.to(tl.float32),
-            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -1581,12 +1596,14 @@ def backward_prepare_1(
             EXACT,
             DT,
         )
+        if not FLAT:
+            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         t2 = decayed_product(
             t2,
             k.to(tl.float32),
             k.to(tl.float32),
-            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -1606,6 +1623,9 @@ def backward_prepare_1(
             EXACT,
             DT,
         )
+        if not FLAT:
+            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
         alpha_a_end = over_block(
             tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
             alpha_sums + step * D,
@@ -1619,7 +1639,7 @@ def backward_prepare_1(
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                 alpha_resets + step * D,
                 (last),
                 d,
@@ -1636,24 +1656,32 @@ def backward_prepare_1(
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :],
             (since * k.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         until = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled3_p + at * D + i[:, None] * D + d[None, :],
             (until * k.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
             (until * q.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
+            mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        t,
+        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+    )  # t
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     w = -beta[None, :] * t2
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+    tl.store(
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        x,
+        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+    )  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1714,6 +1742,7 @@ def backward_prepare_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 t = tl.zeros([C, C], tl.float32)
                 t2 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
@@ -1745,7 +1774,7 @@ def backward_prepare_1_others(
                                 alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
                                 mask=(d_ok)[None, :],
                                 other=0,
-                            ).to(tl.int32),
+                            ),
                             alpha_resets + step * D,
                             (row)[:, None],
                             d[None, :],
@@ -1762,7 +1791,6 @@ def backward_prepare_1_others(
                         t,
                         k.to(tl.float32),
                         q.to(tl.float32),
-                        None,
                         alpha_sums + step * D,
                         alpha_resets + step * D if EXACT else None,
                         alpha_a,
@@ -1782,12 +1810,14 @@ def backward_prepare_1_others(
                         EXACT,
                         DT,
                     )
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
                     t2 = decayed_product(
                         t2,
                         k.to(tl.float32),
                         k.to(tl.float32),
-                        None,
                         alpha_sums + step * D,
                         alpha_resets + step * D if EXACT else None,
                         alpha_a,
@@ -1807,6 +1837,9 @@ def backward_prepare_1_others(
                         EXACT,
                         DT,
                     )
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
                     alpha_a_end = over_block(
                         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                         alpha_sums + step * D,
@@ -1820,7 +1853,7 @@ def backward_prepare_1_others(
                     )
                     alpha_n_end = (
                         over_block(
-                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                             alpha_resets + step * D,
                             (last),
                             d,
@@ -1837,24 +1870,32 @@ def backward_prepare_1_others(
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
                         (since * k.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
                         (until * k.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
                         (until * q.to(tl.float32)),
-                        mask=i_ok[:, None] & d_ok[None, :],
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
-                tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+                tl.store(
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+                    t,
+                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                )  # t
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 w = -beta[None, :] * t2
                 x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+                tl.store(
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+                    x,
+                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                )  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2128,9 +2169,9 @@ def backward_read_1(
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    extent = reach(alpha_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None],
@@ -2154,7 +2195,7 @@ def backward_read_1(
     )
     alpha_n_end = (
         over_block(
-            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
             alpha_resets + step * D,
             (last),
             d,
@@ -2189,9 +2230,7 @@ def backward_read_1(
     )
     alpha_n = (
         over_block(
-            tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0).to(
-                tl.int32
-            ),
+            tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
             alpha_resets + step * D,
             (row)[:, None],
             d[None, :],
@@ -2226,10 +2265,15 @@ def backward_read_1(
         EXACT,
         DT,
     )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
+    if not FLAT:
+        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+        again = adds_steep(again, p2, k.to(tl.float32), steep_from, C)
+        i_new = i_ok & ((i >= steep_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     p5 = p4
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    own = diagonal(p5, C)
     p6 = decayed_sum(
         p5,
         q.to(tl.float32),
@@ -2247,20 +2291,32 @@ def backward_read_1(
         CHUNK,
         LEVELS,
         False,
-        True,
+        False,
         FLAT,
         EXACT,
         DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-    p7 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
+    p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
+    if not FLAT:
+        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+        again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-    y = ((-p3) + p6) + (p7 * since)  # (write1 dS^T) . since + intra1
+    apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + (-p3) + p6
+    y = ((-p3) + p7) + (p8 * since)  # (write1 dS^T) . since + intra1
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    sums = tl.sum((-beta[:, None] * (p7 * since * k.to(tl.float32))), axis=0)  # out
-    p8 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    p9 = p8
-    p10 = decayed_sum(
-        p9,
+    sums = tl.sum(
+        tl.where(
+            i_ok[:, None], tl.where((i < last)[:, None], (-beta[:, None] * (p8 * since * k.to(tl.float32))), 0.0), 0.0
+        ),
+        axis=0,
+    )  # out
+    p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    p10 = p9
+    own2 = diagonal(p10, C)
+    p11 = decayed_sum(
+        p10,
         (beta[:, None] * k.to(tl.float32)),
         alpha_sums + step * D,
         alpha_resets + step * D if EXACT else None,
@@ -2276,16 +2332,21 @@ def backward_read_1(
         CHUNK,
         LEVELS,
         True,
-        True,
+        False,
         FLAT,
         EXACT,
         DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
+    p12 = p11 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
+    if not FLAT:
+        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+        i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(alpha_a, alpha_n, 0.0, 0)
-    p11 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-    y2 = p10 + (since2 * p11)  # (do S^T) . since + intra2
-    p12 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
-    p13 = p12
+    p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+    apart2 = p11 + (since2 * p13)
+    y2 = p12 + (since2 * p13)  # (do S^T) . since + intra2
+    p14 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+    p15 = p14
     alpha_a_before = over_block(
         tl.load(
             alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -2307,7 +2368,7 @@ def backward_read_1(
                 alpha_resets + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :],
                 other=0,
-            ).to(tl.int32),
+            ),
             alpha_resets + step * D,
             (tl.minimum(i - 1, last))[:, None],
             d[None, :],
@@ -2320,8 +2381,8 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    p14 = decayed_sum(
-        p13,
+    p16 = decayed_sum(
+        p15,
         (beta[:, None] * k.to(tl.float32)),
         alpha_sums + step * D,
         alpha_resets + step * D if EXACT else None,
@@ -2342,9 +2403,13 @@ def backward_read_1(
         EXACT,
         DT,
     )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
+    if not FLAT:
+        steep_from = first_steep(steep_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
+        i_new = i_ok & ((i >= steep_from) | (again > 0))
     since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
-    p15 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
-    y3 = p14 + (since3 * p15)  # (dv S^T) . since + intra3
+    p17 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
+    apart3 = (since3 * p17) + p16
+    y3 = p16 + (since3 * p17)  # (dv S^T) . since + intra3
     alpha = (
         tl.exp(
             tl.load(
@@ -2357,27 +2422,30 @@ def backward_read_1(
         else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
     )
     terms = y2  # dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :])  # dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dq
     terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
         ((-(y3 * alpha)) + (beta[:, None] * y)),
-        mask=i_ok[:, None] & d_ok[None, :],
+        mask=i_new[:, None] & d_ok[None, :],
     )  # dk
     end = spans - sums
     total = end[None, :] + later_sums(
         tl.where(
             i_ok[:, None],
-            ((y2 * q.to(tl.float32)) + (-(y3 * alpha * k.to(tl.float32))) + (-beta[:, None] * (y * k.to(tl.float32)))),
+            (
+                (-(apart3 * alpha * k.to(tl.float32)))
+                + (apart2 * q.to(tl.float32))
+                + (-beta[:, None] * (apart * k.to(tl.float32)))
+            ),
             0.0,
         ),
         C,
         False and block_e <= 128,
         DT,
     )
-    tl.debug_barrier()  # this may replace sums that other warps load
     tl.store(
-        S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_ok[:, None] & d_ok[None, :]
+        S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
     )  # S: pairing
 
 
@@ -2474,6 +2542,7 @@ def backward_read_1_others(
             alpha_p = alpha_p_all + b * alpha_b + h // alpha_g * alpha_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None],
@@ -2497,7 +2566,7 @@ def backward_read_1_others(
                 )
                 alpha_n_end = (
                     over_block(
-                        tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                        tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
                         alpha_resets + step * D,
                         (last),
                         d,
@@ -2546,7 +2615,7 @@ def backward_read_1_others(
                             alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
                             mask=(d_ok)[None, :],
                             other=0,
-                        ).to(tl.int32),
+                        ),
                         alpha_resets + step * D,
                         (row)[:, None],
                         d[None, :],
@@ -2581,6 +2650,10 @@ def backward_read_1_others(
                     EXACT,
                     DT,
                 )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
+                if not FLAT:
+                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                    again = adds_steep(again, p2, k.to(tl.float32), steep_from, C)
+                    i_new = i_ok & ((i >= steep_from) | (again > 0))
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -2589,6 +2662,7 @@ def backward_read_1_others(
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
+                own = diagonal(p5, C)
                 p6 = decayed_sum(
                     p5,
                     q.to(tl.float32),
@@ -2606,20 +2680,34 @@ def backward_read_1_others(
                     CHUNK,
                     LEVELS,
                     False,
-                    True,
+                    False,
                     FLAT,
                     EXACT,
                     DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-                p7 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
+                p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
+                if not FLAT:
+                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                    again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
                 since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-                y = ((-p3) + p6) + (p7 * since)  # (write1 dS^T) . since + intra1
+                apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + (-p3) + p6
+                y = ((-p3) + p7) + (p8 * since)  # (write1 dS^T) . since + intra1
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-                sums = tl.sum((-beta[:, None] * (p7 * since * k.to(tl.float32))), axis=0)  # out
-                p8 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-                p9 = p8
-                p10 = decayed_sum(
-                    p9,
+                sums = tl.sum(
+                    tl.where(
+                        i_ok[:, None],
+                        tl.where((i < last)[:, None], (-beta[:, None] * (p8 * since * k.to(tl.float32))), 0.0),
+                        0.0,
+                    ),
+                    axis=0,
+                )  # out
+                p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                p10 = p9
+                own2 = diagonal(p10, C)
+                p11 = decayed_sum(
+                    p10,
                     (beta[:, None] * k.to(tl.float32)),
                     alpha_sums + step * D,
                     alpha_resets + step * D if EXACT else None,
@@ -2635,16 +2723,21 @@ def backward_read_1_others(
                     CHUNK,
                     LEVELS,
                     True,
-                    True,
+                    False,
                     FLAT,
                     EXACT,
                     DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
+                p12 = p11 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
+                if not FLAT:
+                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
+                    i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(alpha_a, alpha_n, 0.0, 0)
-                p11 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-                y2 = p10 + (since2 * p11)  # (do S^T) . since + intra2
-                p12 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
-                p13 = p12
+                p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+                apart2 = p11 + (since2 * p13)
+                y2 = p12 + (since2 * p13)  # (do S^T) . since + intra2
+                p14 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+                p15 = p14
                 alpha_a_before = over_block(
                     tl.load(
                         alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -2666,7 +2759,7 @@ def backward_read_1_others(
                             alpha_resets + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :],
                             other=0,
-                        ).to(tl.int32),
+                        ),
                         alpha_resets + step * D,
                         (tl.minimum(i - 1, last))[:, None],
                         d[None, :],
@@ -2679,8 +2772,8 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
-                p14 = decayed_sum(
-                    p13,
+                p16 = decayed_sum(
+                    p15,
                     (beta[:, None] * k.to(tl.float32)),
                     alpha_sums + step * D,
                     alpha_resets + step * D if EXACT else None,
@@ -2701,9 +2794,13 @@ def backward_read_1_others(
                     EXACT,
                     DT,
                 )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
+                if not FLAT:
+                    steep_from = first_steep(steep_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
+                    i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
-                p15 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
-                y3 = p14 + (since3 * p15)  # (dv S^T) . since + intra3
+                p17 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
+                apart3 = (since3 * p17) + p16
+                y3 = p16 + (since3 * p17)  # (dv S^T) . since + intra3
                 alpha = (
                     tl.exp(
                         tl.load(
@@ -2717,22 +2814,22 @@ def backward_read_1_others(
                 )
                 terms = y2  # dq
                 tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :]
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
                 )  # dq
                 terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :],
                     ((-(y3 * alpha)) + (beta[:, None] * y)),
-                    mask=i_ok[:, None] & d_ok[None, :],
+                    mask=i_new[:, None] & d_ok[None, :],
                 )  # dk
                 end = spans - sums
                 total = end[None, :] + later_sums(
                     tl.where(
                         i_ok[:, None],
                         (
-                            (y2 * q.to(tl.float32))
-                            + (-(y3 * alpha * k.to(tl.float32)))
-                            + (-beta[:, None] * (y * k.to(tl.float32)))
+                            (-(apart3 * alpha * k.to(tl.float32)))
+                            + (apart2 * q.to(tl.float32))
+                            + (-beta[:, None] * (apart * k.to(tl.float32)))
                         ),
                         0.0,
                     ),
@@ -2740,11 +2837,10 @@ def backward_read_1_others(
                     False and block_e <= 128,
                     DT,
                 )
-                tl.debug_barrier()  # this may replace sums that other warps load
                 tl.store(
                     S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :],
                     total,
-                    mask=i_ok[:, None] & d_ok[None, :],
+                    mask=i_new[:, None] & d_ok[None, :],
                 )  # S: pairing
 
 
@@ -2760,7 +2856,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d24b24498668e912")
+    config = choose(some.dtype, (D, E), "ff6243d38412be10")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2962,7 +3058,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_pairing = alpha_sums  # in place
+        S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1,
             (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
@@ -3063,6 +3159,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dbeta_0 = None
     if "alpha" in needs:
         gradients["alpha"] = spread(S_pairing, (B, T, H, D), some).to(given["alpha"].dtype)
+    S_pairing = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None

@@ -65,11 +65,13 @@ import triton.language as tl
 from chunkform.runtime.decay import channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import (
+    adds_steep,
     chained,
     chunk_of,
     cumulate,
     decayed_product,
     decayed_sum,
+    first_steep,
     is_flat,
     lasting,
     over_block,
@@ -78,13 +80,13 @@ from chunkform.runtime.kernels import (
     reach,
     span,
     steep,
-    suffix_sum,
+    summed,
 )
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import GROUP, parts_for, places
+from chunkform.runtime.places import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -97,7 +99,6 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import pair
 
 
 def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
@@ -250,21 +251,19 @@ def _backward_unroll_5(s1, s2, s3, s4, s5, S_edges, dS_edges, lead, size, dtype,
     x5 = to_chunks(s5, lead, size, 1)
     a0 = (S_edges * dS_edges).sum(-2)
     a1 = decay_all(x1, dim=-2)
-    a2 = x3 @ x4.mT
-    a3 = channel_apply(a2, x5, x1, False, False, False, -1)
-    a4 = order_mask(size, True, -1, x1)
-    a5 = a4 @ (-x2 * a3)
-    a6 = order_mask(size, False, 1, x1)
-    a7 = x3 @ dS_edges
-    a8 = decay_in(x1, False, -1, dim=-2)
-    a9 = a6 @ (a7 * x2 * a8)
-    a10 = x4 @ x3.mT
-    a11 = channel_apply(a10, x2, x1, True, True, False, 1)
-    a12 = a4 @ (a11 * x5)
-    a13 = x4 @ S_edges
-    a14 = decay_in(x1, True, 1, dim=-2)
-    a15 = a4 @ (a13 * x5 * a14)
-    return (from_chunks(((a0 * a1)[..., None, :] + a5 + a9 + a12 + a15), lead, 1),)
+    a2 = order_mask(size, False, 1, x1)
+    a3 = x2 @ dS_edges
+    a4 = decay_in(x1, False, -1, dim=-2)
+    a5 = a2 @ (a3 * x3 * a4)
+    a6 = x4 @ S_edges
+    a7 = decay_in(x1, True, 1, dim=-2)
+    a8 = x4 @ x2.mT
+    a9 = channel_apply(a8, x3, x1, True, True, False, 1)
+    a10 = x2 @ x4.mT
+    a11 = channel_apply(a10, x5, x1, False, False, False, -1)
+    a12 = order_mask(size, True, -1, x1)
+    a13 = a12 @ (a6 * x5 * a7 + a9 * x5 - x3 * a11)
+    return (from_chunks(((a0 * a1)[..., None, :] + a5 + a13), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -318,7 +317,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_5, (log_beta, v, k, q, do), (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e
+        _backward_unroll_5, (log_beta, k, v, q, do), (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
@@ -553,9 +552,9 @@ def forward_prepare_1(
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    extent = reach(beta_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
@@ -572,9 +571,7 @@ def forward_prepare_1(
         )
         beta_n = (
             over_block(
-                tl.load(
-                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
-                ).to(tl.int32),
+                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
                 beta_resets + step * E,
                 (row)[:, None],
                 e[None, :],
@@ -600,7 +597,7 @@ def forward_prepare_1(
         )
         beta_n_end = (
             over_block(
-                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
                 beta_resets + step * E,
                 (last),
                 e,
@@ -618,7 +615,7 @@ def forward_prepare_1(
         tl.store(
             scaled1_p + at * E + i[:, None] * E + e[None, :],
             (until * v.to(tl.float32)),
-            mask=i_ok[:, None] & e_ok[None, :],
+            mask=i_new[:, None] & e_ok[None, :],
         )  # v . until
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -641,9 +638,7 @@ def forward_prepare_1(
         )
         beta_n2 = (
             over_block(
-                tl.load(
-                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
-                ).to(tl.int32),
+                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
                 beta_resets + step * E,
                 (row)[:, None],
                 e[None, :],
@@ -678,7 +673,10 @@ def forward_prepare_1(
             EXACT,
             DT,
         )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
-        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+        if not FLAT:
+            steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -746,6 +744,7 @@ def forward_prepare_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             extent = reach(beta_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
@@ -768,7 +767,7 @@ def forward_prepare_1_others(
                                 beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
-                            ).to(tl.int32),
+                            ),
                             beta_resets + step * E,
                             (row)[:, None],
                             e[None, :],
@@ -794,7 +793,7 @@ def forward_prepare_1_others(
                     )
                     beta_n_end = (
                         over_block(
-                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
                             beta_resets + step * E,
                             (last),
                             e,
@@ -814,7 +813,7 @@ def forward_prepare_1_others(
                     tl.store(
                         scaled1_p + at * E + i[:, None] * E + e[None, :],
                         (until * v.to(tl.float32)),
-                        mask=i_ok[:, None] & e_ok[None, :],
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -849,7 +848,7 @@ def forward_prepare_1_others(
                                 beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
-                            ).to(tl.int32),
+                            ),
                             beta_resets + step * E,
                             (row)[:, None],
                             e[None, :],
@@ -884,7 +883,10 @@ def forward_prepare_1_others(
                         EXACT,
                         DT,
                     )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
-                    tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1051,7 +1053,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f74bc1ca24da1505")
+    config = choose(some.dtype, (D, E), "a563259dd4f6badb")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1237,426 +1239,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    beta_sums,
-    beta_resets,
-    beta_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
-    v_p += b * v_b + h // v_g * v_h
-    extent = reach(beta_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    p2 = p
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
-        e_ok = e < E
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a = over_block(
-            tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            beta_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
-        )
-        beta_n = (
-            over_block(
-                tl.load(
-                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
-                ).to(tl.int32),
-                beta_resets + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
-                CHUNK,
-            )
-            if EXACT
-            else 0
-        )
-        p3 = decayed_sum(
-            p2,
-            v.to(tl.float32),
-            beta_sums + step * E,
-            beta_resets + step * E if EXACT else None,
-            beta_a,
-            beta_n,
-            beta_a,
-            beta_n,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
-        )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
-        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1_others(
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    beta_sums,
-    beta_resets,
-    beta_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
-    i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
-    group = tl.program_id(0) * GROUP
-    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
-        return
-    q_p_all = q_p
-    k_p_all = k_p
-    v_p_all = v_p
-    for n in range(0, tl.minimum(GROUP, programs - group)):
-        b, c, h = chunk_of(group + n, H, chunks)
-        bh = b * H + h
-        t0, last = place_of(c, T, begins, stops, C)
-        if last >= 0:
-            i_ok = i < last + 1
-            row = i if EVEN else tl.minimum(i, last)
-            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-            step = (b * T + t0) * H + h
-            q_p = q_p_all + b * q_b + h // q_g * q_h
-            k_p = k_p_all + b * k_b + h // k_g * k_h
-            v_p = v_p_all + b * v_b + h // v_g * v_h
-            extent = reach(beta_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                q = tl.load(
-                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-                )
-                k = tl.load(
-                    k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-                )
-                p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-                p2 = p
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
-                    e_ok = e < E
-                    v = tl.load(
-                        v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-                    )
-                    beta_a = over_block(
-                        tl.load(
-                            beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
-                        ),
-                        beta_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                    )
-                    beta_n = (
-                        over_block(
-                            tl.load(
-                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
-                            ).to(tl.int32),
-                            beta_resets + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
-                        )
-                        if EXACT
-                        else 0
-                    )
-                    p3 = decayed_sum(
-                        p2,
-                        v.to(tl.float32),
-                        beta_sums + step * E,
-                        beta_resets + step * E if EXACT else None,
-                        beta_a,
-                        beta_n,
-                        beta_a,
-                        beta_n,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
-                    )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
-                    tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_1(
-    S_first,
-    S_last,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    beta_sums,
-    beta_resets,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    S_in__out,
-    intra1_p,
-    S_late_0_out,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk forwards over chunks, carrying a tile of S."""
-    tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    e = tile * block_e + tl.arange(0, block_e)
-    e_ok = e < E
-    S = ()
-    d = ()
-    d_ok = ()
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        d_slice = n_d * block_d + tl.arange(0, block_d)
-        d_ok_slice = d_slice < D
-        S_slice = tl.zeros([block_e, block_d], tl.float32)
-        if S_first is not None:
-            S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
-            )
-        S = S + (S_slice,)
-        d = d + (d_slice,)
-        d_ok = d_ok + (d_ok_slice,)
-    do_p += b * do_b + h // do_g * do_h
-    q_p += b * q_b + h // q_g * q_h
-    v_p += b * v_b + h // v_g * v_h
-    k_p += b * k_b + h // k_g * k_h
-    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0)
-        beta_n_end = (
-            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0)
-            if EXACT
-            else tl.full([1], 0, tl.int32)
-        )
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = (
-            tl.dot(do.to(DT), identity)
-            if PRODUCTS and do.dtype == DT
-            else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
-        )
-        beta_a = tl.where(
-            (e_ok)[:, None],
-            tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0),
-            0.0,
-        )
-        beta_n = (
-            tl.load(beta_resets + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
-            if EXACT
-            else 0
-        )
-        since = span(beta_a, beta_n, 0.0, 0)
-        p = tl.zeros([block_e, C], tl.float32)
-        kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        until = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
-        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        v_each = (
-            tl.dot(v.to(DT), identity)
-            if PRODUCTS and v.dtype == DT
-            else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
-        )
-        w = until * v_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
-        S_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            q = tl.load(
-                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            rounded, rest = rounded_and_rest(S[n_d], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q S
-            if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(q.to(DT)), p)
-            k = tl.load(
-                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p2 = tl.dot(
-                rounded2.to(DT), k.to(DT), (kept[:, None] * S[n_d]), input_precision="tf32x3"
-            )  # ... + k^T (v . until)
-            if not EXACT:
-                p2 = tl.dot(rest2.to(DT), k.to(DT), p2)
-            S_slice2 = p2  # S diag(kept) + k^T (v . until)
-            S_next = S_next + (S_slice2,)
-        S = S_next
-        sums = tl.sum((do_each.to(tl.float32) * since) * p, axis=1)
-        intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        intra1_each = (
-            tl.dot(intra1.to(DT), identity)
-            if PRODUCTS and intra1.dtype == DT
-            else tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
-        )
-        y = intra1_each.to(tl.float32) + (p * since)  # (q S) . since + intra1
-        if YIELD:
-            tl.store(
-                S_late_0_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (y * do_each.to(tl.float32)),
-                mask=e_ok[:, None] & i_ok[None, :],
-            )  # S.late
-            tl.store(S_in__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: in
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        if S_last is not None:
-            tl.store(
-                S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
-            )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
     do_p,
     do_b,
     do_t,
@@ -1703,9 +1285,9 @@ def backward_prepare_2(
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
-    extent = reach(beta_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     t = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
@@ -1726,9 +1308,7 @@ def backward_prepare_2(
         )
         beta_n = (
             over_block(
-                tl.load(
-                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
-                ).to(tl.int32),
+                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
                 beta_resets + step * E,
                 (row)[:, None],
                 e[None, :],
@@ -1745,7 +1325,6 @@ def backward_prepare_2(
             t,
             do.to(tl.float32),
             v.to(tl.float32),
-            None,
             beta_sums + step * E,
             beta_resets + step * E if EXACT else None,
             beta_a,
@@ -1765,11 +1344,14 @@ def backward_prepare_2(
             EXACT,
             DT,
         )
+        if not FLAT:
+            steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(beta_a, beta_n, 0.0, 0)
         tl.store(
             scaled1_p + at * E + i[:, None] * E + e[None, :],
             (do.to(tl.float32) * since),
-            mask=i_ok[:, None] & e_ok[None, :],
+            mask=i_new[:, None] & e_ok[None, :],
         )  # do . since
         beta_a_end = over_block(
             tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
@@ -1784,7 +1366,7 @@ def backward_prepare_2(
         )
         beta_n_end = (
             over_block(
-                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
                 beta_resets + step * E,
                 (last),
                 e,
@@ -1801,13 +1383,17 @@ def backward_prepare_2(
         tl.store(
             scaled2_p + at * E + i[:, None] * E + e[None, :],
             (until * v.to(tl.float32)),
-            mask=i_ok[:, None] & e_ok[None, :],
+            mask=i_new[:, None] & e_ok[None, :],
         )  # v . until
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+    tl.store(
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        t,
+        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+    )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2_others(
+def backward_prepare_1_others(
     do_p,
     do_b,
     do_t,
@@ -1861,6 +1447,7 @@ def backward_prepare_2_others(
             v_p = v_p_all + b * v_b + h // v_g * v_h
             extent = reach(beta_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 t = tl.zeros([C, C], tl.float32)
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
@@ -1891,7 +1478,7 @@ def backward_prepare_2_others(
                                 beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
-                            ).to(tl.int32),
+                            ),
                             beta_resets + step * E,
                             (row)[:, None],
                             e[None, :],
@@ -1908,7 +1495,6 @@ def backward_prepare_2_others(
                         t,
                         do.to(tl.float32),
                         v.to(tl.float32),
-                        None,
                         beta_sums + step * E,
                         beta_resets + step * E if EXACT else None,
                         beta_a,
@@ -1928,11 +1514,14 @@ def backward_prepare_2_others(
                         EXACT,
                         DT,
                     )
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
                     since = span(beta_a, beta_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * E + i[:, None] * E + e[None, :],
                         (do.to(tl.float32) * since),
-                        mask=i_ok[:, None] & e_ok[None, :],
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # do . since
                     beta_a_end = over_block(
                         tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
@@ -1947,7 +1536,7 @@ def backward_prepare_2_others(
                     )
                     beta_n_end = (
                         over_block(
-                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
                             beta_resets + step * E,
                             (last),
                             e,
@@ -1964,14 +1553,19 @@ def backward_prepare_2_others(
                     tl.store(
                         scaled2_p + at * E + i[:, None] * E + e[None, :],
                         (until * v.to(tl.float32)),
-                        mask=i_ok[:, None] & e_ok[None, :],
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
-                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+                tl.store(
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+                    t,
+                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_2(
+def backward_sweep_1(
     S_first,
+    S_borders,
     scaled1_p,
     k_p,
     k_b,
@@ -1989,6 +1583,7 @@ def backward_sweep_2(
     starts,
     parts,
     length,
+    blocks,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
@@ -1996,6 +1591,7 @@ def backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2028,6 +1624,7 @@ def backward_sweep_2(
         S = S + (S_slice,)
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
+    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -2048,6 +1645,16 @@ def backward_sweep_2(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
+            if S_borders is not None:
+                if n % (BLOCK // C) == 0:
+                    tl.store(
+                        S_borders
+                        + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
+                        + d[:, None] * E
+                        + e[n_e][None, :],
+                        S[n_e],
+                        mask=d_ok[:, None] & e_ok[n_e][None, :],
+                    )
             scaled1 = tl.load(
                 scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
@@ -2078,8 +1685,16 @@ def backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_3(
-    intra2_p,
+def backward_prepare_2(
+    scaled3_p,
+    beta_sums,
+    beta_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    intra1_p,
     k_p,
     k_b,
     k_t,
@@ -2090,13 +1705,6 @@ def backward_prepare_3(
     q_t,
     q_h,
     q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    beta_sums,
-    beta_resets,
     beta_extents,
     T,
     H,
@@ -2130,20 +1738,15 @@ def backward_prepare_3(
     row = i if EVEN else tl.minimum(i, last)
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
-    do_p += b * do_b + h // do_g * do_h
-    extent = reach(beta_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-    p2 = p
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a = over_block(
             tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
             beta_sums + step * E,
@@ -2157,9 +1760,48 @@ def backward_prepare_3(
         )
         beta_n = (
             over_block(
-                tl.load(
-                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
-                ).to(tl.int32),
+                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+                beta_resets + step * E,
+                (row)[:, None],
+                e[None, :],
+                e_ok[None, :],
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
+            if EXACT
+            else 0
+        )
+        until = span(beta_a, beta_n, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        tl.store(
+            scaled3_p + at * E + i[:, None] * E + e[None, :],
+            (until * do.to(tl.float32)),
+            mask=i_new[:, None] & e_ok[None, :],
+        )  # do . until
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+    p2 = p
+    for e_start in range(0, E, part_e):
+        e = e_start + tl.arange(0, part_e)
+        e_ok = e < E
+        do2 = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        beta_a2 = over_block(
+            tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            beta_sums + step * E,
+            (row)[:, None],
+            e[None, :],
+            e_ok[None, :],
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
+        beta_n2 = (
+            over_block(
+                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
                 beta_resets + step * E,
                 (row)[:, None],
                 e[None, :],
@@ -2174,13 +1816,13 @@ def backward_prepare_3(
         )
         p3 = decayed_sum(
             p2,
-            do.to(tl.float32),
+            do2.to(tl.float32),
             beta_sums + step * E,
             beta_resets + step * E if EXACT else None,
-            beta_a,
-            beta_n,
-            beta_a,
-            beta_n,
+            beta_a2,
+            beta_n2,
+            beta_a2,
+            beta_n2,
             e,
             e_ok,
             last,
@@ -2194,12 +1836,24 @@ def backward_prepare_3(
             EXACT,
             DT,
         )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
-        tl.store(intra2_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+        if not FLAT:
+            steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
+            again = adds_steep(again, p2, do2.to(tl.float32), steep_from, C)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_3_others(
-    intra2_p,
+def backward_prepare_2_others(
+    scaled3_p,
+    beta_sums,
+    beta_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    intra1_p,
     k_p,
     k_b,
     k_t,
@@ -2210,13 +1864,6 @@ def backward_prepare_3_others(
     q_t,
     q_h,
     q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    beta_sums,
-    beta_resets,
     beta_extents,
     T,
     H,
@@ -2244,9 +1891,9 @@ def backward_prepare_3_others(
     group = tl.program_id(0) * GROUP
     if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
+    do_p_all = do_p
     k_p_all = k_p
     q_p_all = q_p
-    do_p_all = do_p
     for n in range(0, tl.minimum(GROUP, programs - group)):
         b, c, h = chunk_of(group + n, H, chunks)
         bh = b * H + h
@@ -2256,25 +1903,15 @@ def backward_prepare_3_others(
             row = i if EVEN else tl.minimum(i, last)
             at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
             step = (b * T + t0) * H + h
+            do_p = do_p_all + b * do_b + h // do_g * do_h
             k_p = k_p_all + b * k_b + h // k_g * k_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
-            do_p = do_p_all + b * do_b + h // do_g * do_h
             extent = reach(beta_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
-                k = tl.load(
-                    k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-                )
-                q = tl.load(
-                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-                )
-                p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-                p2 = p
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
-                    do = tl.load(
-                        do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-                    )
                     beta_a = over_block(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
@@ -2294,7 +1931,62 @@ def backward_prepare_3_others(
                                 beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
-                            ).to(tl.int32),
+                            ),
+                            beta_resets + step * E,
+                            (row)[:, None],
+                            e[None, :],
+                            e_ok[None, :],
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    until = span(beta_a, beta_n, 0.0, 0)
+                    do = tl.load(
+                        do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    tl.store(
+                        scaled3_p + at * E + i[:, None] * E + e[None, :],
+                        (until * do.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
+                    )  # do . until
+                k = tl.load(
+                    k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                q = tl.load(
+                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+                p2 = p
+                for e_start in range(0, E, part_e):
+                    e = e_start + tl.arange(0, part_e)
+                    e_ok = e < E
+                    do2 = tl.load(
+                        do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    beta_a2 = over_block(
+                        tl.load(
+                            beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                        ),
+                        beta_sums + step * E,
+                        (row)[:, None],
+                        e[None, :],
+                        e_ok[None, :],
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n2 = (
+                        over_block(
+                            tl.load(
+                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                mask=(e_ok)[None, :],
+                                other=0,
+                            ),
                             beta_resets + step * E,
                             (row)[:, None],
                             e[None, :],
@@ -2309,13 +2001,13 @@ def backward_prepare_3_others(
                     )
                     p3 = decayed_sum(
                         p2,
-                        do.to(tl.float32),
+                        do2.to(tl.float32),
                         beta_sums + step * E,
                         beta_resets + step * E if EXACT else None,
-                        beta_a,
-                        beta_n,
-                        beta_a,
-                        beta_n,
+                        beta_a2,
+                        beta_n2,
+                        beta_a2,
+                        beta_n2,
                         e,
                         e_ok,
                         last,
@@ -2329,39 +2021,28 @@ def backward_prepare_3_others(
                         EXACT,
                         DT,
                     )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
-                    tl.store(intra2_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
+                        again = adds_steep(again, p2, do2.to(tl.float32), steep_from, C)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_3(
+def backward_sweep_2(
     dS_first,
     dS_last,
-    beta_sums,
-    beta_resets,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
+    dS_borders,
+    intra1_p,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    S_out__out,
-    intra2_p,
-    S_late_0_p,
-    S_late_0_b,
-    S_late_0_t,
-    S_late_0_h,
-    S_late_0_g,
-    S_late__out,
+    beta_sums,
+    beta_resets,
     dv_out,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
+    scaled3_p,
     q_p,
     q_b,
     q_t,
@@ -2373,6 +2054,7 @@ def backward_sweep_3(
     starts,
     parts,
     length,
+    blocks,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -2381,6 +2063,7 @@ def backward_sweep_3(
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
     PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2413,10 +2096,8 @@ def backward_sweep_3(
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
         d_ok = d_ok + (d_ok_slice,)
-    v_p += b * v_b + h // v_g * v_h
+    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     k_p += b * k_b + h // k_g * k_h
-    S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
-    do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
@@ -2449,15 +2130,41 @@ def backward_sweep_3(
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
-        S_late_0 = tl.load(
-            S_late_0_p + t0 * S_late_0_t + i[None, :] * S_late_0_t + e[:, None],
-            mask=e_ok[:, None] & i_ok[None, :],
-            other=0.0,
+        p = tl.zeros([block_e, C], tl.float32)
+        kept = span(beta_a_end, beta_n_end, 0.0, 0)
+        scaled3 = tl.load(
+            scaled3_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
-        S_late_0_each = (
-            tl.dot(S_late_0.to(DT), identity)
-            if PRODUCTS and S_late_0.dtype == DT
-            else tl.where(e_ok[:, None] & i_ok[None, :], S_late_0, 0.0)
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            if dS_borders is not None:
+                if (n == 0) | ((count - n) % (BLOCK // C) == 0):
+                    tl.store(
+                        dS_borders
+                        + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
+                        + d[n_d][None, :] * E
+                        + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p2 = tl.dot(
+                scaled3.to(DT), q.to(DT), (kept[:, None] * dS[n_d]), input_precision="tf32x3"
+            )  # ... + q^T scaled3
+            dS_slice2 = p2  # dS diag(kept) + q^T scaled3
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
+        intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        intra1_each = (
+            tl.dot(intra1.to(DT), identity)
+            if PRODUCTS and intra1.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
         )
         beta_a = tl.where(
             (e_ok)[:, None],
@@ -2470,59 +2177,9 @@ def backward_sweep_3(
             else 0
         )
         since = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
-        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        v_each = (
-            tl.dot(v.to(DT), identity)
-            if PRODUCTS and v.dtype == DT
-            else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
-        )
-        p = tl.zeros([block_e, C], tl.float32)
-        kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        until = span(beta_a, beta_n, 0.0, 0)
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = (
-            tl.dot(do.to(DT), identity)
-            if PRODUCTS and do.dtype == DT
-            else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
-        )
-        w = until * do_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
-        dS_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            k = tl.load(
-                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            rounded, rest = rounded_and_rest(dS[n_d], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
-            if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
-            q = tl.load(
-                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p2 = tl.dot(
-                rounded2.to(DT), q.to(DT), (kept[:, None] * dS[n_d]), input_precision="tf32x3"
-            )  # ... + q^T (do . until)
-            if not EXACT:
-                p2 = tl.dot(rest2.to(DT), q.to(DT), p2)
-            dS_slice2 = p2  # dS diag(kept) + q^T (do . until)
-            dS_next = dS_next + (dS_slice2,)
-        dS = dS_next
-        sums = tl.sum((-(since * v_each.to(tl.float32))) * p, axis=1)
-        intra2 = tl.load(intra2_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        intra2_each = (
-            tl.dot(intra2.to(DT), identity)
-            if PRODUCTS and intra2.dtype == DT
-            else tl.where(e_ok[:, None] & i_ok[None, :], intra2, 0.0)
-        )
-        y = intra2_each.to(tl.float32) + (p * since)  # (k dS) . since + intra2
+        y = intra1_each.to(tl.float32) + (p * since)  # (k dS) . since + intra1
         if YIELD:
-            tl.store(
-                S_late__out + step * E + i[None, :] * (H * E) + e[:, None],
-                (S_late_0_each.to(tl.float32) + (-(y * v_each.to(tl.float32)))),
-                mask=e_ok[:, None] & i_ok[None, :],
-            )  # S.late
             tl.store(dv_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # dv
-            tl.store(S_out__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: out
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
@@ -2541,7 +2198,7 @@ def backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_4(
+def backward_prepare_3(
     v_p,
     v_b,
     v_t,
@@ -2555,7 +2212,6 @@ def backward_prepare_4(
     beta_sums,
     beta_resets,
     beta_extents,
-    scaled3_p,
     scaled4_p,
     matrix2,
     T,
@@ -2588,9 +2244,9 @@ def backward_prepare_4(
     step = (b * T + t0) * H + h
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
-    extent = reach(beta_extents + at, last, C, CHUNK)
-    if not is_flat(extent, DT):
-        return
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     t = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
@@ -2611,9 +2267,7 @@ def backward_prepare_4(
         )
         beta_n = (
             over_block(
-                tl.load(
-                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
-                ).to(tl.int32),
+                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
                 beta_resets + step * E,
                 (row)[:, None],
                 e[None, :],
@@ -2630,7 +2284,6 @@ def backward_prepare_4(
             t,
             v.to(tl.float32),
             do.to(tl.float32),
-            None,
             beta_sums + step * E,
             beta_resets + step * E if EXACT else None,
             beta_a,
@@ -2650,6 +2303,9 @@ def backward_prepare_4(
             EXACT,
             DT,
         )
+        if not FLAT:
+            steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
+            i_new = i_ok & ((i >= steep_from) | (again > 0))
         beta_a_end = over_block(
             tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
             beta_sums + step * E,
@@ -2663,7 +2319,7 @@ def backward_prepare_4(
         )
         beta_n_end = (
             over_block(
-                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
                 beta_resets + step * E,
                 (last),
                 e,
@@ -2678,21 +2334,19 @@ def backward_prepare_4(
         )
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
-            scaled3_p + at * E + i[:, None] * E + e[None, :],
-            (since * v.to(tl.float32)),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # v . since
-        until = span(beta_a, beta_n, 0.0, 0)
-        tl.store(
             scaled4_p + at * E + i[:, None] * E + e[None, :],
-            (until * do.to(tl.float32)),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # do . until
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+            (since * v.to(tl.float32)),
+            mask=i_new[:, None] & e_ok[None, :],
+        )  # v . since
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        t,
+        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+    )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_4_others(
+def backward_prepare_3_others(
     v_p,
     v_b,
     v_t,
@@ -2706,7 +2360,6 @@ def backward_prepare_4_others(
     beta_sums,
     beta_resets,
     beta_extents,
-    scaled3_p,
     scaled4_p,
     matrix2,
     T,
@@ -2746,6 +2399,7 @@ def backward_prepare_4_others(
             do_p = do_p_all + b * do_b + h // do_g * do_h
             extent = reach(beta_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 t = tl.zeros([C, C], tl.float32)
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
@@ -2776,7 +2430,7 @@ def backward_prepare_4_others(
                                 beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
-                            ).to(tl.int32),
+                            ),
                             beta_resets + step * E,
                             (row)[:, None],
                             e[None, :],
@@ -2793,7 +2447,6 @@ def backward_prepare_4_others(
                         t,
                         v.to(tl.float32),
                         do.to(tl.float32),
-                        None,
                         beta_sums + step * E,
                         beta_resets + step * E if EXACT else None,
                         beta_a,
@@ -2813,6 +2466,9 @@ def backward_prepare_4_others(
                         EXACT,
                         DT,
                     )
+                    if not FLAT:
+                        steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
+                        i_new = i_ok & ((i >= steep_from) | (again > 0))
                     beta_a_end = over_block(
                         tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
                         beta_sums + step * E,
@@ -2826,7 +2482,7 @@ def backward_prepare_4_others(
                     )
                     beta_n_end = (
                         over_block(
-                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
                             beta_resets + step * E,
                             (last),
                             e,
@@ -2841,23 +2497,21 @@ def backward_prepare_4_others(
                     )
                     since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
                     tl.store(
-                        scaled3_p + at * E + i[:, None] * E + e[None, :],
-                        (since * v.to(tl.float32)),
-                        mask=i_ok[:, None] & e_ok[None, :],
-                    )  # v . since
-                    until = span(beta_a, beta_n, 0.0, 0)
-                    tl.store(
                         scaled4_p + at * E + i[:, None] * E + e[None, :],
-                        (until * do.to(tl.float32)),
-                        mask=i_ok[:, None] & e_ok[None, :],
-                    )  # do . until
-                tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+                        (since * v.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
+                    )  # v . since
+                tl.store(
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+                    t,
+                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_4(
+def backward_sweep_3(
     dS_first,
-    scaled3_p,
+    scaled4_p,
     q_p,
     q_b,
     q_t,
@@ -2867,7 +2521,7 @@ def backward_sweep_4(
     dk_out,
     beta_sums,
     beta_resets,
-    scaled4_p,
+    scaled3_p,
     T,
     H,
     chunks,
@@ -2933,22 +2587,22 @@ def backward_sweep_4(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            scaled3 = tl.load(
-                scaled3_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
-            )
-            p = tl.dot(dS[n_e].to(DT), tl.trans(scaled3.to(DT)), p, input_precision="tf32x3")  # scaled3 dS^T
-            kept = span(beta_a_end, beta_n_end, 0.0, 0)
             scaled4 = tl.load(
                 scaled4_p + at * E + i[:, None] * E + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
+            p = tl.dot(dS[n_e].to(DT), tl.trans(scaled4.to(DT)), p, input_precision="tf32x3")  # scaled4 dS^T
+            kept = span(beta_a_end, beta_n_end, 0.0, 0)
+            scaled3 = tl.load(
+                scaled3_p + at * E + i[:, None] * E + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
             p3 = tl.dot(
-                q.to(DT), scaled4.to(DT), (kept[None, :] * dS[n_e]), input_precision="tf32x3"
-            )  # ... + q^T scaled4
-            dS_slice2 = p3  # dS diag(kept) + q^T scaled4
+                q.to(DT), scaled3.to(DT), (kept[None, :] * dS[n_e]), input_precision="tf32x3"
+            )  # ... + q^T scaled3
+            dS_slice2 = p3  # dS diag(kept) + q^T scaled3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -2962,6 +2616,443 @@ def backward_sweep_4(
             )  # dk
 
 
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_unroll_1(
+    S_borders,
+    dS_borders,
+    beta_sums,
+    beta_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    beta_extents,
+    S__out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """Products of the states and their gradients at each step, for all blocks at once."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(E, block_e)), H, chunks)
+    bh = b * H + h
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+    step = (b * T + t0) * H + h
+    k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
+    q_p += b * q_b + h // q_g * q_h
+    do_p += b * do_b + h // do_g * do_h
+    i_new = i_ok
+    if not FLAT:
+        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    s = tl.load(
+        S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
+    )  # S
+    s2 = tl.load(
+        dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
+    )  # dS
+    s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
+    beta_a_end = over_block(
+        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
+        beta_sums + step * E,
+        (last),
+        e,
+        e_ok,
+        last,
+        H * E,
+        C,
+        CHUNK,
+    )
+    beta_n_end = (
+        over_block(
+            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
+            beta_resets + step * E,
+            (last),
+            e,
+            e_ok,
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
+        if EXACT
+        else tl.full([1], 0, tl.int32)
+    )
+    kept = span(beta_a_end, beta_n_end, 0.0, 0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(k.to(DT), s2.to(DT), input_precision="tf32x3")  # (k) dS
+    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    beta_a = over_block(
+        tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+        beta_sums + step * E,
+        (row)[:, None],
+        e[None, :],
+        e_ok[None, :],
+        last,
+        H * E,
+        C,
+        CHUNK,
+    )
+    beta_n = (
+        over_block(
+            tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            beta_resets + step * E,
+            (row)[:, None],
+            e[None, :],
+            e_ok[None, :],
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
+        if EXACT
+        else 0
+    )
+    since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+    w = p * v.to(tl.float32) * since
+    sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # (q) S
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    since2 = span(beta_a, beta_n, 0.0, 0)
+    p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
+    p4 = decayed_sum(
+        p3,
+        v.to(tl.float32),
+        beta_sums + step * E,
+        beta_resets + step * E if EXACT else None,
+        beta_a,
+        beta_n,
+        beta_a,
+        beta_n,
+        e,
+        e_ok,
+        last,
+        H * E,
+        C,
+        CHUNK,
+        LEVELS,
+        True,
+        False,
+        FLAT,
+        EXACT,
+        DT,
+    )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
+    if not FLAT:
+        steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
+        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    p5 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
+    p6 = decayed_sum(
+        p5,
+        do.to(tl.float32),
+        beta_sums + step * E,
+        beta_resets + step * E if EXACT else None,
+        beta_a,
+        beta_n,
+        beta_a,
+        beta_n,
+        e,
+        e_ok,
+        last,
+        H * E,
+        C,
+        CHUNK,
+        LEVELS,
+        False,
+        False,
+        FLAT,
+        EXACT,
+        DT,
+    )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
+    if not FLAT:
+        steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
+        again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
+        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    w2 = (p2 * do.to(tl.float32) * since2) + (p4 * do.to(tl.float32)) + (-(v.to(tl.float32) * p6))
+    p7 = tl.dot(
+        tl.where(i[:, None] <= i[None, :], 1.0, 0.0).to(DT),
+        w2.to(DT),
+        ((s3 * kept)[None, :] + sums),
+        input_precision="tf32x3",
+    )  # ... + [order_{mask}]_{i,j} w2
+    tl.store(S__out + step * E + i[:, None] * (H * E) + e[None, :], p7, mask=i_new[:, None] & e_ok[None, :])  # S
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_unroll_1_others(
+    S_borders,
+    dS_borders,
+    beta_sums,
+    beta_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    beta_extents,
+    S__out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    group = (tl.program_id(0) // tl.cdiv(E, block_e)) * GROUP
+    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    k_p_all = k_p
+    v_p_all = v_p
+    q_p_all = q_p
+    do_p_all = do_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            v_p = v_p_all + b * v_b + h // v_g * v_h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            do_p = do_p_all + b * do_b + h // do_g * do_h
+            extent = reach(beta_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+                s = tl.load(
+                    S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+                    mask=d_ok[:, None] & e_ok[None, :],
+                    other=0.0,
+                )  # S
+                s2 = tl.load(
+                    dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+                    mask=d_ok[:, None] & e_ok[None, :],
+                    other=0.0,
+                )  # dS
+                s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
+                beta_a_end = over_block(
+                    tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                    beta_sums + step * E,
+                    (last),
+                    e,
+                    e_ok,
+                    last,
+                    H * E,
+                    C,
+                    CHUNK,
+                )
+                beta_n_end = (
+                    over_block(
+                        tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                        beta_resets + step * E,
+                        (last),
+                        e,
+                        e_ok,
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    if EXACT
+                    else tl.full([1], 0, tl.int32)
+                )
+                kept = span(beta_a_end, beta_n_end, 0.0, 0)
+                k = tl.load(
+                    k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                p = tl.dot(k.to(DT), s2.to(DT), input_precision="tf32x3")  # (k) dS
+                v = tl.load(
+                    v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                )
+                beta_a = over_block(
+                    tl.load(
+                        beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                    ),
+                    beta_sums + step * E,
+                    (row)[:, None],
+                    e[None, :],
+                    e_ok[None, :],
+                    last,
+                    H * E,
+                    C,
+                    CHUNK,
+                )
+                beta_n = (
+                    over_block(
+                        tl.load(
+                            beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                            mask=(e_ok)[None, :],
+                            other=0,
+                        ),
+                        beta_resets + step * E,
+                        (row)[:, None],
+                        e[None, :],
+                        e_ok[None, :],
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    if EXACT
+                    else 0
+                )
+                since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+                w = p * v.to(tl.float32) * since
+                sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+                q = tl.load(
+                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                p2 = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # (q) S
+                do = tl.load(
+                    do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                )
+                since2 = span(beta_a, beta_n, 0.0, 0)
+                p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
+                p4 = decayed_sum(
+                    p3,
+                    v.to(tl.float32),
+                    beta_sums + step * E,
+                    beta_resets + step * E if EXACT else None,
+                    beta_a,
+                    beta_n,
+                    beta_a,
+                    beta_n,
+                    e,
+                    e_ok,
+                    last,
+                    H * E,
+                    C,
+                    CHUNK,
+                    LEVELS,
+                    True,
+                    False,
+                    FLAT,
+                    EXACT,
+                    DT,
+                )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
+                if not FLAT:
+                    steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
+                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                p5 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
+                p6 = decayed_sum(
+                    p5,
+                    do.to(tl.float32),
+                    beta_sums + step * E,
+                    beta_resets + step * E if EXACT else None,
+                    beta_a,
+                    beta_n,
+                    beta_a,
+                    beta_n,
+                    e,
+                    e_ok,
+                    last,
+                    H * E,
+                    C,
+                    CHUNK,
+                    LEVELS,
+                    False,
+                    False,
+                    FLAT,
+                    EXACT,
+                    DT,
+                )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
+                if not FLAT:
+                    steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
+                    again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
+                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                w2 = (p2 * do.to(tl.float32) * since2) + (p4 * do.to(tl.float32)) + (-(v.to(tl.float32) * p6))
+                p7 = tl.dot(
+                    tl.where(i[:, None] <= i[None, :], 1.0, 0.0).to(DT),
+                    w2.to(DT),
+                    ((s3 * kept)[None, :] + sums),
+                    input_precision="tf32x3",
+                )  # ... + [order_{mask}]_{i,j} w2
+                tl.store(
+                    S__out + step * E + i[:, None] * (H * E) + e[None, :], p7, mask=i_new[:, None] & e_ok[None, :]
+                )  # S
+
+
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
@@ -2973,139 +3064,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f74bc1ca24da1505")
+    config = choose(some.dtype, (D, E), "a563259dd4f6badb")
     lay = places(packed, (B, T, H), config.chunk)
+    blocks = places(packed, (B, T, H), config.span)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     beta_sums, beta_resets, beta_extents = cumulate(beta, lay, config.exact)
-    if needs & {"S", "beta", "v"}:
-        intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
-        launch(
-            backward_prepare_1,
-            (lay.programs,),
-            intra1,
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            beta_sums,
-            beta_resets,
-            beta_extents,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            part_e=min(config.block, config.padded(E)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
-        )
-        launch(
-            backward_prepare_1_others,
-            (cdiv(lay.programs, GROUP),),
-            intra1,
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            beta_sums,
-            beta_resets,
-            beta_extents,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            part_e=min(config.block, config.padded(E)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
-        )
-    if needs & {"S", "beta", "v"}:
-        S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
-        S_in_ = some.new_empty((B, H, lay.chunks, E), dtype=torch.float32)
-        S_last = (
-            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
-            if dS_first is not None or parts > 1 or exchange is not None
-            else None
-        )
-        walk = config.walk(
-            E,
-            config.padded(D) * (q.element_size() + k.element_size()),
-            0,
-            do.element_size() + intra1.element_size() + v.element_size() + beta_sums.element_size(),
-            elements=True,
-            wide=True,
-        )
-        launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            S_starts,
-            S_last,
-            do,
-            *strides(do, H),
-            beta_sums,
-            beta_resets,
-            q,
-            *strides(q, H),
-            S_in_,
-            intra1,
-            S_late_0,
-            v,
-            *strides(v, H),
-            k,
-            *strides(k, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
-        )
-    intra1 = None
-    if needs & {"q"}:
+    if needs & {"beta", "q"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled1 = some.new_empty((B, H, T, E))
         scaled2 = some.new_empty((B, H, T, E))
         launch(
-            backward_prepare_2,
+            backward_prepare_1,
             (lay.programs,),
             do,
             *strides(do, H),
@@ -3134,7 +3107,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.registers,
         )
         launch(
-            backward_prepare_2_others,
+            backward_prepare_1_others,
             (cdiv(lay.programs, GROUP),),
             do,
             *strides(do, H),
@@ -3163,19 +3136,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.registers,
         )
     if needs & {"S", "beta", "k", "v"}:
-        intra2 = some.new_empty((B, H, T, E), dtype=torch.float32)
+        scaled3 = some.new_empty((B, H, T, E))
+        intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
         launch(
-            backward_prepare_3,
+            backward_prepare_2,
             (lay.programs,),
-            intra2,
+            scaled3,
+            beta_sums,
+            beta_resets,
+            do,
+            *strides(do, H),
+            intra1,
             k,
             *strides(k, H),
             q,
             *strides(q, H),
-            do,
-            *strides(do, H),
-            beta_sums,
-            beta_resets,
             beta_extents,
             *lay.at_once,
             lay.programs,
@@ -3196,17 +3171,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.registers,
         )
         launch(
-            backward_prepare_3_others,
+            backward_prepare_2_others,
             (cdiv(lay.programs, GROUP),),
-            intra2,
+            scaled3,
+            beta_sums,
+            beta_resets,
+            do,
+            *strides(do, H),
+            intra1,
             k,
             *strides(k, H),
             q,
             *strides(q, H),
-            do,
-            *strides(do, H),
-            beta_sums,
-            beta_resets,
             beta_extents,
             *lay.at_once,
             lay.programs,
@@ -3230,32 +3206,31 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             walk = config.walk(
-                E, config.padded(D) * q.element_size(), 0, do.element_size() + beta_sums.element_size(), elements=True
+                E,
+                config.padded(D) * q.element_size(),
+                0,
+                scaled3.element_size() + beta_sums.element_size(),
+                elements=True,
             )
             launch(
-                backward_sweep_3,
+                backward_sweep_2,
                 (lay.sequences * parts * H * cdiv(E, walk.tile),),
                 None,
                 dS_ends,
-                beta_sums,
-                beta_resets,
-                v,
-                *strides(v, H),
+                None,
+                intra1,
                 k,
                 *strides(k, H),
+                beta_sums,
+                beta_resets,
                 None,
-                intra2,
-                S_late_0,
-                *strides(S_late_0, H),
-                None,
-                None,
-                do,
-                *strides(do, H),
+                scaled3,
                 q,
                 *strides(q, H),
                 *lay.walked,
                 parts,
                 lay.length(parts),
+                blocks.chunks,
                 D=D,
                 E=E,
                 block_d=min(config.slice, config.padded(D)),
@@ -3264,6 +3239,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 WARPS=walk.warps,
                 STAGES=walk.stages,
                 PRODUCTS=walk.products,
+                BLOCK=config.span,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -3289,8 +3265,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         ),
                     )
                 )
-    if needs & {"q"}:
+    if needs & {"beta", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
         walk = config.walk(
             D,
             config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
@@ -3298,9 +3275,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k.element_size(),
         )
         launch(
-            backward_sweep_2,
+            backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
             S_starts,
+            S_borders,
             scaled1,
             k,
             *strides(k, H),
@@ -3312,6 +3290,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *lay.walked,
             parts,
             lay.length(parts),
+            blocks.chunks,
             E=E,
             D=D,
             block_e=min(config.slice, config.padded(E)),
@@ -3319,6 +3298,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=walk.warps,
             STAGES=walk.stages,
+            BLOCK=config.span,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -3336,47 +3316,36 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else:
                 dS_starts = chained(dS_first, dS_ends, lay, parts, False, (beta_sums, beta_resets), 1, config.exact)
     dS_ends = None
-    if needs & {"S", "beta", "v"}:
-        S_late_ = S_late_0  # in place
+    if needs & {"S", "beta", "k", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        S_out_ = some.new_empty((B, H, lay.chunks, E), dtype=torch.float32)
+        dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         walk = config.walk(
             E,
             config.padded(D) * (k.element_size() + q.element_size()),
             0,
-            v.element_size()
-            + intra2.element_size()
-            + S_late_0.element_size()
-            + do.element_size()
-            + beta_sums.element_size(),
+            intra1.element_size() + scaled3.element_size() + beta_sums.element_size(),
             elements=True,
-            wide=True,
         )
         launch(
-            backward_sweep_3,
+            backward_sweep_2,
             (lay.sequences * parts * H * cdiv(E, walk.tile),),
             dS_starts,
             dS_last,
-            beta_sums,
-            beta_resets,
-            v,
-            *strides(v, H),
+            dS_borders,
+            intra1,
             k,
             *strides(k, H),
-            S_out_,
-            intra2,
-            S_late_0,
-            *strides(S_late_0, H),
-            S_late_,
+            beta_sums,
+            beta_resets,
             dv,
-            do,
-            *strides(do, H),
+            scaled3,
             q,
             *strides(q, H),
             *lay.walked,
             parts,
             lay.length(parts),
+            blocks.chunks,
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
@@ -3385,6 +3354,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             WARPS=walk.warps,
             STAGES=walk.stages,
             PRODUCTS=walk.products,
+            BLOCK=config.span,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -3394,16 +3364,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=2,
             maxnreg=walk.registers,
         )
-    S_late_0 = intra2 = None
-    if needs & {"beta"}:
-        S_at_ends = pair(S_last, dS_starts, (-2,))
-    S_last = None
-    if needs & {"k"}:
+    intra1 = None
+    if needs & {"beta", "k"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-        scaled3 = some.new_empty((B, H, T, E))
         scaled4 = some.new_empty((B, H, T, E))
         launch(
-            backward_prepare_4,
+            backward_prepare_3,
             (lay.programs,),
             v,
             *strides(v, H),
@@ -3412,7 +3378,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             beta_sums,
             beta_resets,
             beta_extents,
-            scaled3,
             scaled4,
             matrix2,
             *lay.at_once,
@@ -3432,7 +3397,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.registers,
         )
         launch(
-            backward_prepare_4_others,
+            backward_prepare_3_others,
             (cdiv(lay.programs, GROUP),),
             v,
             *strides(v, H),
@@ -3441,7 +3406,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             beta_sums,
             beta_resets,
             beta_extents,
-            scaled3,
             scaled4,
             matrix2,
             *lay.at_once,
@@ -3460,27 +3424,26 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=config.registers,
         )
-    beta_extents = None
-    if needs & {"k"}:
+    if needs & {"beta", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
             D,
-            config.padded(E) * (scaled3.element_size() + scaled4.element_size()),
+            config.padded(E) * (scaled4.element_size() + scaled3.element_size()),
             config.chunk * matrix2.element_size(),
             q.element_size(),
         )
         launch(
-            backward_sweep_4,
+            backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
-            scaled3,
+            scaled4,
             q,
             *strides(q, H),
             matrix2,
             dk,
             beta_sums,
             beta_resets,
-            scaled4,
+            scaled3,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -3500,13 +3463,82 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=2,
             maxnreg=walk.registers,
         )
-    beta_resets = beta_sums = matrix2 = scaled3 = scaled4 = None
+    matrix2 = scaled3 = scaled4 = None
     gradients, initial = {}, {}
-    if needs & {"beta"}:  # the decay times <S_(t-1), dS_t>
-        late = spread(S_late_.float(), (B, T, H, E), some)
-        early = None
-        S_pairing = suffix_sum(late, early, S_at_ends, lay, parts, S_in_, S_out_)
-    S_in_ = S_out_ = late = None
+    if needs & {"beta"}:
+        S_ = some.new_empty((B, T, H, E), dtype=torch.float32)
+        launch(
+            backward_unroll_1,
+            (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
+            S_borders,
+            dS_borders,
+            beta_sums,
+            beta_resets,
+            k,
+            *strides(k, H),
+            v,
+            *strides(v, H),
+            q,
+            *strides(q, H),
+            do,
+            *strides(do, H),
+            beta_extents,
+            S_,
+            *blocks.at_once,
+            blocks.programs,
+            D=D,
+            E=E,
+            block_d=config.padded(D),
+            block_e=min(config.read_tile, config.padded(E)),
+            FLAT=True,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.span,
+            LEVELS=LEVELS,
+            EVEN=blocks.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D)),
+            num_stages=1,
+            maxnreg=config.most,
+        )
+        launch(
+            backward_unroll_1_others,
+            (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
+            S_borders,
+            dS_borders,
+            beta_sums,
+            beta_resets,
+            k,
+            *strides(k, H),
+            v,
+            *strides(v, H),
+            q,
+            *strides(q, H),
+            do,
+            *strides(do, H),
+            beta_extents,
+            S_,
+            *blocks.at_once,
+            blocks.programs,
+            D=D,
+            E=E,
+            block_d=config.padded(D),
+            block_e=min(config.read_tile, config.padded(E)),
+            FLAT=False,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.span,
+            LEVELS=LEVELS,
+            EVEN=blocks.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D)),
+            num_stages=1,
+            maxnreg=config.most,
+        )
+        S_pairing = S_
+    S_ = S_borders = beta_extents = beta_resets = beta_sums = dS_borders = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None
@@ -3726,7 +3758,7 @@ def value_decay_attention(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,280 bytes and 32,768 FLOPs forwards, 5,376 bytes and 131,072 FLOPs backwards.
+        1,280 bytes and 32,768 FLOPs forwards, 3,328 bytes and 98,304 FLOPs backwards.
 
     Example:
         >>> import torch

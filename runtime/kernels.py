@@ -1,10 +1,9 @@
 """What every generated Triton kernel shares: decays over chunks of steps, and the triangular inverse.
 
 Decays are cumulative log2 decays within a chunk, `a`. A log2 decay is taken to be at least FLOOR, which is as good as zero, so
-that none gives a NaN. That suffices for operands of two bytes. With EXACT, for float32, a step whose decay is below exp(-30)
-counts as a reset instead, which costs the steps after it no precision at all; a large sum costs their decays 4e-8 of it. Beside
-one decay a step stands the last reset `r` (a step of the chunk, -1 for none), beside a decay for each channel the number of
-resets `n` up to there.
+that none gives a NaN. That suffices for operands of two bytes. With EXACT, for float32, beside a decay for each channel stands
+what its sums leave, `n`, so that a large sum costs the decays of other steps nothing. Of one decay a step, one below exp(-30)
+counts as a reset instead: beside its sums stands the last reset `r` (a step of the chunk, -1 for none).
 """
 
 import functools
@@ -70,7 +69,8 @@ def lasting(
 ):
     """How many chunks at the end of a walk of `count` have written what is not zero by then, in any of the channels x.
 
-    `sums` and `resets` are as `cumulate` makes them, `stride` numbers a step; resets are numbers of steps, or COUNTED.
+    `sums` and `resets` are as `cumulate` makes them, `stride` numbers a step; resets are numbers of steps, or, COUNTED, what
+    the sums leave.
     """
     together: tl.constexpr = 32 if x.shape[0] > 1 else 128  # chunks whose decays are loaded at once
     reached = tl.full([], 0, tl.int32)
@@ -83,7 +83,7 @@ def lasting(
         kept = tl.load(sums + place, mask=there, other=0.0)
         if resets is not None:
             reset = tl.load(resets + place, mask=there, other=0 if COUNTED else -1)
-            kept = tl.where((reset != 0) if COUNTED else (reset >= 0), 2.0 * FLOOR, kept)
+            kept = kept + reset if COUNTED else tl.where(reset >= 0, 2.0 * FLOOR, kept)
         seen = there & ~(after[None, :] + tl.cumsum(kept, 0) - kept <= FLOOR)  # NaN is seen
         reached = tl.maximum(reached, tl.max(tl.where(seen, back[:, None] + 1, 0)))
         after += tl.sum(kept, 0)
@@ -92,8 +92,8 @@ def lasting(
 
 @triton.jit
 def span(high, n_high, low, n_low):
-    """The decays of the steps between two cumulative sums: 2^(high - low), or 0 across a reset."""
-    return tl.exp2(tl.where(n_high == n_low, high - low, float("-inf")))
+    """The decays of the steps between two cumulative sums: 2^(high - low), with what these sums leave."""
+    return tl.exp2((high - low) + (n_high - n_low))
 
 
 @triton.jit
@@ -180,9 +180,34 @@ def later_sums(x, C: tl.constexpr, PRODUCT: tl.constexpr, DT: tl.constexpr):
 
 
 @triton.jit
+def summed(x, C: tl.constexpr, FORWARD: tl.constexpr, OWN: tl.constexpr, DT: tl.constexpr):
+    """For each row of x [C, X] the sum of the rows before it, or after it, with its OWN or without: products with ones, in which
+    rows that don't count leave nothing at all."""
+    i = tl.arange(0, C)
+    ahead = i[:, None] - i[None, :] if FORWARD else i[None, :] - i[:, None]
+    ones = tl.where(ahead >= 0 if OWN else ahead > 0, 1.0, 0.0)
+    if tl.float32 == DT:
+        sums = tl.dot(ones, x, input_precision="tf32x3")
+    else:
+        high = x.to(tl.bfloat16)
+        rest = x - high.to(tl.float32)
+        low = rest.to(tl.bfloat16)
+        sums = tl.dot(ones.to(tl.bfloat16), low, tl.dot(ones.to(tl.bfloat16), high))
+        sums = tl.dot(ones.to(tl.bfloat16), (rest - low.to(tl.float32)).to(tl.bfloat16), sums)
+    return sums
+
+
+@triton.jit
+def far(DT: tl.constexpr):
+    """So far may log2 decays reach from a chunk's start for two factors of them to fit into DT."""
+    reach: tl.constexpr = 12.0 if tl.float16 == DT else 100.0
+    return reach
+
+
+@triton.jit
 def is_flat(extent, DT: tl.constexpr):
-    """Do log2 decays that reach so far split into two factors that fit into DT?"""
-    return extent <= (12.0 if tl.float16 == DT else 100.0)
+    """Do log2 decays that reach so far split into two factors that fit into DT? With some room, as sums are rounded."""
+    return extent <= far(DT) - 1.0
 
 
 @triton.jit
@@ -218,31 +243,53 @@ def halves(
     a_middle = over_block(a_middle, a, middle[:, None], x[None, :], ok, last, stride, C, CHUNK)
     up, down = high - a_middle, a_middle - low
     if EXACT:
-        n_middle = tl.load(n + at, mask=ok, other=0).to(tl.int32)
+        n_middle = tl.load(n + at, mask=ok, other=0.0)
         n_middle = over_block(n_middle, n, middle[:, None], x[None, :], ok, last, stride, C, CHUNK)
-        up = tl.where(n_high == n_middle, up, float("-inf"))
-        down = tl.where(n_low == n_middle, down, float("-inf"))
+        up, down = up + (n_high - n_middle), down + (n_middle - n_low)
     return tl.exp2(tl.where(past[:, None], up, down)), past
 
 
 @triton.jit
-def middle_of(a, x, x_ok, last, stride, C: tl.constexpr, CHUNK: tl.constexpr):
-    """The middle of a chunk's range of cumulative log2 decays, for each channel. Each use loads it: else the compiler makes the
-    factors below but once, and has no registers to keep them in."""
-    end = over_block(tl.load(a + last * stride + x, mask=x_ok, other=0.0), a, last, x, x_ok, last, stride, C, CHUNK)
-    return (0.5 * end)[None, :]
+def from_start(high, n_high, FORWARD: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr):
+    """Decays from a chunk's start to the later step of a pair, times a constant, which isn't the same in both directions: else
+    the compiler makes these factors but once, and has no registers to keep them in."""
+    shift: tl.constexpr = (6.0 if tl.float16 == DT else 50.0) - (0.0 if FORWARD else 1.0)
+    if EXACT:  # a power of two, apart, as a sum would be rounded
+        decays = tl.exp2(high + n_high) * 1125899906842624.0
+    else:
+        decays = tl.exp2(high + shift)
+    return decays
 
 
 @triton.jit
-def to_read(high, low, middle, FORWARD: tl.constexpr):
-    """Decays from the middle of a chunk's range to each read."""
-    return tl.exp2(high - middle if FORWARD else middle - low)
+def to_start(low, n_low, FORWARD: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr):
+    """What these are divided by for the decays from the earlier step of a pair on: the constant cancels. Earlier steps than
+    those that are flat don't reach beyond the limit, and it keeps others from overflowing."""
+    shift: tl.constexpr = (6.0 if tl.float16 == DT else 50.0) - (0.0 if FORWARD else 1.0)
+    if EXACT:
+        decays = tl.exp2(tl.minimum(-(low + n_low), far(DT) + 3.0)) * 8.881784197001252e-16
+    else:
+        decays = tl.exp2(tl.minimum(-shift - low, far(DT) + 3.0 - shift))
+    return decays
 
 
 @triton.jit
-def from_write(high, low, middle, FORWARD: tl.constexpr):
-    """Decays from each write to the middle of a chunk's range."""
-    return tl.exp2(middle - low if FORWARD else high - middle)
+def first_steep(before, high, n_high, x_ok, C: tl.constexpr, DT: tl.constexpr):
+    """The first row of a chunk whose decays from the chunk's start reach too far, in any channel; or `before`, if that comes
+    first. Rows are taken by halves from there on, and a row's path depends on no later row."""
+    i = tl.arange(0, C)
+    reaches = high + n_high < -far(DT)
+    row = tl.where(reaches & x_ok[None, :], i[:, None], C)
+    return tl.minimum(before, tl.min(tl.min(row, axis=1), axis=0))
+
+
+@triton.jit
+def adds_steep(before, p, w, row, C: tl.constexpr):
+    """1 where rows from `row` on write anything to a walk backwards, which all rows before them read; else `before`. What is
+    nothing, as of a loss on earlier steps alone, leaves these as they are."""
+    i = tl.arange(0, C)
+    some = (tl.max(tl.abs(p), axis=0) > 0.0) & (tl.max(tl.abs(w), axis=1) > 0.0)
+    return tl.maximum(before, tl.max(tl.where(some & (i >= row), 1, 0), axis=0))
 
 
 @triton.jit
@@ -268,22 +315,23 @@ def in_two_parts(p, w, ACROSS: tl.constexpr, EXACT: tl.constexpr, DT: tl.constex
 
 @triton.jit
 def decayed_product(
-    total, r, w, end, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
+    total, r, w, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
     C: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
     FLAT: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """total_ij + sum_x r_ix w_jx (decays between write j and read i)_x.
 
-    In two factors where the chunk is FLAT: its log2 decays reach so little that neither factor overflows. Else by halves of
-    blocks of 2, 4, ... C steps, with no exponent above 0.
+    In two factors where FLAT: rows whose log2 decays reach so little that neither overflows. Else by halves of blocks of
+    2, 4, ... C steps, with no exponent above 0.
     """
     i = tl.arange(0, C)
     if FLAT:
-        if end is None:
-            middle = middle_of(a, x, x_ok, last, stride, C, CHUNK)
-        else:
-            middle = 0.5 * end[None, :]
-        reader, writer = r * to_read(high, low, middle, FORWARD), w * from_write(high, low, middle, FORWARD)
+        reader = r * (
+            from_start(high, n_high, FORWARD, EXACT, DT) if FORWARD else to_start(low, n_low, FORWARD, EXACT, DT)
+        )
+        writer = w * (
+            to_start(low, n_low, FORWARD, EXACT, DT) if FORWARD else from_start(high, n_high, FORWARD, EXACT, DT)
+        )
         here = in_two_parts(reader, writer, True, EXACT, DT)
         total += tl.where(order(C, FORWARD, DIAGONAL), here, 0.0)
     else:
@@ -311,10 +359,14 @@ def decayed_sum(
     i = tl.arange(0, C)
     total = tl.zeros_like(w)
     if FLAT:
-        middle = middle_of(a, x, x_ok, last, stride, C, CHUNK)
         seen = tl.where(order(C, FORWARD, DIAGONAL), p, 0.0)
-        here = in_two_parts(seen, w * from_write(high, low, middle, FORWARD), False, EXACT, DT)
-        total += here * to_read(high, low, middle, FORWARD)
+        writer = w * (
+            to_start(low, n_low, FORWARD, EXACT, DT) if FORWARD else from_start(high, n_high, FORWARD, EXACT, DT)
+        )
+        here = in_two_parts(seen, writer, False, EXACT, DT)
+        total += here * (
+            from_start(high, n_high, FORWARD, EXACT, DT) if FORWARD else to_start(low, n_low, FORWARD, EXACT, DT)
+        )
     else:
         for level in range(LEVELS):
             decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, stride, C, CHUNK, EXACT)
@@ -324,9 +376,15 @@ def decayed_sum(
             here = tl.where(block[:, None] == block[None, :], p, 0.0)
             total += tl.where(reads[:, None], decay, 0.0) * in_two_parts(here, writer, False, EXACT, DT)
         if DIAGONAL:
-            same = tl.sum(tl.where(i[:, None] == i[None, :], p, 0.0), axis=1)
-            total += same[:, None] * w * span(high, n_high, low, n_low)
+            total += diagonal(p, C)[:, None] * w * span(high, n_high, low, n_low)
     return total
+
+
+@triton.jit
+def diagonal(p, C: tl.constexpr):
+    """What stands on the diagonal of a matrix over the steps of a chunk."""
+    i = tl.arange(0, C)
+    return tl.sum(tl.where(i[:, None] == i[None, :], p, 0.0), axis=1)
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -334,8 +392,11 @@ def cumulate_kernel(
     log, log_b, log_t, log_h, log_g, a, n, extent, T, H, chunks, begins, stops,
     X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """a = cumulative log2 decay within each chunk, n = resets up to there; both [B, T, H, X]. extent [B, H, T], at the first step
-    of each chunk: how far a reaches there; infinite where there is a reset."""
+    """a = cumulative log2 decay within each chunk, n = what EXACT sums leave of it; both [B, T, H, X]. extent [B, H, T], at the
+    first step of each chunk: how far these reach there.
+
+    An EXACT sum is one of multiples of 1 / 64, which float32 holds as they are; what each step leaves of its own is summed apart,
+    and small. So the decays between any two steps have the precision of theirs, however much lies before them."""
     b, c, h = chunk_of(tl.program_id(0), H, chunks)
     t0, last = place_of(c, T, begins, stops, C)
     i = tl.arange(0, C)
@@ -344,13 +405,15 @@ def cumulate_kernel(
     at = log + b * log_b + h // log_g * log_h
     g = tl.load(at + (t0 + i)[:, None] * log_t + x[None, :], mask=ok, other=0.0).to(tl.float32)
     out = ((b * T + t0 + i) * H + h)[:, None] * X + x[None, :]
-    reset = g < RESET
-    sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E if EXACT else tl.maximum(g * LOG2E, FLOOR), axis=0)
+    log2 = tl.maximum(g * LOG2E, FLOOR)
+    whole = tl.floor(log2 * 64.0) * 0.015625 if EXACT else log2
+    sums = tl.cumsum(whole, axis=0)
     tl.store(a + out, sums, mask=ok)
     if EXACT:
-        tl.store(n + out, tl.cumsum(reset.to(tl.int32), axis=0).to(tl.int8), mask=ok)
+        rests = tl.cumsum(log2 - whole, axis=0)
+        tl.store(n + out, rests, mask=ok)
+        sums += rests
     far = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(tl.min(tl.min(sums, axis=1), axis=0), 0.0)
-    far = tl.where(tl.max(tl.max(reset.to(tl.int32), axis=1), axis=0) > 0, float("inf"), far)
     tl.store(extent + (b * H + h) * T + t0, far, mask=last >= 0)
 
 
@@ -587,9 +650,10 @@ def kept_kernel(
         row = bh * T + t if STEPS else (b * T + t) * H + sh % H
         at = row[:, None] * X + x[None, :]
         sums += tl.sum(tl.load(a + at, mask=ok, other=0.0), axis=0)
-        if EXACT:
-            gone = -1 if STEPS else 0  # one decay a step has the last reset, or -1; others count them
-            resets += tl.sum((tl.load(n + at, mask=ok, other=gone).to(tl.int32) > gone).to(tl.int32), axis=0)
+        if EXACT and STEPS:  # one decay a step has the last reset, or -1
+            resets += tl.sum((tl.load(n + at, mask=ok, other=-1) > -1).to(tl.int32), axis=0)
+        elif EXACT:
+            sums += tl.sum(tl.load(n + at, mask=ok, other=0.0), axis=0)
     tl.store(kept + sh * X + x, tl.exp2(tl.where(resets == 0, sums, float("-inf"))), mask=x < X)
 
 
@@ -861,11 +925,12 @@ def grouped(p: Places, most: int) -> tuple[int, int]:
 
 
 def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> tuple[torch.Tensor, Any, Any]:
-    """Cumulative log2 decays within chunks, resets, and the extent of each chunk, from log decays [B, T, H or fewer, (X)].
+    """Cumulative log2 decays within chunks, resets or what sums leave, and the extent of each chunk, from log decays
+    [B, T, H or fewer, (X)].
 
-    The first two are [B, H, T], or [B, T, H, X], float32 and integer; the extent is [B, H, T] float32, at the first step of each
-    chunk. Resets are None unless `exact`, and the extent is None for one decay a step. Where `made`, and not `exact`, the kernel
-    that comes next makes what is needed of these.
+    The first two are [B, H, T], float32 and integer, or [B, T, H, X], float32; the extent is [B, H, T] float32, at the first
+    step of each chunk. Resets are None unless `exact`, and the extent is None for one decay a step. Where `made`, and not
+    `exact`, the kernel that comes next makes what is needed of these.
     """
     B, T, H = p.batch, p.steps, p.heads
     if log.ndim == 3:
@@ -874,7 +939,7 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> t
     X = log.shape[3]
     log = steps(log)
     a = log.new_empty((B, T, H, X), dtype=torch.float32)
-    n = log.new_empty((B, T, H, X), dtype=torch.int8) if exact else None
+    n = log.new_empty((B, T, H, X), dtype=torch.float32) if exact else None
     extent = log.new_empty((B, H, T), dtype=torch.float32)
     if made and not exact:
         return a, n, extent

@@ -8,6 +8,7 @@ prints for each recurrence the worst of its decays' gradients against what is al
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 from collections.abc import Callable
@@ -197,14 +198,21 @@ def changed_after(
 
 
 def main(arguments: list[str]) -> None:
-    options = (
-        dict(zip(arguments[::2], arguments[1::2], strict=False)) if arguments[:1] and arguments[0][:2] == "--" else {}
-    )
-    names = [x for x in arguments if not x.startswith("--") and x not in options.values()]
-    device, dtype = options.get("--device", "cpu"), getattr(torch, options.get("--dtype", "float32"))
-    run = triton_form if options.get("--backend", "torch") == "triton" else torch_form
-    case = Case(batch=2, steps=int(options.get("--steps", 150)), width=16, device=device)
-    for name in names or [n for n in specs() if by_channel(n)]:
+    parser = argparse.ArgumentParser()
+    for option, default in (
+        ("backend", "torch"),
+        ("device", "cpu"),
+        ("dtype", "float32"),
+        ("steps", 150),
+        ("width", 16),
+    ):
+        parser.add_argument(f"--{option}", default=default, type=type(default))
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args(arguments)
+    dtype = getattr(torch, options.dtype)
+    run = triton_form if options.backend == "triton" else torch_form
+    case = Case(batch=1, steps=options.steps, width=options.width, device=options.device)
+    for name in options.names or [n for n in specs() if by_channel(n)]:
         for x in worst(name, run, case, dtype):
             verdict, place = "ok " if x.ok else "BAD", str(x.place)
             print(f"{verdict} {name:28} {x.quantity:12} {place:10} {x.error:9.1e} of {x.allowed:.1e}", flush=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..ir import ROW, ZERO, Node, leaf, walk
+from ..ir import ROW, ZERO, Node, dim_of, factors_of, leaf, walk
 from ..read_write import StateForm
-from ..stages import Accumulate, Plan, Sweep
+from ..stages import Accumulate, Plan, Stage, Sweep, Unroll
 from .fuse import Fused
 from .kernels import made_ahead
 from .opened import Opened, opened
@@ -77,6 +77,74 @@ def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
     read = {n for s in pieces.values() for n in s.states} | {x.name for pair in spans.values() for x in pair}
     whole = frozenset(n for n, (s, _) in spans.items() if _sums_inside(s, pieces, walks, fused))
     return Blocks(walks, pieces, frozenset(read - own), frozenset(read & own), spans, whole)
+
+
+def by_blocks(plan: Plan, whole: frozenset[str]) -> Plan:
+    """The plan, with the gradients of decays for each channel made by a kernel of their own, from the states at the borders of
+    blocks: of those that no kernel which reads there makes as a `whole`; and of those whose reads see a write with no decay
+    before it, at the step after that, since sums over what reads make don't leave such pairs out."""
+    stages: list[Stage] = []
+    apart: set[str] = set()
+    for stage in plan.stages:
+        if isinstance(stage, Accumulate) and stage.by_channel:
+            s, g = (plan.form.state(n) for n in (stage.pairing.state, f"d{stage.pairing.state}"))
+            if len({dim_of(a) for a in s.axes}) == len(s.axes) and (s.name not in whole or _seen_undecayed(s, g)):
+                apart.add(s.name)
+                stage = stage.direct
+        stages.append(stage)
+
+    return replace(plan, stages=_without_sums(stages, apart)) if apart else plan
+
+
+def _without_sums(stages: list[Stage], states: set[str]) -> tuple[Stage, ...]:
+    """The stages without what only sums for the decays of these states need: sums at borders, last values, and reads."""
+    out: list[Stage] = []
+    for stage in stages:
+        if isinstance(stage, Sweep):
+            finals = tuple(n for n in stage.finals if n not in states)
+            stage = replace(stage, finals=finals, borders=tuple(b for b in stage.borders if b.state not in states))
+        out.append(stage)
+    while True:
+        used = {y.attrs[:2] for stage in out for y in walk(*_loads(stage)) if y.op == "leaf"}
+        unused = {
+            k: [x for x in s.chunk.outputs if x.attrs[0] == "read" and x.attrs[:2] not in used]
+            for k, s in enumerate(out)
+            if isinstance(s, Sweep)
+        }
+        if not any(unused.values()):
+            return tuple(out)
+        for k, reads in unused.items():
+            s = out[k]
+            assert isinstance(s, Sweep)
+            outputs = {x: n for x, n in s.chunk.outputs.items() if x not in reads}
+            out[k] = replace(
+                s, reads=tuple(r for r in s.reads if r.leaf not in reads), chunk=replace(s.chunk, outputs=outputs)
+            )
+        others = [s for s in out if isinstance(s, Sweep)]
+        idle = [s for s in others if not s.chunk.outputs and not s.finals and not s.borders]
+        for s in idle:  # another walk over the same states leaves these at borders
+            if sum(x.states == s.states for x in others) > 1:
+                out.remove(s)
+                break
+
+
+def _loads(stage: Stage) -> list[Node]:
+    """What a stage is made of."""
+    match stage:
+        case Sweep():
+            return [*stage.given.values()]
+        case Accumulate():
+            direct = [] if stage.by_channel else [*stage.direct.streams.values()]
+            return [stage.pairing.late, stage.pairing.early, *direct]
+        case Unroll():
+            return [*stage.streams.values()]
+    return [*stage.values.values()]
+
+
+def _seen_undecayed(s: StateForm, g: StateForm) -> bool:
+    """Does a read see what the step before it wrote, with no decay on the way, nor in what it reads with?"""
+    reads = [w for w in g.writes if w.late and s.decay not in (*factors_of(w.left), *factors_of(w.value))]
+    return bool(reads) and any(v.late for v in s.writes)
 
 
 def _pays(walks: dict[int, Sweep], pieces: dict[int, Sweep]) -> bool:

@@ -76,7 +76,7 @@ class Host:
         self.blocks = blocks(plan, self.fused, states if backward else ())
         if later is not None:
             self.blocks = replace(self.blocks, stored=later.blocks.given)
-        self.blocks = replace(self.blocks, stored=self.blocks.stored | self._unrolled_from())
+        self.blocks = replace(self.blocks, stored=self.blocks.stored | (self._unrolled_from() - self.blocks.given))
         # chunks' matrices serve several sweeps, and the sums as well, where walks make sums; and what was cut had several
         walks = self.blocks.walks.values()
         ahead = any(b.own for s in walks for b in s.borders) or len({(s.states, s.side) for s in walks}) < len(walks)
@@ -435,7 +435,8 @@ class Host:
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)
             lines = [self._allocated(k, s) for k in same for s in self._stores_at(k) if s.leaf not in inside]
-            free = set() if self.waiting or tile != tiles[-1] else set(kernel.replaces)
+            # a kernel for rows that aren't flat loads the sums once more
+            free = set() if self.waiting or tile != tiles[-1] or kernel.others else set(kernel.replaces)
             for a in kernel.arguments:
                 x = a.source
                 if x is None or x.op != "leaf" or x.attrs[0] not in ("sums", "stored"):
@@ -1228,6 +1229,7 @@ class Host:
     def _unroll(self, stage: Unroll) -> None:
         """The products at each step, by a kernel over all blocks."""
         walked = {n for s in self.blocks.walks.values() for n in s.states}
+        walked |= self.blocks.given
         if not self._unrolled_from() <= walked:
             raise CannotPrint(f"no walk over {', '.join(sorted(self._unrolled_from() - walked))}")
         stage, weights = unroll_weighted(stage)
@@ -1238,7 +1240,8 @@ class Host:
                 node = leaf("ahead", node.key[:12], node.axes)
             streams[x] = node
         kernels = []
-        for part in _parts_of(stage):
+        channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
+        for part in [stage] if channels is not None else _parts_of(stage):
             number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1
             kernel = unroll_kernel(f"{self.kind}_unroll_{number}", part, streams, self.names)
             self._inputs(kernel, "block_")
@@ -1252,10 +1255,14 @@ class Host:
             tiles = "1" if axis is None else f"cdiv({size_name(dim_of(axis))}, {self._tile(axis, reads=True)})"
             for x in outputs:
                 made[x.attrs[1].removesuffix(OWN)].append(self.names(x))
-                self.lines.append(f"{self.names(x)} = some.new_empty((B, H, {tiles}, T), dtype=torch.float32)")
+                shape = f"B, H, {tiles}, T" if channels is None else f"B, T, H, {size_name(dim_of(channels))}"
+                self.lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
             self.lines += self._launch(kernel, block="block_")
         for pairing, names in made.items():
             name = self.names(leaf("state", pairing))
+            if channels is not None:
+                self.lines.append(f"{name}_pairing = {names[0]}")
+                continue
             text = f"total((B, T, H), torch.float32, {', '.join(names)})" if names else "spread(0.0, (B, T, H), some)"
             self.lines.append(f"{name}_pairing = {text}")
         lines, self.lines = self.lines, before

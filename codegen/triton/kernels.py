@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from ..ir import COL, INNER, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
+from ..ir import replace as node_replace
 from ..read_write import StateForm
 from ..segments import feeds_back
 from ..stages import Sweep, Unroll
@@ -383,6 +384,9 @@ def read_kernel(
     tiles = Tiles(first.full, first.tile, first.direction, first.decays, first.streams, {}, name_of)
     tiles.names.add("tile")
     tiles.flat = []
+    tiles.split = _by_channel(*(n for x in pieces for n in x.opened.intra.values()))
+    tiles.apart = {} if any(spans[n][0].decay_axes for n in whole) else None
+    late = {f"{n}.late" for n in whole}
     sums: dict[str, list[str]] = {}  # by state: what its pairing is the sum of
     of: dict[str, Opened] = {}  # by state: the piece that calls its axes as they are called there
     for piece in pieces:  # first, so that states are in registers no longer than it takes to hand them to products
@@ -398,6 +402,11 @@ def read_kernel(
             _border(s, o, tiles, name_of)
         for x, node in o.outputs.items():
             v = tiles.value(node)
+            if (apart := tiles.without_own(node)) is not node:
+                rest = tiles.value(apart)
+                tiles.memo[leaf("apart", x.attrs[1], (ROW, *x.axes))] = tiles.assign(
+                    "apart", rest.over(rest.axes), rest.axes
+                )
             if not v.text.isidentifier():
                 v = tiles.assign("y", v.over(v.axes), v.axes, note=tiles.note(node))
             tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
@@ -406,7 +415,8 @@ def read_kernel(
             of.setdefault(border.state, o)
         for store in piece.stores:
             own = tuple(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)
-            v = tiles.value(at_row(rename(store.node, o.rename)))
+            node = at_row(rename(store.node, o.rename))
+            v = tiles.value(_apart(node, tiles) if store.root in late else node)
             if store.kind != "sums":
                 if store.leaf not in inside:  # else it is made where it is used: it takes registers till then
                     v = tiles.assign("terms", v.over(v.axes), v.axes, note=store.root)
@@ -437,31 +447,61 @@ def read_kernel(
 
 def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: NameOf) -> Kernel:
     """The products of states and gradients at each step that a stage is for, from the states at the borders of blocks, for all
-    blocks at once: of each the sum over a tile, or whole where it is of pairs inside a block alone. `streams` are those of the
-    stage, of which some may be made ahead."""
+    blocks at once: of each the sum over a tile, or whole where it is of pairs inside a block alone; or over the channels of a
+    tile, where a decay is one for each of these. `streams` are those of the stage, of which some may be made ahead."""
     states = (*stage.forward, *stage.backward)
     axes = states[0].axes
     if any(s.axes != axes for s in states) or len({dim_of(a) for a in axes}) < len(axes):
         raise CannotPrint("states that are added to each other have two axes of one dim")
-    used = {x.attrs[1] for x in walk(*stage.outputs.values()) if is_state(x)}
+    used = {x.attrs[1] for x in walk(*stage.outputs.values(), *stage.definitions.values()) if is_state(x)}
+    channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
     in_tiles = len(axes) > 1 and bool(used)
-    tiled = axes[1] if in_tiles else None
-    tiles = Tiles(axes[:1] if in_tiles else axes, axes[1:] if in_tiles else (), 1, {}, streams, {}, name_of)
+    tiled = channels or (axes[1] if in_tiles else None)
+    full = tuple(a for a in axes if a != tiled) if in_tiles else axes
+    decays = {x: stage.streams[x] for x in _decays_of(stage)}
+    tiles = Tiles(full, (tiled,) if tiled is not None else (), 1, decays, streams, stage.definitions, name_of)
     tiles.names.add("tile")
+    if channels is not None:
+        tiles.flat, tiles.split, tiles.parted = [], _by_channel(*stage.definitions.values()), True
     for s in (s for s in states if s.name in used):
         source = leaf("border", s.name, axes)
         target = tiles.argument(f"{name_of(leaf('state', s.name))}_borders", "border", source, axes)
         where, mask = _state_place(s, tiles.ordered(axes), "(bh * chunks + c)")
         tiles.borders[s.name] = f"tl.load({target} + {where}{mask}{', other=0.0' if mask else ''})"
     for x, node in stage.outputs.items():
+        if channels is not None:
+            v, axes_of = tiles.value(node), tiles.ordered((ROW, channels))
+            target = tiles.argument(f"{name_of(x)}_out", "out", x, (channels,))
+            place, mask = _step_place(channels, tiles), tiles.stored(axes_of)
+            tiles.lines.append(f"tl.store({target} + {place}, {v.over(axes_of)}, mask={mask})  # {x.attrs[1]}")
+            continue
         v = tiles.value(node)
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
         tiles.lines.append(f"tl.store({target} + {_tile_place(tiled)}, {v.over((ROW,))}, mask=i_ok)  # {x.attrs[1]}")
-    lines, _ = _at_once(axes, tiled, tiles, tiles.lines)
+    lines, others = _at_once(axes, tiled, tiles, tiles.lines)
     doc = "Products of the states and their gradients at each step, for all blocks at once."
     read = [x for x in walk(*stage.outputs.values()) if x.op == "sum" and any(map(is_state, factors_of(x.args[0])))]
     many = sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
-    return Kernel(name, lines, doc, tuple(tiles.arguments.values()), axes, tiled, False, reads=True, many=many)
+    arguments = tuple(tiles.arguments.values())
+    return Kernel(name, lines, doc, arguments, axes, tiled, False, reads=True, many=many, others=others)
+
+
+def _decays_of(stage: Unroll) -> list[Node]:
+    """The streams of a stage that are decays."""
+    nodes = walk(*stage.outputs.values(), *stage.definitions.values())
+    named = {y.args[0].attrs[1] for y in nodes if y.op in ("decay_mask", "decay_in", "decay_out", "decay_all")}
+    return [x for x in stage.streams if x.attrs[1] in named]
+
+
+def _apart(x: Node, tiles: Tiles) -> Node:
+    """x with reads without each step's own write, where a kernel has these."""
+    found = {y: leaf("apart", *y.attrs[1:]) for y in walk(x) if y.op == "leaf" and y.attrs[0] == "read"}
+    return node_replace(x, {y: z for y, z in found.items() if z in tiles.memo})
+
+
+def _by_channel(*nodes: Node) -> bool:
+    """Are sums with a decay for each channel among these, over the steps of a chunk?"""
+    return any(y.op == "decay_mask" and len(y.axes) > 2 for y in walk(*nodes))
 
 
 def made_ahead(o: Opened) -> dict[Node, Node]:
@@ -489,9 +529,10 @@ def _next_piece(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) ->
     tiles.precise = tiles.parted = fine is not None
     tiles.fine = fine
     tiles.intra, tiles.flat = {x.attrs[1]: n for x, n in o.intra.items()}, before.flat
+    tiles.split, tiles.apart = before.split, before.apart
     tiles.names |= before.names
     tiles.arguments, tiles.head, tiles.lines, tiles.loads = before.arguments, before.head, before.lines, before.loads
-    shared = (*PER_STEP, *PER_HEAD, "matrix", "state in")
+    shared = (*PER_STEP, *PER_HEAD, "matrix", "state in", "apart")
     tiles.memo = {x: v for x, v in before.memo.items() if x.op == "leaf" and x.attrs[0] in shared}
     return tiles
 
@@ -530,7 +571,7 @@ def _paired(sums: Sums, tiles: Tiles, tiled: str | None) -> list[str]:
     terms = []
     if sums.totals:
         if sums.kind == "out":
-            node = add(*sums.reads.values())
+            node = tiles.without_own(add(*sums.reads.values()))
             v = tiles.value(node)
             (axis,) = (a for a in v.axes if a != ROW)
             text = f"tl.sum({tiles.until_ends(v.text, node, v.axes)}, axis={v.axes.index(ROW)})"
@@ -577,7 +618,7 @@ def _store_pairing(
     if not s.decay_axes:
         x = leaf("sums", f"{state}.pairing")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
-        return [f"tl.store({target} + {_tile_place(tiled)}, {text}, mask=i_ok){note}"]
+        return [f"tl.store({target} + {_tile_place(tiled)}, {text}, mask={tiles.stored_rows}){note}"]
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
     x = leaf("stored", f"{state}.pairing", (own,))
     target = tiles.argument(f"{name_of(x)}_out", "out", x, (own,))
@@ -588,8 +629,8 @@ def _store_pairing(
     by_product = " and ".join([str(reads <= READS), *(f"{block_name(a)} <= {WIDE}" for a in o.full)])
     text = f"{tiles.along(end, own, axes)} + later_sums({inside}, C, {by_product}, DT)"
     text = tiles.assign("total", text, axes).text
-    store = f"tl.store({target} + {_step_place(own, tiles)}, {text}, mask={tiles.inside(axes)}){note}"
-    return ["tl.debug_barrier()  # this may replace sums that other warps load", store]
+    store = f"tl.store({target} + {_step_place(own, tiles)}, {text}, mask={tiles.stored(axes)}){note}"
+    return [store] if tiles.split else ["tl.debug_barrier()  # this may replace sums that other warps load", store]
 
 
 def prepare_kernel(
@@ -600,6 +641,7 @@ def prepare_kernel(
     aren't are stored for the kernel that takes these once more."""
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.ahead, name_of)
     tiles.flat, tiles.fine = [], fine
+    tiles.split = _by_channel(*o.matrices.values(), *o.products.values(), *o.intra.values())
     lines: list[str] = []
     parts: list[str] = []
     for axis in (*o.full, *o.tile):
@@ -609,9 +651,18 @@ def prepare_kernel(
         target = tiles.argument(name_of(x), "matrix", x)
         v = tiles.value(node)
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
-        tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {tiles.note(node)}")
+        mask = ""
+        if tiles.split:  # the later one of two steps says how they are taken
+            later, other = ("[:, None]", "[None, :]") if o.direction > 0 else ("[None, :]", "[:, None]")
+            mask = f", mask=None if FLAT else (i >= steep_from){later} & (i >= 0){other}"
+        tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))}{mask})  # {tiles.note(node)}")
+    before, tiles.lines = tiles.lines, []
     for own in o.own:
         _store_own(own, tiles, name_of)
+    tiles.lines = [
+        *before,
+        *(["if FLAT:", *(f"    {x}" for x in tiles.lines)] if tiles.split and o.own else tiles.lines),
+    ]
     sums: list[str] = []
     for axis in o.tile:
         sums += _intra_blocks(axis, o, tiles, name_of, parts)
@@ -656,9 +707,11 @@ def _at_once(
     for decay in tiles.flat or ():
         reached = f"reach({decay}_extents + at, last, C, CHUNK)"
         extent.append(f"extent = {f'tl.maximum(extent, {reached})' if extent else reached}")
-    flat = [*extent, "if not is_flat(extent, DT):", "    return"] if extent else []
+    assert bool(extent) == tiles.split
+    counted = "tl.full([], C, tl.int32), tl.full([], 0, tl.int32)"
+    flat = ["i_new = i_ok", "if not FLAT:", f"    steep_from, again = {counted}"] if extent else []
     if makes:
-        flat = ["SUMS: tl.constexpr = not EXACT", "if EXACT:", *(f"    {x}" for x in flat)]
+        flat = ["SUMS: tl.constexpr = not EXACT", *flat]
     lines = {"setup": [*header(axes, tiled, False), *chunk, *steps, *places, *flat, *body], "loop": [], "after": []}
     if not extent:
         return lines, ()
@@ -683,6 +736,7 @@ def _at_once(
         *(f"        {x} = {x}_all + {place}" for x, place in pointers),
         *(f"        {x}" for x in extent),
         "        if not is_flat(extent, DT):",
+        f"            steep_from, again, i_new = {counted}, i < 0",
         *(f"            {x}" for x in body),
     ]
     return lines, tuple(others)
@@ -724,7 +778,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
     index, width = axis_name(axis), size_name(dim_of(axis))
     inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
-    inside.flat, inside.making = tiles.flat, making
+    inside.flat, inside.split, inside.making = tiles.flat, tiles.split, making
     before: list[str] = []
     for x, node in products.items():
         total = tiles.fresh("t")
@@ -736,15 +790,17 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
         reads = [f for f in factors if f not in writes and f is not mask]
         r, w = (inside.tile_of(tuple(part), axis).over(inside.ordered((ROW, axis))) for part in (reads, writes))
         inside.lines.append(f"# {inside.note(node)}")
+        inside.ends(mask, axis)
         inside.lines.append(
-            f"{total} = decayed_product({total}, {r}, {w}, {inside.end_of(mask, axis)}, {inside.halves(mask, axis)}, "
+            f"{total} = decayed_product({total}, {r}, {w}, {inside.halves(mask, axis)}, "
             f"C, CHUNK, LEVELS, {inside.forward}, {mask.attrs[2]}, FLAT, EXACT, DT)"
         )
+        inside.from_steep(mask, axis)
     for x, node in scaled.items():
         target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
         v = inside.value(node)
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
-        mask_text = f"i_ok[:, None] & {index}_ok[None, :]"
+        mask_text = f"{inside.stored_rows}[:, None] & {index}_ok[None, :]"
         inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask={mask_text})  # {inside.note(node)}")
     loop = [*_block_loop(axis), *("    " + x for x in inside.lines)]
     for d in inside.decays:
@@ -780,12 +836,13 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
     index, width = axis_name(axis), size_name(dim_of(axis))
     inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
-    inside.flat = tiles.flat
+    inside.flat, inside.split = tiles.flat, tiles.split
     for x, node in intra.items():
         target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
         v = inside.decayed_sums(node, tiles)
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
-        inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask=i_ok[:, None] & {index}_ok[None, :])")
+        mask = f"{inside.stored_rows}[:, None] & {index}_ok[None, :]"
+        inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask={mask})")
     return [*_block_loop(axis), *("    " + x for x in inside.lines)]
 
 
@@ -1176,9 +1233,9 @@ def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: Na
         if tiles.walks:
             return _stored_sums(target, _over_tile(text, axes, tiled), tiled) + note
         text = f"tl.sum({text}, axis={axes.index(axis)})"
-        return f"tl.store({target} + {_tile_place(tiled)}, {text}, mask=i_ok){note}"
+        return f"tl.store({target} + {_tile_place(tiled)}, {text}, mask={tiles.stored_rows}){note}"
     target = tiles.argument(f"{name}_out", "out", x, own)
     if not own:
-        return f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok){note}"
+        return f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask={tiles.stored_rows}){note}"
     axes = tiles.ordered((ROW, *own))
-    return f"tl.store({target} + {_step_place(own[0], tiles)}, {v.over(axes)}, mask={tiles.inside(axes)}){note}"
+    return f"tl.store({target} + {_step_place(own[0], tiles)}, {v.over(axes)}, mask={tiles.stored(axes)}){note}"

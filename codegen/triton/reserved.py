@@ -8,9 +8,10 @@ import re
 IMPORTS = {
     "chunkform.runtime.by_head": "by_head",
     "chunkform.runtime.kernels": (
-        "block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product decayed_sum "
-        "inverse is_flat last_of lasting later_sums log2_of over_block part_of place_of power reach span "
-        "steep suffix_sum sums_of"
+        "adds_steep block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product "
+        "decayed_sum diagonal first_steep inverse is_flat last_of lasting later_sums log2_of over_block part_of place_of "
+        "power reach span "
+        "steep suffix_sum summed sums_of"
     ),
     "chunkform.runtime.launch": (
         "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"
@@ -32,7 +33,7 @@ IMPORTS = {
 }
 # what is called by name in kernels and in the functions that launch them
 RESERVED = frozenset(
-    "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS blocks first_block first_row jointly "
+    "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS again i_new steep_from blocks first_block first_row jointly "
     "places_of_borders needs_backward tiles column column_ok program i_ok exchange EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
     "APART PRODUCTS READ RESULTS warps identity ends linear read keeps walk reached edge live piece PIECE "
     "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "

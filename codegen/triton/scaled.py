@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..ir import ROW, Node, add, factors_of, leaf, mul, terms_of, walk
-from ..stages import Accumulate, Map, Plan, Sweep
+from ..stages import Accumulate, Map, Plan, Sweep, Unroll
 from .opened import longer, uses
 from .reused import reused
 
@@ -90,6 +90,8 @@ def _given(plan: Plan) -> Iterator[Node]:
     for stage in plan.stages:
         if isinstance(stage, Sweep):
             yield from stage.given.values()
+        elif isinstance(stage, Unroll):
+            yield from (*stage.streams.values(), *stage.outputs.values(), *stage.definitions.values())
         elif isinstance(stage, Accumulate) and not stage.by_channel:
             yield from (*stage.direct.streams.values(), *stage.direct.outputs.values())
 

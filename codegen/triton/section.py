@@ -14,7 +14,7 @@ from ..ir import plain_name
 from ..pipeline import Compiled, once
 from ..segments import feeds_back, linear_sweep, same_walk
 from ..stages import Plan
-from .blocks import Blocks, blocks
+from .blocks import Blocks, blocks, by_blocks
 from .cut import cut
 from .fuse import fuse
 from .host import HASH, Host, without
@@ -104,7 +104,8 @@ def _texts(
 @once
 def walked(c: Compiled, plan: Plan) -> Plan:
     """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
-    plan = simplified(plan)
+    first = simplified(plan)
+    plan = simplified(by_blocks(plan, blocks(first, fuse(first), [s.name for s in c.step.states]).whole))
     heavy = Host(c, plan, True, cuttable(c)).heavy_walks()
     return cut(plan, heavy) if heavy else plan
 

@@ -26,6 +26,7 @@ from ..ir import (
     make,
     mul,
     plain_name,
+    rebuild,
     rename,
     replace,
     split_constant,
@@ -179,6 +180,9 @@ class Tiles:
         self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
+        # sums over the writes of a chunk without those that no decay lies before, where a kernel needs both
+        self.apart: dict[Node, Value] | None = None
+        self.split = False  # are rows that aren't flat stored by a kernel of their own?
         self.making: frozenset[str] = frozenset()  # decays whose sums the kernel makes
         self.intra: dict[
             str, Node
@@ -233,6 +237,14 @@ class Tiles:
     def inside(self, axes: tuple[str, ...]) -> str:
         """Where a tile has an entry."""
         return " & ".join(self.along(self.ok(a), a, axes) for a in axes)
+
+    def stored(self, axes: tuple[str, ...]) -> str:
+        """Where a tile has an entry that this kernel stores."""
+        return " & ".join(self.along(self.stored_rows if a in STEPS else self.ok(a), a, axes) for a in axes)
+
+    @property
+    def stored_rows(self) -> str:
+        return "i_new" if self.split else "i_ok"
 
     def fresh(self, wish: str) -> str:
         name, n = wish, 1
@@ -309,6 +321,10 @@ class Tiles:
                 return self._sum(x)
             case "order_mask":
                 return Value(f"tl.where({self._seen(*x.attrs)}, 1.0, 0.0)", (ROW, COL))
+            case "apart_mask":
+                least, direction = x.attrs
+                later, sooner = ("i[:, None]", "i[None, :]") if direction > 0 else ("i[None, :]", "i[:, None]")
+                return Value(f"tl.where({later} >= {sooner} + {least}, 1.0, 0.0)", (ROW, COL))
             case "decay_mask":
                 return self._mask(x)
             case "decay_in" | "decay_out" | "decay_all":
@@ -410,6 +426,13 @@ class Tiles:
         note = self.note(x)
         if any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors):
             return self.decayed_sum(x, bound, factors)
+        order = [f for f in factors if f.op == "order_mask"]
+        rest = [f for f in factors if f not in order]
+        if order and bound == COL and len(rest) == 1 and rest[0].op == "leaf" and rest[0].attrs[0] == "inner":
+            inclusive, direction = order[0].attrs
+            v = self.value(rename(rest[0], {COL: ROW}))
+            text = f"summed({v.over(self.ordered(v.axes))}, C, {direction > 0}, {inclusive}, DT)"
+            return self.assign("sums", text, self.ordered(v.axes), note=note)
         if len(axes) < 2:
             v = self._product(factors)
             inside = self.ordered({bound, *axes})
@@ -587,12 +610,53 @@ class Tiles:
             raise CannotPrint(f"decays over three axes in {x!r}")
         p = p or self.reads_of_writes(factors, axis)
         w = self.tile_of(tuple(f for f in factors if f is not masks[0] and (axis in f.axes or f.axes == (COL,))), axis)
-        inclusive = masks[0].attrs[2]
+        late, write_late, inclusive, _ = masks[0].attrs
+        alone = (
+            self.apart is not None and inclusive and late == write_late
+        )  # a step's own write, which no decay is before
         text = (
-            f"decayed_sum({p.over((ROW, COL))}, {w.over((ROW, axis))}, {self.halves(masks[0], axis)}, "
-            f"C, {self.chunk}, LEVELS, {self.forward}, {inclusive}, {self.flat is not None and 'FLAT'}, EXACT, DT)"
+            f"decayed_sum({p.over((ROW, COL))}, {w.over((ROW, axis))}, {self.halves(masks[0], axis)}, C, {self.chunk}, "
+            f"LEVELS, {masks[0].attrs[3] > 0}, {inclusive and not alone}, {self.flat is not None and 'FLAT'}, EXACT, DT)"
         )
-        return self.assign("p", text, (ROW, axis), note=self.note(x))
+        own = self.assign("own", f"diagonal({p.over((ROW, COL))}, C)", (ROW,)) if alone else None
+        v = self.assign("p", text, (ROW, axis), note=self.note(x))
+        if own is not None and self.apart is not None:
+            self.apart[x] = v
+            text = f"{v.text} + {own.over((ROW, axis))} * {w.over((ROW, axis))}"
+            v = self.assign("p", text, (ROW, axis), note="with each step's own")
+        self.from_steep(masks[0], axis, None if masks[0].attrs[3] > 0 else (p.over((ROW, COL)), w.over((ROW, axis))))
+        return v
+
+    def without_own(self, x: Node) -> Node:
+        """x with what there is of sums without each step's own write in their place, and without what a chunk's last step writes
+        to states beyond the chunk: of these pairs no decay of the chunk lies between."""
+        if x.op == "leaf" and x.attrs[0] == "intra" and x.attrs[1] in self.intra:
+            return self.without_own(self.intra[x.attrs[1]])
+        if self.apart and x in self.apart:
+            y = leaf("apart", x.key[:12], x.axes)
+            self.memo[y] = self.apart[x]
+            return y
+        edges = [f for f in factors_of(x) if f.op == "decay_in" and not f.attrs[0] and len(f.axes) > 1]
+        if edges and self.apart is not None and not self.forward:
+            y, v = leaf("apart", x.key[:12], x.axes), self.value(x)
+            if y not in self.memo:
+                text = f"tl.where({self.along('(i < last)', ROW, v.axes)}, {v.over(v.axes)}, 0.0)"
+                self.memo[y] = Value(text, v.axes)
+            return y
+        return rebuild(x, map(self.without_own, x.args)) if x.args else x
+
+    def from_steep(self, mask: Node, axis: str, read: tuple[str, str] | None = None) -> None:
+        """Which rows are stored by the kernel for those that aren't flat: from the first of these on, and the rows before it
+        where they `read`, by a matrix, what these write."""
+        if self.flat is None:
+            return
+        late, write_late, _, direction = mask.attrs
+        later = ", ".join(self._cumulative(mask.args[0], late if direction > 0 else not write_late, over=(ROW, axis)))
+        self.lines.append("if not FLAT:")
+        self.lines.append(f"    steep_from = first_steep(steep_from, {later}, {self.index(axis)}_ok, C, DT)")
+        if read is not None:
+            self.lines.append(f"    again = adds_steep(again, {read[0]}, {read[1]}, steep_from, C)")
+        self.lines.append("    i_new = i_ok & ((i >= steep_from) | (again > 0))")
 
     def tile_of(self, factors: tuple[Node, ...], axis: str) -> Value:
         """A product of what the steps of a chunk have, over an axis, even if all of it is the same along that."""
@@ -612,23 +676,22 @@ class Tiles:
         p = self._product(others) if others else Value("tl.full([C, C], 1.0, tl.float32)", (ROW, COL))
         return p if len(p.axes) == 2 else Value(f"tl.broadcast_to({p.over((ROW, COL))}, [C, C])", (ROW, COL))
 
-    def end_of(self, mask: Node, axis: str) -> str:
-        """The sums of a whole chunk, stored for others, where the kernel makes them."""
+    def ends(self, mask: Node, axis: str) -> None:
+        """Store the sums of a whole chunk for others, where the kernel makes them."""
         (d,) = mask.args
         name = self._decay_name(d)
         if name not in self.making:
-            return "None"
+            return
         end, _ = self._cumulative(d, True, end=True)
         index, width = self.index(axis), size_name(dim_of(axis))
         place = f"{name}_sums + step * {width} + last * (H * {width}) + {index}"
         self.lines += ["if SUMS:", f"    tl.store({place}, {end}, mask={index}_ok)"]
-        return f"{end} if SUMS else None"
 
     def halves(self, mask: Node, axis: str) -> str:
         """What the helpers of `runtime/kernels.py` that work by halves take of a decay over an axis."""
         (d,) = mask.args
-        late, write_late, _, _ = mask.attrs
-        high, low = (late, write_late) if self.forward else (not write_late, not late)
+        late, write_late, _, direction = mask.attrs
+        high, low = (late, write_late) if direction > 0 else (not write_late, not late)
         name = self._decay_name(d)
         width = size_name(dim_of(axis))
         sums, counts = f"{name}_sums + step * {width}", f"{name}_resets + step * {width} if EXACT else None"
@@ -683,10 +746,9 @@ class Tiles:
                 where = self.lines if own and not (end and self.flat is None) else self.head
                 text = f"tl.load({name}_{what} + {base} + {place}{mask})"
                 if own and not self.walks:
-                    wide = "" if what == "sums" else ".to(tl.int32)"
                     rows, columns = ("", "") if end else ("[:, None]", "[None, :]")
                     which = f"({row}){rows}, {axis}{columns}, {axis}_ok{columns}, last, H * {width}"
-                    text = f"over_block({text}{wide}, {name}_{what} + {base}, {which}, C, CHUNK)"
+                    text = f"over_block({text}, {name}_{what} + {base}, {which}, C, CHUNK)"
                 if own and not end and self.walks and what == "sums":
                     text = f"tl.where({shown[-1]}, {text}, 0.0)"  # as `_apart` has it
                 if what == "sums" and name in self.making:
@@ -750,10 +812,10 @@ class Tiles:
         if x.op == "decay_all":
             a, r = self._cumulative(d, True, end=True)
             return self.assign(wish, f"span({a}, {r}, 0.0, 0)" if own else f"power({a}, {r} < 0)", own)
-        late, _ = x.attrs
+        late, direction = x.attrs
         axes = self.ordered((ROW, *own))
-        from_start = (x.op == "decay_in") == self.forward
-        inclusive = late if self.forward else not late
+        from_start = (x.op == "decay_in") == (direction > 0)
+        inclusive = late if direction > 0 else not late
         a, r = self._cumulative(d, inclusive)
         if from_start:
             text = f"span({a}, {r}, 0.0, 0)" if own else f"power({a}, {r} < 0)"

@@ -99,7 +99,7 @@ def blocks_kernel(
     sums = tl.load(a + base + at, mask=ok, other=0.0)
     tl.store(a_out + base + at, over_block(sums, a + base, i, x, x < X, last, H * X, C, CHUNK), mask=ok)
     if EXACT:
-        resets = tl.load(n + base + at, mask=ok, other=0).to(tl.int32)
+        resets = tl.load(n + base + at, mask=ok, other=0)
         tl.store(n_out + base + at, over_block(resets, n + base, i, x, x < X, last, H * X, C, CHUNK), mask=ok)
     first = (b * H + h) * T + t0
     tl.store(reach_out + first, reach(extent + first, last, C, CHUNK))
