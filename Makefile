@@ -8,7 +8,7 @@ JOBS ?= 2
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup test test-gpu verified memcheck bench lint format demo build check clean
+.PHONY: help setup test test-gpu verified memcheck bench lint format demo build check emitted clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -62,6 +62,9 @@ build: setup  ## write generated/ from spec/
 
 check: setup  ## compare the generated ops with the float64 oracle on this machine
 	@$(BIN)/chunkform check $(ARGS)
+
+emitted: setup  ## whose emitted text has changed, of every spec of the repository (ARGS=--write records it)
+	@$(BIN)/python tests/emitted.py --jobs $(JOBS) $(ARGS)
 
 clean:  ## remove what make made
 	rm -rf .venv build out .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,9 +40,23 @@ def compile_module(spec: Declaration | str | os.PathLike) -> ModuleType:
     """The generated module of a spec."""
     r = _one(spec)
     kind = kind_of(r)
-    c = kind.compile_spec(r)
-    key = hashlib.sha256(f"{kind.spec_hash(c)}{compiler_hash()}".encode()).hexdigest()[:16]
-    return _load(_kept(f"{r.name}_{key}.py", lambda: kind.emit(c, tidy=False)))
+    with uncollected():
+        c = kind.compile_spec(r)
+        key = hashlib.sha256(f"{kind.spec_hash(c)}{compiler_hash()}".encode()).hexdigest()[:16]
+        return _load(_kept(f"{r.name}_{key}.py", lambda: kind.emit(c, tidy=False)))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the collector of cycles: the compiler makes nodes and trees by the million, and hardly a cycle, and looking at all
+    of them again and again took a third of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _kept(name: str, made: Callable[[], str]) -> Path:

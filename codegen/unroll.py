@@ -6,6 +6,9 @@ it, and the writes of the chunk so far, each with its weight. Nothing is subtrac
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from .chunk import Builder, to_col
 from .ir import COL, INNER, ONE, ROW, Node, add, factors_of, make, mul, rename, total
 from .mixing import factored, gathered, state_in
@@ -18,6 +21,13 @@ def unrolled(
     """(streams, products): for each cross its chunk node over ROW, from both walks' states as they stand before the decay."""
     ahead, behind = Builder(forward, (), False, {}), Builder(backward, (), False, {})
     out: dict[Node, Node] = {}
+    made: dict[Any, Node] = {}  # many crosses sum the same products, with other weights
+
+    def once(key: Any, make: Callable[..., Node], *args: Any) -> Node:
+        if key not in made:
+            made[key] = make(*args)
+        return made[key]
+
     for x in crosses:
         s = next(f for f in forward if f.name == x.state)
         g = next(f for f in backward if f.name == x.gradient)
@@ -28,14 +38,18 @@ def unrolled(
             for b in behind.sources(g):
                 end = behind.incoming(g, b, "mid")
                 seen = [(w, rename(behind.mask(g, "mid", w), {COL: INNER})) for w in b.writes]
-                parts.append(mul(start, end, total(mul(state_in(a), state_in(b)), *a.axes)))
-                for w, late in seen:
-                    parts.append(mul(start, total(mul(late, _read(state_in(a), w, behind, INNER, a)), INNER)))
-                    for v, early in wrote:
-                        overlap = _overlap(v, w, ahead, behind, a)
+                here = (a.name, b.name)
+                both = once(here, _both, a, b)
+                parts.append(mul(start, end, both))
+                for m, (w, late) in enumerate(seen):
+                    read = once(("seen", *here, m), _read, state_in(a), w, behind, INNER, a)
+                    parts.append(mul(start, total(mul(late, read), INNER)))
+                    for n, (v, early) in enumerate(wrote):
+                        overlap = once((*here, n, m), _overlap, v, w, ahead, behind, a)
                         parts.append(total(mul(late, total(mul(early, overlap), COL)), INNER))
-                for v, early in wrote:
-                    parts.append(mul(end, total(mul(early, _read(state_in(b), v, ahead, COL, a)), COL)))
+                for n, (v, early) in enumerate(wrote):
+                    read = once(("wrote", *here, n), _read, state_in(b), v, ahead, COL, a)
+                    parts.append(mul(end, total(mul(early, read), COL)))
         out[x.leaf] = gathered(factored(add(*parts)))
     return ahead.streams | behind.streams, out
 
@@ -106,6 +120,11 @@ def scaled(product: Node, decay: Node, streams: dict[Node, Node]) -> Node:
     node = mul(builder.stream(decay), product)
     streams |= builder.streams
     return node
+
+
+def _both(a: StateForm, b: StateForm) -> Node:
+    """<a, b> of the states before a chunk."""
+    return total(mul(state_in(a), state_in(b)), *a.axes)
 
 
 def _read(state: Node, w: Write, builder: Builder, axis: str, s: StateForm) -> Node:

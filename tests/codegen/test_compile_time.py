@@ -1,0 +1,112 @@
+"""What a compile does is bounded by counts, which no machine's load changes; `python -m benchmarks.compile_time` has seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from benchmarks.compile_time import chain, independent
+from chunkform.codegen import emit, evaluate, mixing, spelling
+from chunkform.codegen.degrees import Degrees
+from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.codegen.triton import host, section, slices
+from chunkform.spec.language import Recurrence
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    """How often the dear parts of a compile are done."""
+    found: Counter = Counter()
+
+    def count(module: Any, name: str, key: str) -> None:
+        whole = getattr(module, name)
+
+        def noted(*given: Any, **words: Any) -> Any:
+            found[key] += 1
+            return whole(*given, **words)
+
+        monkeypatch.setattr(module, name, noted)
+
+    count(evaluate, "_apply", "nodes evaluated")
+    count(host, "sweep_kernel", "kernels of walks")
+    count(section, "_texts", "sections")
+    products = mixing._products
+
+    def formed(*given: Any) -> Any:
+        found["products of matrices"] += 1
+        return products(*given)
+
+    monkeypatch.setitem(evaluate.CHUNK_OPERATIONS, "mix_products", formed)
+    return found
+
+
+def compiled(r: Recurrence) -> Compiled:
+    c = compile_spec(r)
+    emit.emit(c, tidy=False)
+    return c
+
+
+def walks(c: Compiled) -> int:
+    assert c.forward is not None and c.backward is not None
+    return len(c.forward.sweeps) + 2 * len(c.backward.sweeps)
+
+
+def test_coupled_states_take_a_bounded_number_of_steps(counted: Counter) -> None:
+    """A gate forms the products of a group's matrices once for each chunk that it runs over, and evaluates what nodes share
+    once; kernels are printed once, and those of a backward pass once more, to learn what they load."""
+    c = compiled(chain(3))
+    assert counted["sections"] == 1
+    assert counted["kernels of walks"] <= walks(c)
+    assert counted["products of matrices"] <= 250
+    assert counted["nodes evaluated"] <= 30_000
+
+
+def test_what_a_gate_evaluates_grows_with_the_pairs_of_states(counted: Counter) -> None:
+    numbers = []
+    for n in (2, 4):
+        counted.clear()
+        compile_spec(chain(n))
+        numbers.append(counted["nodes evaluated"])
+    assert numbers[1] < 5 * numbers[0], numbers
+
+
+def test_independent_states_take_their_number(counted: Counter) -> None:
+    numbers = []
+    for n in (3, 6):
+        counted.clear()
+        compile_spec(independent(n))
+        numbers.append(counted["nodes evaluated"])
+    assert numbers[1] < 2.5 * numbers[0], numbers
+
+
+def test_degrees_are_found_when_a_report_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        Degrees, "random", lambda self, *x, whole=Degrees.random, **y: (asked.append(1), whole(self, *x, **y))[1]
+    )
+    c = compile_spec(chain(1))
+    assert not asked
+    assert all(0 < g.error_bound < 1e-12 for g in c.gates) and asked
+
+
+def test_a_kernel_is_read_once_however_often_it_is_printed() -> None:
+    lines = ("a = 1", "for i in range(3):", "    a += b")
+    first = slices.statements(lines)
+    assert slices.statements(list(lines)) is first
+    assert [s.writes for s in first] == [{"a"}, {"a", "i"}]
+
+
+def test_names_are_told_from_functions_without_copies_of_the_text() -> None:
+    """The statement that a name begins is found by its line's start alone."""
+    text = "import x\n\n@x.jit\ndef f(a):\n    return a\n\n\nb = (\n    1,\n)\n\nclass C:\n    c = 2\n"
+    scopes = list(spelling._scopes(text))
+    assert [text[x.start :].split("\n", 1)[0] for x in scopes] == [
+        "import x",
+        "import x",
+        "@x.jit",
+        "b = (",
+        "class C:",
+    ]
+    assert [x.inside for x in scopes] == [False, False, True, False, True]
