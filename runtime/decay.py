@@ -73,11 +73,17 @@ def decay_all(g: Tensor, dim: int = -1) -> Tensor:
 
 
 def triangular_inverse(t: Tensor, direction: int, channels: bool = False) -> Tensor:
-    """(I - T)^-1 for strictly triangular T, [..., C, C]; with `channels`, [..., C, C, e]: one system for each channel."""
+    """(I - T)^-1 for strictly triangular T, [..., C, C]; with `channels`, [..., C, C, e]: one system for each channel.
+
+    It is solved in float64 and rounded once: writes are differences of what is read and what is given, and those of a chunk
+    add their errors up.
+    """
     if channels:
         return triangular_inverse(t.movedim(-1, -3), direction).movedim(-3, -1)
-    identity = torch.eye(t.shape[-1], dtype=t.dtype, device=t.device)
-    return torch.linalg.solve_triangular(identity - t, identity.expand_as(t), upper=direction < 0, unitriangular=True)
+    identity = torch.eye(t.shape[-1], dtype=torch.float64, device=t.device)
+    system = identity - t
+    solved = torch.linalg.solve_triangular(system, identity.expand_as(t), upper=direction < 0, unitriangular=True)
+    return solved.to(t.dtype)
 
 
 # --- decays of each channel -----------------------------------------------------------------------------------------
