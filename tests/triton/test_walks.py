@@ -136,6 +136,6 @@ def test_terms_of_a_decays_gradient_count_at_once_where_the_decay_comes_first():
 
 def test_what_a_sweep_adds_to_is_as_exact_as_what_it_is_made_of():
     """A gradient's terms so far are float32, unless writes that are rounded make them."""
-    stored = {n: triton_source(compiled(n)) for n in ("gated_delta_rule", "value_decay_attention")}
+    stored = {n: triton_source(compiled(n)) for n in ("gated_delta_rule", "decay_as_an_input")}
     assert "dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)" in stored["gated_delta_rule"]
-    assert "S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)" in stored["value_decay_attention"]
+    assert "dlog_beta_0 = some.new_empty((B, T, H, E), dtype=torch.float32)" in stored["decay_as_an_input"]
