@@ -106,6 +106,17 @@ def operation_text(
     return f"{x.op}({', '.join([g, *map(str, x.attrs)])}{dim})"
 
 
+def _at_steps(text: str, node: Node, x: Node) -> str:
+    """The text of a chunk's node as that of the quantity x at each of its steps."""
+    axes = tuple(sorted({ROW, *x.axes}))
+    if node.axes != axes:
+        index = ", ".join(":" if a in node.axes else "None" for a in axes)
+        text = f"({text})[..., {index}]"
+    if ROW not in node.axes:  # the same at each step of a chunk
+        text += f".expand(-1, -1, -1, {', '.join('size' if a == ROW else '-1' for a in axes)})"
+    return text
+
+
 class UnrollText:
     """The function of an `Unroll` stage: everything at once, from the states at the chunks' borders."""
 
@@ -119,7 +130,10 @@ class UnrollText:
     def text(self) -> str:
         printer = self.printer
         printer.count([*self.stage.outputs.values(), *self.stage.definitions.values()])
-        results = [f"from_chunks({printer.value(n)}, lead, {len(x.axes)})" for x, n in self.stage.outputs.items()]
+        results = [
+            f"from_chunks({_at_steps(printer.value(n), n, x)}, lead, {len(x.axes)})"
+            for x, n in self.stage.outputs.items()
+        ]
         edges = [f"{s.name}_edges" for s in (*self.stage.forward, *self.stage.backward)]
         parameters = [
             *self.streams.parameters(),
@@ -183,13 +197,7 @@ class SweepText:
             lasts[name] = swapped(self.loop_text.value(expand(node, axes)), axes)
         results = []
         for x, node in chunk.outputs.items():
-            axes = tuple(sorted({ROW, *x.axes}))
-            text = self.post_text.value(node)
-            if node.axes != axes:
-                index = ", ".join(":" if a in node.axes else "None" for a in axes)
-                text = f"({text})[..., {index}]"
-            if ROW not in node.axes:  # the same at each step of a chunk
-                text += f".expand(-1, -1, -1, {', '.join('size' if a == ROW else '-1' for a in axes)})"
+            text = _at_steps(self.post_text.value(node), node, x)
             results.append(f"from_chunks({text}, lead, {len(x.axes)})")
         count = self.streams.any()
         lines = self.streams.lines() + self.pre

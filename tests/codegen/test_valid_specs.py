@@ -125,6 +125,20 @@ def read_for_a_read() -> Recurrence:
     return r
 
 
+def left_alone() -> Recurrence:
+    """A state that nothing is written to and nothing read of: its decay's gradient is the same at all steps of a chunk."""
+    r = Recurrence("left_alone")
+    d, e = r.dims("d e")
+    q = r.inputs("q", d)
+    v = r.inputs("v", e)
+    al = r.decay("al", e)
+    S, R = r.state("S", d, e), r.state("R", d, e)
+    r.update(S, S.prev * diag(al))
+    r.update(R, R.prev + q * v.T)
+    r.output("o", R.next.T * q)
+    return r
+
+
 def transposed_alone() -> Recurrence:
     """A state stored columns first, whose gradient is nothing but a product over a chunk."""
     r = Recurrence("transposed_alone")
@@ -159,6 +173,7 @@ SPECS = (
     nothing_written,
     numbers_for_all_steps,
     read_for_a_read,
+    left_alone,
     transposed_alone,
     scanned_vector,
 )
