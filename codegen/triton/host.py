@@ -1358,7 +1358,8 @@ class Host:
         self.lines += self._by_rows(rows) if rows else []
         for side in (n for n in sides if all(r.name != n for r in rows)):
             text = self.torch_text({side: sides[side]}, {side: axes})[side]
-            self.lines.append(f"{side} = " + ("None" if sides[side] is ZERO else f"spread({text}, ({shape}), some)"))
+            none = "None" if side == "early" else f"some.new_zeros(({shape}), dtype=torch.float32)"
+            self.lines.append(f"{side} = " + (none if sides[side] is ZERO else f"spread({text}, ({shape}), some)"))
         if p.state in self.blocks.spans:
             ends = self.names(leaf("sums", f"{p.state}.ends", axes))
             self.lines.append(f"{name}_pairing = block_sums(late, early, {ends}, blocks)")

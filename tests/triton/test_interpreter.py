@@ -71,7 +71,15 @@ def test_corrections_in_other_forms_than_the_catalogues():
 
 
 def test_a_gradient_whose_terms_come_from_several_sweeps():
-    names = ("decay_as_an_input", "signed_numbers", "second_order", "along_and_across", "other_axis", "early_read")
+    names = (
+        "decay_as_an_input",
+        "signed_numbers",
+        "second_order",
+        "along_and_across",
+        "other_axis",
+        "early_read",
+        "left_alone",
+    )
     assert_small(interpret(names, [SMALL | {"heads": 1}]), 1e-5)
 
 

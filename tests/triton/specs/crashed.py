@@ -46,3 +46,16 @@ r.output("o", h.prev.T * u + dot(k + 0.5, S.next * (0.5 * ones(e))) * b)
 r.output("y", tanh(S.next.T * u))
 r.output("z", S.next * v)
 early_read = r
+
+r = Recurrence(
+    "left_alone", doc="A state that nothing is written to and nothing read of, with a decay for each channel."
+)
+d, e = r.dims("d e")
+q = r.inputs("q", d)
+v = r.inputs("v", e)
+al = r.decay("al", e)
+S, R = r.state("S", d, e), r.state("R", d, e)
+r.update(S, S.prev * diag(al))
+r.update(R, R.prev + q * v.T)
+r.output("o", R.next.T * q)
+left_alone = r
