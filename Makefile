@@ -30,8 +30,8 @@ test-gpu:  ## the GPU tests, with PYTHON's own torch, triton and pytest
 	@$(PYTHON) -c 'import torch; torch.cuda.is_available() or __import__("sys").exit("make test-gpu: torch sees no CUDA device")'
 	@$(PYTHON) tests/gpu/side_by_side.py $(ARGS)
 
-verified:  ## which kernels aren't those that passed the GPU tests (no GPU needed; ARGS=--check, --readme)
-	@$(PYTHON) -m benchmarks.verified $(ARGS)
+verified: setup  ## which kernels aren't those that passed the GPU tests (no GPU needed; ARGS=--check, --readme)
+	@$(BIN)/python -m benchmarks.verified $(ARGS)
 
 memcheck:  ## compute-sanitizer over the smallest calls of every kernel, on a GPU
 	@$(PYTHON) -m benchmarks.memcheck $(ARGS)

@@ -178,7 +178,6 @@ def calls() -> dict[str, list[str]]:
         "one gradient": differing(SOFTMAX, one_gradient, qkv),
         "several dtypes": differing(SOFTMAX, mixed, qkv),
         "autocast": differing(SOFTMAX, cast, qkv),
-        "no positions": differing(SOFTMAX, plain, numbers(3, 1, 0, 2, 8)),
         "a number as a temperature": differing(SOFTMAX, lambda given: plain(given, scale=0.3), qkv),
     }
     state = torch.get_rng_state()

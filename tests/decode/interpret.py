@@ -38,7 +38,7 @@ def op_of(name: str):
     lines = [HEADER, *(f"from {m} import {', '.join(names.split())}" for m, names in MODULES.items()), d.text]
     lines += [
         f"SIGNATURE = {signature_text(c)}",
-        f"class OP:\n    step = {d.step}",
+        f"class OP:\n    step = {d.step}\n    named = staticmethod(lambda f: f)",
         f"def {name}(): ...",
         public_step(c),
     ]

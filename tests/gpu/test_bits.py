@@ -5,8 +5,6 @@ import torch
 from bits import RECURRENCES, Case, has_zero_start, later_steps, no_state, once_more, other_entries, problem, replace
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-# Their kernels choose between two paths by what decays add up to over a chunk, later ones included.
-CHOOSES = {"gated_linear_attention", "kimi_delta_attention", "value_decay_attention"}
 UNSTABLE = ("inverse_attention_unstable", "sherman_morrison")  # which divide by decays, and explode
 PACKED = (5, 0, 70, 130, 64, 1)
 
@@ -31,8 +29,6 @@ def takes_packed(name: str) -> bool:
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_later_steps_change_nothing_before(name, dtype, deterministic):
     """Also where what comes later, or what came before, has decays so strong that they add up to much over a chunk."""
-    if name in CHOOSES:
-        pytest.xfail("kernels look at the decays of whole chunks")
     at = case(name, dtype, 1100, batch=1)
     strong = 1.0 if name in UNSTABLE else 20.0
     one, other = problem(name, replace(at, decay=0.1)), problem(name, replace(at, seed=1, decay=strong))
