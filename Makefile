@@ -23,7 +23,7 @@ $(SETUP): pyproject.toml constraints.txt
 	@touch $@
 
 test: lint  ## lint, types and tests
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal
 
 # Runs in PYTHON's own environment, installing nothing: GPU machines often have their torch and no network.
 test-gpu:  ## the GPU tests, with PYTHON's own torch, triton and pytest
