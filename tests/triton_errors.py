@@ -260,7 +260,7 @@ def errors(name: str, case: Case, dtype: torch.dtype) -> list[Error]:
             values, exact = (
                 torch.cat([by_head(getattr(r, n)[quantity], axis) for r in several], 1) for n in (which, "exact")
             )
-            return relative_error(values, exact, 0, several[0].out[quantity].dtype)
+            return relative_error(values, exact, 0, dtype)  # operands of products hold nothing smaller
 
         error, kind = off("out"), str(dtype).removeprefix("torch.")
         definition = off("single") if dtype == torch.float32 and not error <= 1e-5 else None
