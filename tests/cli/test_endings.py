@@ -39,7 +39,6 @@ def run(*words: object):
 def spec(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("COLUMNS", raising=False)
     file = tmp_path / "endings.py"
     file.write_text(SPEC + CLAIM, encoding="utf-8")
     return file

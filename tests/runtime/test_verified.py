@@ -114,7 +114,8 @@ def test_each(name, n):
     with open("ran.txt", "a") as file:
         print(name, n, file=file)
     if (name, n) == ("b", 1):
-        open("lost.txt", "w").close()
+        with open("lost.txt", "w") as file:
+            print(os.getpid(), file=file, end="")
     assert (name, n) != ("b", 1)
 """
 
@@ -130,12 +131,9 @@ def test_each_test_is_run_once_and_a_lost_gpu_costs_no_other(tmp_path):
 def _about():
     return {"gpu": "H999", "torch": "2", "triton": "3", "cuda": "13", "python": "3.12"}
 
-def pytest_sessionstart(session):
-    if os.path.exists("lost.txt"):
-        os.unlink("lost.txt")
-
 def _lost():
-    return os.path.exists("lost.txt")
+    lost = Path("lost.txt")
+    return lost.exists() and lost.read_text() == str(os.getpid())
 
 verified.RECORD = Path("verified.json")
 verified.add.__defaults__ = (verified.RECORD,)
