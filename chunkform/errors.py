@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class ChunkformError(Exception):
     """Base class: catch this to catch whatever chunkform refuses."""
@@ -77,3 +80,12 @@ class DoubleBackwardError(ChunkformError, RuntimeError):
 
 class ConditionError(ChunkformError, RuntimeError):
     """A condition that an op needs doesn't hold for these arguments: a solve didn't converge."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`: did you mean ..?` with what is spelt much alike, or has the name as a part; empty where nothing is."""
+    known = list(dict.fromkeys(names))
+    alike = difflib.get_close_matches(name.lower(), known, 3, 0.6)
+    parts = [x for x in known if len(name) > 2 and name.lower() in x]
+    found = list(dict.fromkeys([*alike[:1], *parts, *alike[1:]]))[:3]
+    return f": did you mean {' or '.join(found)}?" if found else ""

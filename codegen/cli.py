@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,10 +19,24 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from chunkform.errors import ArgumentError, BuildError, LoadError, NameError_
+from chunkform import __version__
+from chunkform.errors import ArgumentError, BuildError, LoadError, NameError_, nearest
 from chunkform.runtime.files import write_whole
 
-from .terminal import EXIT_CODES, Commands, console, said_in_ascii
+from .api.listing import FAMILIES, listed, matching, names
+from .terminal import (
+    EXIT_CODES,
+    Commands,
+    Quiet,
+    Verbose,
+    command,
+    console,
+    hint,
+    is_quiet,
+    plural,
+    said_in_ascii,
+    speak,
+)
 
 if TYPE_CHECKING:
     from chunkform.spec.language import Declaration
@@ -30,16 +44,31 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Commands,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Write a recurrence once: derive and prove its adjoint, find its chunk-parallel form, print fast Triton kernels.",
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES,
 )
 
+
+def names_and_files(incomplete: str) -> list[str]:
+    """What a shell offers for a SPEC: names of the catalogue, and spec files and folders below this one."""
+    folder, _, start = incomplete.rpartition("/")
+    found = [n for n in names() if n.startswith(incomplete)]
+    with suppress(OSError):
+        for path in sorted(Path(folder or ("/" if incomplete.startswith("/") else ".")).iterdir()):
+            if path.name.startswith(start) and (path.suffix == ".py" or (path.is_dir() and path.name[0] not in "._")):
+                found.append(f"{incomplete[: len(incomplete) - len(start)]}{path.name}{'/' if path.is_dir() else ''}")
+    return found
+
+
 Specs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[SPEC]..", help="names of the catalogue, or spec files; the whole catalogue when left out"),
+    typer.Argument(
+        metavar="SPEC",
+        help="names of the catalogue, or spec files; the whole catalogue when left out",
+        autocompletion=names_and_files,
+    ),
 ]
 JsonPath = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="write JSON there; - for stdout")]
 
@@ -47,8 +76,61 @@ JsonPath = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="w
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-@app.command()
-def new(name: Annotated[str, typer.Argument(help="a Python identifier; a folder may stand before it")]) -> None:
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"chunkform {__version__}\n")
+        raise typer.Exit()
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="the version, and nothing else", is_eager=True, callback=_version)
+    ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Write a recurrence once: derive and prove its adjoint, find its chunk-parallel form, print fast Triton kernels."""
+    speak(quiet, verbose)
+
+
+@command(
+    app,
+    "chunkform list",
+    "chunkform list delta",
+    "chunkform list --family attention",
+    "chunkform list --json -",
+    name="list",
+)
+def show_catalogue(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="WORD", help="only ops whose name or description has all of these")
+    ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(metavar="FAMILY", help=f"only {', '.join(FAMILIES)}", autocompletion=lambda: list(FAMILIES)),
+    ] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """List the ops of the catalogue: how each is computed, what it takes, and what it is."""
+    if family is not None and family not in FAMILIES:
+        raise LoadError(f"--family is one of {', '.join(FAMILIES)}, got {family!r}{nearest(family, FAMILIES)}")
+    found = matching(listed(), words or (), family)
+    if json_path is not None:
+        write_json(json_path, [x.to_json() for x in found])
+    if str(json_path) != "-":
+        table = plain_table("name", "family", "takes", "")
+        for x in found:
+            table.add_row(x.name, x.family, ", ".join(x.arguments), escape(x.doc))
+        if found:
+            console().print(table)
+        hint(f"{plural(len(found), 'op')} of {len(names())}" + ("" if found else ": chunkform list has them all"))
+
+
+@command(app, "chunkform new my_recurrence")
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a Python identifier; a folder may stand before it")],
+) -> None:
     """Write NAME.py, a spec to start from."""
     from chunkform.spec.language import Recurrence
 
@@ -74,14 +156,23 @@ def new(name: Annotated[str, typer.Argument(help="a Python identifier; a folder 
         raise BuildError(f"{path} exists already; nothing was written") from error
     except (OSError, ValueError) as error:
         raise BuildError(f"can't write {path}: {getattr(error, 'strerror', None) or error}") from error
-    console().print(f"wrote {escape(str(path))}; next: chunkform explain {escape(str(path))}", highlight=False)
+    hint(f"wrote {path}; next: chunkform explain {path}")
 
 
-@app.command()
+@command(
+    app,
+    "chunkform verify my_recurrence.py",
+    "chunkform verify --document mesa --verdict fails",
+    "chunkform verify my_recurrence.py --json - --html verdicts.html",
+)
 def verify(
     specs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SPEC]..", help="spec files or names; the claims of the five documents when left out"),
+        typer.Argument(
+            metavar="SPEC",
+            help="spec files or names; the claims of the five documents when left out",
+            autocompletion=names_and_files,
+        ),
     ] = None,
     document: Annotated[
         str | None, typer.Option(help="only claims of this document: its key or a part of its title")
@@ -94,7 +185,8 @@ def verify(
     from .verify.command import verify as judge_claims
 
     if verdict not in (None, "holds", "fails", "depends", "error"):
-        raise LoadError(f"--verdict is holds, fails, depends or error, got {verdict!r}")
+        near = nearest(verdict, ("holds", "fails", "depends", "error"))
+        raise LoadError(f"--verdict is holds, fails, depends or error, got {verdict!r}{near}")
     to_stdout = str(json_path) == "-"
     where = console(stderr=to_stdout)
     writable(html)
@@ -103,9 +195,18 @@ def verify(
     raise typer.Exit(code)
 
 
-@app.command()
+@command(
+    app,
+    "chunkform explain gated_delta_rule",
+    "chunkform explain my_recurrence.py --latex > derivation.tex",
+    "chunkform explain mesa_net --svg graph.svg",
+    "chunkform explain retention --json - | jq .family",
+)
 def explain(
-    spec: Annotated[str, typer.Argument(help="a name of the catalogue, or a spec file")],
+    spec: Annotated[
+        str,
+        typer.Argument(metavar="SPEC", help="a name of the catalogue, or a spec file", autocompletion=names_and_files),
+    ],
     json_path: JsonPath = None,
     latex: Annotated[bool, typer.Option("--latex", help="print the derivation as LaTeX, and nothing else")] = False,
     svg: Annotated[Path | None, typer.Option(metavar="PATH", help="draw a program's graph of ops there")] = None,
@@ -135,7 +236,7 @@ def explain(
             kind.show(c, console(), width, chunk)
 
 
-@app.command()
+@command(app, "chunkform build my_recurrence.py --out ops", "chunkform build --check --quiet")
 def build(
     specs: Specs = None,
     out: Annotated[
@@ -162,19 +263,27 @@ def build(
             step(b.name)
 
         results = build_files(chosen, out, check, done)
-    table = plain_table("name", "file", "status")
-    for b in results:
-        table.add_row(b.name, escape(str(b.path)), f"[{'green' if b.ok else 'red'}]{b.status}[/]")
-    console().print(table)
     bad = [b for b in results if not b.ok]
+    table = plain_table("name", "file", "status")
+    for b in bad if is_quiet() else results:
+        table.add_row(b.name, escape(str(b.path)), f"[{'green' if b.ok else 'red'}]{b.status}[/]")
+    if table.row_count:
+        console().print(table)
     if bad:
-        console().print(
-            f"{len(bad)} of {len(results)} files aren't what their specs say; run: chunkform build", highlight=False
+        theirs = "its spec says" if len(bad) == 1 else "their specs say"
+        again = " ".join(["chunkform build", *(specs or ()), *([] if out is None else ["--out", str(out)])])
+        hint(
+            f"{len(bad)} of {plural(len(results), 'file')} {'is' if len(bad) == 1 else 'are'} not what {theirs}; run: {again}"
         )
         raise typer.Exit(1)
 
 
-@app.command()
+@command(
+    app,
+    "chunkform check my_recurrence.py",
+    "chunkform check gated_delta_rule --quick --device cpu",
+    "chunkform check my_recurrence.py --seconds 300 --json errors.json",
+)
 def check(
     specs: Specs = None,
     quick: Annotated[bool, typer.Option("--quick", help="calls of one shape only, in a few seconds")] = False,
@@ -194,7 +303,7 @@ def check(
     An op is called so that each pair of choices occurs: dtypes, lengths, widths, packed sequences, fewer heads, initial states,
     decays, layouts, options. What failing calls have in common is named, with Python that makes the smallest one again.
 
-    Exit status: 0, all errors are within their bounds; 1, one is not, or a call failed; 2, bad input.
+    Exit code: 0, all errors are within their bounds; 1, one is not, or a call failed; 2, the input is wrong.
     """
     from .checks import calls_text, causes_text, check_all, check_table
 
@@ -209,17 +318,24 @@ def check(
     if json_path is not None:
         write_json(json_path, [r.json() for r in rows])
     if str(json_path) != "-":
-        console().print(check_table(rows))
-        for report in reports:
+        shown = bad if is_quiet() else rows
+        if shown:
+            console().print(check_table(shown))
+        for report in () if is_quiet() else reports:
             console().print("\n".join([calls_text(report), *causes_text(report)]), highlight=False, markup=False)
         for python in dict.fromkeys(r.python for r in bad if r.python):
             console().print(f"\n{python}", highlight=False, markup=False)
-        console().print(f"{len(rows)} errors measured, {len(bad)} above their bounds", highlight=False)
+        above = "above its bound" if len(bad) == 1 else "above their bounds"
+        hint(f"{plural(len(rows), 'error')} measured, {len(bad)} {above}")
     if bad:
         raise typer.Exit(1)
 
 
-@app.command()
+@command(
+    app,
+    "chunkform inspect gated_delta_rule",
+    "chunkform inspect my_recurrence.py --arch sm_80 --dtype bfloat16 --width 64 --width 128",
+)
 def inspect(
     specs: Specs = None,
     arch: Annotated[str, typer.Option(help="the GPU architecture, such as sm_80, sm_90 or sm_100")] = "sm_90",
@@ -242,11 +358,15 @@ def inspect(
         console().print(inspect_table(rows))
     bad = sum(not row.ok for _, row in rows)
     if bad:
-        console(stderr=True).print(f"{bad} of {len(rows)} kernels are over a limit", style="red", highlight=False)
+        console(stderr=True).print(
+            f"{bad} of {plural(len(rows), 'kernel')} {'is' if bad == 1 else 'are'} over a limit",
+            style="red",
+            highlight=False,
+        )
         raise typer.Exit(1)
 
 
-@app.command()
+@command(app, "chunkform plan gated_delta_rule --gpus 16 --seq 1048576")
 def plan(
     specs: Specs = None,
     gpus: Annotated[int, typer.Option(help="rows for 1, 2, 4, .. up to so many")] = 8,
@@ -285,7 +405,7 @@ def plan(
         console().print(table(steps, title))
 
 
-@app.command()
+@command(app, "chunkform tune gated_delta_rule", "chunkform tune my_recurrence.py --width 128 --dtype bfloat16")
 def tune(
     specs: Specs = None,
     width: Annotated[
@@ -316,7 +436,7 @@ def tune(
         write_json(json_path, [r.json() for r in rows])
     if str(json_path) != "-":
         console().print(tuned_table(rows))
-        console().print(f"{sum(r.chosen for r in rows)} choices in {escape(str(path))}", highlight=False)
+        hint(f"{plural(sum(r.chosen for r in rows), 'choice')} in {path}")
 
 
 # --- what they share --------------------------------------------------------------------------------------------------
@@ -385,7 +505,7 @@ def progress(verb: str, total: int | None) -> Iterator[Callable[..., None]]:
         TimeElapsedColumn(),
         console=stderr,
         transient=True,
-        disable=not stderr.is_terminal,
+        disable=not stderr.is_terminal or is_quiet(),
     )
     with bar:
         task = bar.add_task("", total=total)

@@ -6,7 +6,9 @@ import functools
 import gc
 import hashlib
 import importlib
+import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,7 @@ from chunkform.spec.language import Declaration, find
 from .kinds import kind_of
 
 _CHECKSUM = "\n# checksum: "
+_log = logging.getLogger(__name__)
 
 
 @named
@@ -70,13 +73,16 @@ def _kept(name: str, made: Callable[[], str]) -> Path:
 
 def _written(path: Path, made: Callable[[], str]) -> Path:
     if _intact(path):
+        _log.info("%s is compiled already: %s", path.stem.rpartition("_")[0], path)
         return path
     folder_made(path.parent)
     try:
         with FileLock(path.with_suffix(".lock")):
             if not _intact(path):
+                begun = time.perf_counter()
                 text = made()
                 write_whole(path, text + _CHECKSUM + _digest(text) + "\n")
+                _log.info("printed in %.1f s: %s", time.perf_counter() - begun, path)
     except OSError as error:
         raise BuildError(f"can't write {path}: {error.strerror or error}") from error
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -25,6 +26,8 @@ from .stable import stable
 from .stages import Plan
 from .step import StepProgram
 from .substeps import Substeps, substeps
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,7 @@ def _compile(r: Recurrence, step: StepProgram, gates: list[GateResult], prove: b
         proved(gate_plan, backwards, forward, backward)
     except NotAffine as why:
         reason, where = f"{why.reason}: {plain(_as_state(why.term), step.names)}", _where(step, backwards, why)
+        _log.info("%s isn't chunk-parallel: %s", r.name, reason)
         return Compiled(r, step, backwards, "sequential", reason=reason, reason_where=where, gates=tuple(gates))
     proved(gate_segments, backwards, forward, backward)
     parts = substeps(step, form)

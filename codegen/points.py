@@ -9,6 +9,7 @@ Points follow from the program by a hash, so that a failure repeats.
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,8 @@ from .evaluate import PRIME, Field, Reals
 from .ir import Node, dim_of, walk
 from .run_spec import NoExactMeaning
 from .step import StepProgram
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,10 @@ def compare(
                 f"{_shown(expected)} ({point}). This is an error in the compiler; nothing is printed from it."
             )
     first = Point(Degrees(), _sizes(step, seed, 0), steps, seed)
-    return GateResult(name, what, points, time.perf_counter() - start, lambda: _error_bound(check, first, points))
+    seconds = time.perf_counter() - start
+    _log.info("%s: gate %s passed in %.2f s", step.name, name, seconds)
+    _log.debug("%s: gate %s: %s, at %d random points", step.name, name, what, points)
+    return GateResult(name, what, points, seconds, lambda: _error_bound(check, first, points))
 
 
 def seed_of(name: str, roots: Iterable[Node]) -> int:

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import inspect
+import logging
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from typer import Exit
+from typer import Exit, Option, Typer
 from typer.core import TyperGroup
 
 from chunkform.errors import ChunkformError, CompilerError
 
 WELL, NOT_SO, BAD_INPUT, AT_FAULT, INTERRUPTED, PIPE = 0, 1, 2, 3, 130, 141
-EXIT_CODES = (
-    "Exit codes: 0 all is well; 1 what was checked isn't so (a stale file, an error above its bound, a kernel over a limit, a "
-    "claim that fails); 2 the input is wrong, or something can't be read or written; 3 chunkform itself is at fault; "
-    "130 interrupted; 141 nobody reads the output any more. Lines are as wide as the terminal, or as COLUMNS says; piped "
-    "without it, they aren't wrapped."
+EXIT_CODES = "\n\n".join(
+    (
+        "Exit codes:",
+        "0  all is well",
+        "1  what was checked isn't so: a stale file, an error above its bound, a kernel over a limit, a claim that fails",
+        "2  the input is wrong, or something can't be read or written",
+        "3  chunkform itself is at fault",
+        "130  interrupted",
+        "141  nobody reads the output any more",
+        "Lines are as wide as the terminal, or as COLUMNS says; piped without it, they aren't wrapped.",
+    )
 )
 UNWRAPPED = 10_000  # columns
 
@@ -33,6 +42,8 @@ class Commands(TyperGroup):
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         open_streams()
+        logger = logging.getLogger("chunkform")
+        before, _said["quiet"] = (logger.handlers, logger.level), False
         warnings.showwarning = warned
         try:
             return super().main(*arguments, **options)
@@ -40,6 +51,8 @@ class Commands(TyperGroup):
             _unwritten(error)
             sys.exit(BAD_INPUT)
         finally:
+            logger.handlers, level = before
+            logger.setLevel(level)
             with quiet_on_failure():
                 sys.stdout.flush()
 
@@ -78,6 +91,77 @@ class Commands(TyperGroup):
         if code != WELL:
             raise Exit(code)
         return result
+
+
+# --- how much is said -------------------------------------------------------------------------------------------------
+
+Quiet = Annotated[bool, Option("--quiet", "-q", help="results alone: no progress and no hints")]
+Verbose = Annotated[
+    int,
+    Option(
+        "--verbose",
+        "-v",
+        count=True,
+        metavar="",
+        show_default=False,
+        help="say what is done, on stderr; -vv: more of it",
+    ),
+]
+_said = {"quiet": False}
+
+
+def speak(quiet: bool, verbose: int) -> None:
+    """Say so much from here on. What is verbose goes through `logging`, by loggers below `chunkform`."""
+    _said["quiet"] |= quiet
+    logger = logging.getLogger("chunkform")
+    if verbose:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        logger.handlers = [handler]
+        logger.setLevel(min(logger.level or logging.CRITICAL, logging.DEBUG if verbose > 1 else logging.INFO))
+
+
+def is_quiet() -> bool:
+    """Did the caller ask for results alone?"""
+    return _said["quiet"]
+
+
+def hint(sentence: str) -> None:
+    """Something that helps, and is no result: unless --quiet."""
+    if not is_quiet():
+        console().print(sentence, highlight=False, markup=False)
+
+
+def command(app: Typer, *examples: str, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A command of the app that takes --quiet and --verbose as well, with examples below its help."""
+
+    def added(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*words: Any, quiet: bool = False, verbose: int = 0, **options: Any) -> Any:
+            speak(quiet, verbose)
+            return function(*words, **options)
+
+        own = inspect.signature(function, eval_str=True)
+        more = [
+            inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
+            inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=0, annotation=Verbose),
+        ]
+        parameters = [*own.parameters.values(), *more]
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        shown = "\n\n".join(["Examples:", *(escape(x) for x in examples)])
+        app.command(name, epilog=shown)(run)
+        return function
+
+    return added
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 claim`, `2 claims`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# --- how a command ends -----------------------------------------------------------------------------------------------
 
 
 def _unwritten(error: OSError) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import shutil
 import stat
@@ -12,6 +13,8 @@ import warnings
 from pathlib import Path
 
 from chunkform.errors import BuildError
+
+_log = logging.getLogger(__name__)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -31,6 +34,7 @@ def write_whole(path: Path, text: str) -> None:
                 file.write(text)
             return
         _replace(Path(os.path.realpath(path)), text, stat.S_IMODE(mode))
+        _log.info("wrote %s", path)
     except (OSError, ValueError) as error:  # ValueError: a path or a text that no encoding takes
         raise BuildError(f"can't write {path}: {getattr(error, 'strerror', None) or error}") from error
 

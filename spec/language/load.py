@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from chunkform.errors import ChunkformError, LoadError
+from chunkform.errors import ChunkformError, LoadError, nearest
 
 from .declaration import Declaration
 from .recurrence import Recurrence
@@ -30,7 +30,8 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
     """The module of a spec file; `run` executes it another way than Python does."""
     file = Path(path)
     if not file.is_file():
-        raise LoadError(f"there is no spec file {file}")
+        beside = [p.name for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        raise LoadError(f"there is no spec file {file}{nearest(file.name, beside)}")
     inside = CATALOGUE in file.resolve().parents
     name = f"chunkform.spec.{file.stem}" if inside else f"chunkform_spec_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -106,4 +107,5 @@ def find(name: str) -> list[Any]:
     for r in everything:
         if r.name == name:
             return [r]
-    raise LoadError(f"no spec named {name!r}: give a file, or one of {', '.join(sorted(r.name for r in everything))}")
+    near = nearest(name, sorted(r.name for r in everything)) or ": give a file, or a name that `chunkform list` shows"
+    raise LoadError(f"no spec named {name!r}{near}")

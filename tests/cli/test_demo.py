@@ -19,7 +19,7 @@ def test_the_demo_derives_judges_writes_checks_and_trains(tmp_path):
     for expected in (
         "dS_t = lam_{t+1} dS_{t+1}",
         "7 gates passed",
-        "3 holds, 1 fails",
+        "3 hold, 1 fails",
         "nearest true formula",
         "held-out loss",
     ):

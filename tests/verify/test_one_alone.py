@@ -113,7 +113,7 @@ def test_errors_are_told_in_the_table_and_on_the_page(tmp_path: Path) -> None:
     assert verify([str(file)], html_path=out, console=shown) == 1
     text = shown.export_text()
     assert "says nothing: both sides are dk(t); expected: two sides that differ" in " ".join(text.split())
-    assert "1 holds, 0 fails, 0 depends, 1 error" in text
+    assert "2 claims: 1 holds, 1 couldn't be judged" in text
     html = out.read_text()
     assert "Not judged: the claim same says nothing: both sides are dk(t)." in html
     assert "Expected: two sides that differ." in html

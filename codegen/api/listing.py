@@ -1,0 +1,72 @@
+"""What the catalogue holds, without compiling it: read from the texts of generated files, in milliseconds."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+GENERATED = Path(__file__).resolve().parents[2] / "generated"
+FAMILIES = ("chunk-parallel", "sequential", "attention", "program")
+_PRINTED = {"pairwise": "attention"}  # where a generated file has another word
+_DOCSTRING = re.compile(r'^    r?"""', re.MULTILINE)
+_FAMILY = re.compile(r"^family: ([\w-]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An op of the catalogue. `arguments`: what a call must be given, by their names."""
+
+    name: str
+    family: str
+    arguments: tuple[str, ...]
+    doc: str
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(self.arguments)}): {self.doc}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as plain data."""
+        return {n: list(x) if isinstance(x, tuple) else x for n, x in asdict(self).items()}
+
+
+def names() -> list[str]:
+    """The names of the catalogue's ops."""
+    return sorted(p.stem for p in GENERATED.glob("*.py") if p.stem[0] != "_")
+
+
+@functools.cache
+def listed() -> tuple[Listed, ...]:
+    """Every op of the catalogue, by name."""
+    return tuple(_read(GENERATED / f"{n}.py") for n in names())
+
+
+def matching(ops: Iterable[Listed], words: Iterable[str] = (), family: str | None = None) -> list[Listed]:
+    """Those of a family whose name, family or description has every word."""
+    wanted = [w.lower() for w in words]
+    return [
+        x
+        for x in ops
+        if family in (None, x.family) and all(w in f"{x.name} {x.family} {x.doc}".lower() for w in wanted)
+    ]
+
+
+def _read(path: Path) -> Listed:
+    text = path.read_text(encoding="utf-8")
+    head = text.split('"""', 2)[1]
+    family = _FAMILY.search(head)
+    assert family is not None, f"{path} has no family"
+    name = path.stem
+    start = text.index(f"\ndef {name}(") + 1
+    stop = _DOCSTRING.search(text, start)
+    assert stop is not None, f"{path} has an op without a docstring"
+    function = ast.parse(f"{text[start : stop.start()]}    ...").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    given = function.args.args
+    needed = given[: len(given) - len(function.args.defaults)]
+    doc = head.splitlines()[0].removeprefix(f"{name}: ").strip()
+    return Listed(name, _PRINTED.get(family[1], family[1]), tuple(a.arg for a in needed), doc)
