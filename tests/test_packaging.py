@@ -33,7 +33,7 @@ def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     for directory in DIRECTORIES.values():
         shutil.copytree(ROOT / directory, tree / directory, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ROOT.glob("*.*"):
-        if file.name in {"pyproject.toml", "README.md"}:
+        if file.name in {"pyproject.toml", "README.md", "setup.py"}:
             shutil.copy(file, tree)
     offline = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     command = [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", wheels, tree]

@@ -1,6 +1,6 @@
 """What the documentation says is true: its code runs, its commands work, its tables are what the code says.
 
-`python tests/cli/test_docs.py` writes the README's table of the catalogue anew.
+`python tests/cli/test_docs.py` writes the tables of the catalogue anew, the README's and that of docs/catalogue.md.
 """
 
 import re
@@ -17,7 +17,8 @@ from chunkform.codegen.pipeline import compile_spec
 from chunkform.spec.language import Attention, Recurrence, catalogue
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+README, CATALOGUE = ROOT / "README.md", ROOT / "docs" / "catalogue.md"
+PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"(\| `chunkform\.generated` .*\n\|---.*\n)((?:\|.*\n|<!--.*\n)*)")
 
@@ -97,31 +98,43 @@ def test_every_word_of_the_language_is_documented():
     assert not missing
 
 
-# --- the README's table of the catalogue ------------------------------------------------------------------------------
+# --- the tables of the catalogue --------------------------------------------------------------------------------------
 
 
-def catalogue_table() -> str:
-    """One row for each recurrence: its op, its step, and how it runs."""
-    rows = []
+def catalogue_rows(specs: str) -> dict[str, str]:
+    """One row for each recurrence and attention: its op, its step, and how it runs. `specs` is the specs' folder."""
+    rows = {}
     for r in catalogue():
         c = compile_spec(r)
         step = "<br>".join(f"`{f.plain}`" for f in step_formulas(c))
         family = "in parallel" if c.family == "chunk-parallel" else "step by step"
-        rows.append(f"| [`{r.name}`](spec/{r.name}.py) | {step} | {family} |\n")
+        rows[r.name] = f"| [`{r.name}`]({specs}/{r.name}.py) | {step} | {family} |\n"
     for a in catalogue(Attention):
         energy, _, *rest = formulas(compile_attention(a))
         shown = "<br>".join(f"`{x}`" for x in (energy, *rest)).replace("|", "\\|")
-        rows.append(f"| [`{a.name}`](spec/{a.name}.py) | {shown} | by pairs, in blocks |\n")
-    return "".join(rows)
+        rows[a.name] = f"| [`{a.name}`]({specs}/{a.name}.py) | {shown} | by pairs, in blocks |\n"
+    return rows
 
 
-def test_the_table_of_the_catalogue_is_true():
+def test_the_tables_of_the_catalogue_are_true():
     """Each row is what the compiler finds. A new recurrence needs no row: it touches no file but its own."""
-    found = TABLE.search((ROOT / "README.md").read_text())
-    assert found is not None and found[2].count("\n") > 10
-    assert set(found[2].splitlines()) <= set(catalogue_table().splitlines()), "run: python tests/cli/test_docs.py"
+    for page, specs, least in ((README, "spec", 5), (CATALOGUE, "../spec", 20)):
+        found = TABLE.search(page.read_text())
+        assert found is not None and found[2].count("\n") >= least
+        assert set(found[2].splitlines(True)) <= set(catalogue_rows(specs).values()), (
+            "run: python tests/cli/test_docs.py"
+        )
+
+
+def write_tables() -> None:
+    """The README keeps its choice of ops."""
+    rows = catalogue_rows("spec")
+    text = README.read_text()
+    kept = re.findall(r"^\| \[`(\w+)`\]\(spec/", TABLE.search(text)[2], re.MULTILINE)
+    README.write_text(TABLE.sub(lambda m: m[1] + "".join(rows[n] for n in kept), text))
+    whole = "".join(catalogue_rows("../spec").values())
+    CATALOGUE.write_text(TABLE.sub(lambda m: m[1] + whole, CATALOGUE.read_text(), count=1))
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(TABLE.sub(lambda m: m[1] + catalogue_table(), readme.read_text()))
+    write_tables()
