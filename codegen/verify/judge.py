@@ -20,7 +20,7 @@ from chunkform.spec.language.statements import AtMost, Differs, Equal, Number, O
 
 from . import analysis  # noqa: F401  (its decisions register themselves)
 from .arithmetic import Transcendental
-from .conditions import rescues, specials, true_under
+from .conditions import MEANT, SYMMETRIC, TRIVIAL, rescues, specials, true_under
 from .counterexample import smallest
 from .edits import edits, scope_of
 from .evaluate import open_names
@@ -36,6 +36,7 @@ from .verdict import Condition, Counterexample, Verdict
 from .world import Special
 
 AND = "; "  # between the choices of a reading
+SLIP = 2  # the most that a repair by one index, sign, transpose or symbol costs
 
 
 class Judge:
@@ -92,20 +93,19 @@ class Judge:
         counter = worst.finding.counterexample or self.counterexample(worst, claim.setting)
         how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
         if good or mixed:
-            conditions += [
-                Condition(text, True, "condition") for f in findings for text in self.rescued(f, claim, True)
-            ]
+            conditions += [c for f in findings for c in self.rescued(f, claim, True)]
             return Verdict(claim, "depends", how, counter, conditions=tuple(conditions))
         repairs, where = self.mender.repairs(claim, findings)
         counter = self.with_numbers(counter, next((f for f in findings if f.label == where), worst), claim.setting)
-        rescued = [text for f in findings for text in self.rescued(f, claim, not repairs)]
-        conditions += [Condition(text, True, "condition") for text in dict.fromkeys(rescued)]
+        slip = bool(repairs) and repairs[0].cost <= SLIP
+        rescued = [c for f in findings for c in self.rescued(f, claim, not repairs, slip)]
+        conditions += dict.fromkeys(rescued)
         full = self.repaired_formula(claim, repairs[0]) if repairs else ("", "")
         if repairs and claim.defines:
             self.repaired[claim.setting.name, claim.defines] = (claim.id, repairs[0].result)
         return Verdict(
             claim,
-            "depends" if rescued and not repairs else "fails",
+            "depends" if any(c.kind == "condition" for c in rescued) else "fails",
             how,
             counter,
             tuple(repairs),
@@ -115,14 +115,21 @@ class Judge:
             searched=True,
         )
 
-    def rescued(self, reading: Reading, claim: Claim, pairs: bool) -> list[str]:
-        """Side conditions under which a reading that is false becomes true."""
+    def rescued(self, reading: Reading, claim: Claim, pairs: bool, slip: bool = False) -> list[Condition]:
+        """Side conditions under which a reading that is false becomes true: such as an author could mean, and others. Where
+        the nearest true formula is one `slip` away, a symmetric matrix, too, is nothing but a point at which it doesn't show."""
         failure = reading.finding.failure
         if not reading.finding.exact or failure is None or failure.kind != "value" or claim.defines:
             return []
         found = rescues(reading.statement, claim.setting, reading.bodies, pairs, failure.point)
         several = isinstance(claim.statement, OneOf)
-        return [f"{reading.label}: {text}" if several else text for text in found]
+        meant = (MEANT,) if slip else (MEANT, SYMMETRIC)
+        return [
+            Condition(
+                f"{reading.label}: {s.text}" if several else s.text, True, "condition" if s.kind in meant else TRIVIAL
+            )
+            for s in found
+        ]
 
     # --- readings
 

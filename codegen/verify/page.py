@@ -160,6 +160,8 @@ def condition(x: object) -> str:
         return f"where {text}"
     if kind == "not tried":
         return f"true wherever it was tried; not tried where {text}"
+    if kind == "trivial":
+        return f"{'true' if holds else 'false'} only where {text}"
     return f"{'true' if holds else 'false'} {'if read:' if kind == 'reading' else 'when'} {text}"
 
 

@@ -53,7 +53,7 @@ class Condition:
 
     text: str
     holds: bool
-    kind: str = "reading"  # reading | condition | where defined
+    kind: str = "reading"  # reading | condition | trivial | where defined | not tried
 
     def json(self) -> dict[str, Any]:
         return {"text": self.text, "holds": self.holds, "kind": self.kind}

@@ -30,21 +30,26 @@ class OutOfRange(Undefined):
 
 @dataclass(frozen=True)
 class Special:
-    """How a world differs from a generic one. `same` maps a quantity to the one that it equals, `value` to a number."""
+    """How a world differs from a generic one. `same` maps a quantity to the one that it equals, `value` to a number.
+    `empties`: much is 0 there; `kind`: what such a condition says, see `conditions.py`."""
 
     same: tuple[tuple[str, str], ...] = ()
     value: tuple[tuple[str, int], ...] = ()
     symmetric: tuple[str, ...] = ()
-    sizes: tuple[tuple[str, str, str], ...] = ()
+    identity: tuple[str, ...] = ()
     text: str = ""
+    kind: str = "trivial"
+    empties: bool = False
 
     def __or__(self, other: Special) -> Special:
         return Special(
             self.same + other.same,
             self.value + other.value,
             self.symmetric + other.symmetric,
-            self.sizes + other.sizes,
+            self.identity + other.identity,
             f"{self.text} and {other.text}",
+            self.kind if self.kind == other.kind else "trivial",
+            self.empties or other.empties,
         )
 
 
@@ -111,6 +116,9 @@ class World:
         name = key[0]
         if name in dict(self.special.value):
             a[:] = self.arithmetic.number(dict(self.special.value)[name])
+        if name in self.special.identity:
+            a[:] = self.arithmetic.number(0)
+            np.fill_diagonal(a, self.arithmetic.number(1))
         if (name in self.special.symmetric or domain == "symmetric") and shape[0] == shape[1]:
             a = self.arithmetic.reduce(a + a.T)
         if domain == "matrix" and self.arithmetic.kind == "real":

@@ -75,6 +75,7 @@ class Setting:
         self.derived_sizes: dict[str, Formula] = {}
         self.fixed_sizes: dict[str, tuple[int, ...]] = {}
         self.index_ranges: dict[str, tuple[Formula, Formula]] = {}
+        self.final_loss = True  # whether the loss takes something of the last state itself
         if recurrence is not None:
             self.sizes = [LENGTH, *(x.name for x in recurrence.dim_list)]
 
