@@ -29,7 +29,7 @@ def judge(name: str) -> Verdict:
     """The verdict on one of several claims about a decayed sum."""
     r, names = decayed()
     t, i, n, q, k, v, lam, S, o = names("t i n q k v lam S o")
-    do, dS, dk, dq, dlam = names("do dS dk dq dlam")
+    do, dS, dk, dq = names("do dS dk dq")
     j = Formula("index", (), ("j",))
     sides = {
         "decay of 1": (dk(t), (lam(t) ** 4 + 1 - lam(t) ** 9) * dS(t) * v(t)),
@@ -37,7 +37,10 @@ def judge(name: str) -> Verdict:
         "two the same": (dq(t), S(t) * do(t) + (k(t).T * k(t) - q(t).T * q(t)) ** 3 * q(t)),
         "no initial state": (o(t), sum_over(i, 1, t, product_over(j, i + 1, t, lam(j)) * (k(i).T * q(t)) * v(i))),
         "no loss on the last state": (dS(n), q(n) * do(n).T),
-        "a wrong term of the initial state": (S(2), 2 * lam(1) * lam(2) * S(0) + lam(2) * k(1) * v(1).T + k(2) * v(2).T),
+        "a wrong term of the initial state": (
+            S(2),
+            2 * lam(1) * lam(2) * S(0) + lam(2) * k(1) * v(1).T + k(2) * v(2).T,
+        ),
         "a wrong term of the last gradient": (
             lam(n) * inner(dS(n), S(n - 1)) - inner(q(n) * do(n).T, lam(n) * S(n - 1)),
             2 * lam(n) * (inner(dS(n), S(n - 1)) - inner(q(n) * do(n).T, S(n - 1))),
