@@ -7,7 +7,7 @@ quantities that are the same; they are told, and excuse nothing."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from chunkform.spec.language.claims import Quantity, Setting
@@ -98,12 +98,12 @@ def last(index: Formula) -> bool:
     return index.op == "size" and index.attrs[0] == "n"
 
 
-def mentions(statement: Statement, setting: Setting, name: str, where: object) -> bool:
+def mentions(statement: Statement, setting: Setting, name: str, where: Callable[[Formula], bool]) -> bool:
     """Whether a statement, or a definition that it uses, has a quantity at such an index, other than as what it is for."""
     sides = [x for x in formulas_of(statement) if x.op not in ("at", "transpose")]
     bodies = [setting.quantities[x].body for x in used_names(statement, setting)]
     everything = (y for x in (*sides, *bodies) if x is not None for y in walk(x))
-    return any(y.op == "at" and y.attrs[0] == name and any(map(where, y.args)) for y in everything)  # type: ignore[arg-type]
+    return any(y.op == "at" and y.attrs[0] == name and any(where(i) for i in y.args) for y in everything)
 
 
 def true_under(
