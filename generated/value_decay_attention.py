@@ -1053,7 +1053,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a563259dd4f6badb")
+    config = choose(some.dtype, (D, E), "7d037ac6e70bb3e5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2814,13 +2814,12 @@ def backward_unroll_1(
         again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     w2 = (p2 * do.to(tl.float32) * since2) + (p4 * do.to(tl.float32)) + (-(v.to(tl.float32) * p6))
-    p7 = tl.dot(
-        tl.where(i[:, None] <= i[None, :], 1.0, 0.0).to(DT),
-        w2.to(DT),
-        ((s3 * kept)[None, :] + sums),
-        input_precision="tf32x3",
-    )  # ... + [order_{mask}]_{i,j} w2
-    tl.store(S__out + step * E + i[:, None] * (H * E) + e[None, :], p7, mask=i_new[:, None] & e_ok[None, :])  # S
+    sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
+    tl.store(
+        S__out + step * E + i[:, None] * (H * E) + e[None, :],
+        ((s3 * kept)[None, :] + sums + sums2),
+        mask=i_new[:, None] & e_ok[None, :],
+    )  # S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -3042,14 +3041,11 @@ def backward_unroll_1_others(
                     again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 w2 = (p2 * do.to(tl.float32) * since2) + (p4 * do.to(tl.float32)) + (-(v.to(tl.float32) * p6))
-                p7 = tl.dot(
-                    tl.where(i[:, None] <= i[None, :], 1.0, 0.0).to(DT),
-                    w2.to(DT),
-                    ((s3 * kept)[None, :] + sums),
-                    input_precision="tf32x3",
-                )  # ... + [order_{mask}]_{i,j} w2
+                sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
                 tl.store(
-                    S__out + step * E + i[:, None] * (H * E) + e[None, :], p7, mask=i_new[:, None] & e_ok[None, :]
+                    S__out + step * E + i[:, None] * (H * E) + e[None, :],
+                    ((s3 * kept)[None, :] + sums + sums2),
+                    mask=i_new[:, None] & e_ok[None, :],
                 )  # S
 
 
@@ -3064,7 +3060,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a563259dd4f6badb")
+    config = choose(some.dtype, (D, E), "7d037ac6e70bb3e5")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), config.span)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

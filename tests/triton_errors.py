@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -19,6 +20,10 @@ from chunkform.codegen.pipeline import Compiled, compile_spec
 from chunkform.codegen.triton import IMPORTS, CannotPrint, triton_source
 from chunkform.runtime.packed import Packed
 from chunkform.spec.language import catalogue, find
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    sys.path.insert(0, str(Path(__file__).parent))
+    import bfloat16_interpreted  # noqa: F401
 
 ROUNDED = 0.1  # the largest error that rounding arguments may make where errors are judged
 FEW = 8  # numbers of a head; a quantity of fewer is judged over several samples

@@ -383,6 +383,7 @@ class Tiles:
             x.op == "sum"
             and len(x.axes) == 2
             and not any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors_of(x.args[0]))
+            and _running(x) is None
         )
 
     def _product(self, factors: tuple[Node, ...]) -> Value:
@@ -426,11 +427,10 @@ class Tiles:
         note = self.note(x)
         if any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors):
             return self.decayed_sum(x, bound, factors)
-        order = [f for f in factors if f.op == "order_mask"]
-        rest = [f for f in factors if f not in order]
-        if order and bound == COL and len(rest) == 1 and rest[0].op == "leaf" and rest[0].attrs[0] == "inner":
-            inclusive, direction = order[0].attrs
-            v = self.value(rename(rest[0], {COL: ROW}))
+        if running := _running(x):
+            order, summed = running
+            inclusive, direction = order.attrs
+            v = self.value(rename(summed, {COL: ROW}))
             text = f"summed({v.over(self.ordered(v.axes))}, C, {direction > 0}, {inclusive}, DT)"
             return self.assign("sums", text, self.ordered(v.axes), note=note)
         if len(axes) < 2:
@@ -973,6 +973,17 @@ class Tiles:
         axes = self.ordered({ROW, *v.axes})  # also what is the same at each step
         oks = " & ".join(Value(self.ok(a), (a,)).over(axes) for a in axes)
         return self.assign("x", f"tl.where({oks}, {v.over(axes)}, 0.0)", axes, note=self.note(node))
+
+
+def _running(x: Node) -> tuple[Node, Node] | None:
+    """(mask, what is summed), of a sum over the steps before or after each step of what is made here. It may cancel, so that
+    nothing of it is rounded."""
+    factors = factors_of(x.args[0])
+    order = [f for f in factors if f.op == "order_mask"]
+    rest = [f for f in factors if f not in order]
+    if len(order) != 1 or x.attrs != (COL,) or len(rest) != 1 or rest[0].op != "leaf" or rest[0].attrs[0] != "inner":
+        return None
+    return order[0], rest[0]
 
 
 def is_state(x: Node) -> bool:
