@@ -8,7 +8,7 @@ JOBS ?= 2
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup test test-gpu verified memcheck bench lint format demo build check emitted clean
+.PHONY: help setup test test-all docs test-gpu verified memcheck bench lint format demo build check emitted clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -19,11 +19,18 @@ $(SETUP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit(f"chunkform needs Python 3.11 to 3.13, and {sys.executable} is {sys.version.split()[0]}; name another: make PYTHON=python3.12")'
 	@echo "setting up .venv (this takes a few minutes the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	@touch $@
 
 test: lint  ## lint, types and tests
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal
+
+test-all: lint  ## the tests, with those that take minutes: the tutorials, for one
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal -m ""
+
+docs: setup build/typing  ## the documentation as a site, in build/site; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # Runs in PYTHON's own environment, installing nothing: GPU machines often have their torch and no network.
 test-gpu:  ## the GPU tests, with PYTHON's own torch, triton and pytest

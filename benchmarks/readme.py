@@ -12,13 +12,14 @@ from typing import Any
 from .pairs import OURS, PASSES, median
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 PLOT = ROOT / "docs" / "images" / "time.png"
 RESULTS = ROOT / "results" / "gpu" / "speed.json"
 BEGIN, END = "<!-- measured: python -m benchmarks.readme -->", "<!-- /measured -->"
 
 OPS = ("lightning_attention", "gated_delta_rule")
 SHAPES = ("S4", "S2", "S5")  # one sequence, of 4 thousand to 131 thousand steps
+TABLE_SHAPES = ("S1", "S2", "S5", "D256")
 COLORS = ("#2a6fbb", "#c8553d")
 
 Points = dict[str, list[tuple[int, float]]]
@@ -27,7 +28,8 @@ Points = dict[str, list[tuple[int, float]]]
 def main() -> None:
     results = json.loads(RESULTS.read_text())
     draw(results, PLOT)
-    README.write_text(with_numbers(README.read_text(), numbers(results)))
+    README.write_text(with_lines(README.read_text(), numbers(results)))
+    PERFORMANCE.write_text(with_lines(PERFORMANCE.read_text(), table(results)))
 
 
 # --- three numbers ------------------------------------------------------------------------------------------------------
@@ -55,12 +57,12 @@ def numbers(results: dict[str, Any]) -> str:
     )
 
 
-def with_numbers(text: str, said: str) -> str:
-    """A README with these lines between its markers."""
+def with_lines(text: str, said: str) -> str:
+    """A page with these lines between its markers."""
     head, _, rest = text.partition(BEGIN)
     _, found, tail = rest.partition(END)
     if not found:
-        raise SystemExit(f"README.md has no place for what was measured: {BEGIN} {END}")
+        raise SystemExit(f"the page has no place for what was measured: {BEGIN} {END}")
     return f"{head}{BEGIN}\n{said}\n{END}{tail}"
 
 
@@ -87,6 +89,29 @@ def _largest_errors(results: dict[str, Any], op: str, shape: str) -> tuple[float
     rows = {x["who"] == OURS: x["errors"] for x in results["errors"] if (x["op"], x["shape"]) == (op, shape)}
     common = set(rows[True]) & set(rows[False])
     return max(rows[True][x] for x in common), max(rows[False][x] for x in common)
+
+
+# --- a table ------------------------------------------------------------------------------------------------------------
+
+
+def table(results: dict[str, Any]) -> str:
+    """A row for each op and shape in Markdown: milliseconds of both passes, and what the peer takes over that."""
+    lines = [
+        "| op | sequences x steps x heads x channels | forward | times faster | training step | times faster | memory |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for x in results["rows"]:
+        if x["kind"] != "ours" or x["shape"] not in TABLE_SHAPES:
+            continue
+        ours, theirs = _both(results, x["op"], x["shape"])
+        cells = [x["op"].replace("_", " "), " x ".join(f"{n:,}" for n in x["sizes"])]
+        for name in PASSES:
+            taken = median(ours, name) or 0.0
+            faster = f"{(median(theirs, name) or 0.0) / taken:.1f}" if theirs["same"] else ""
+            cells += [f"{taken:.2f}", faster]
+        cells.append(f"{_memory((ours, theirs)):.2f}" if theirs["same"] else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 # --- the plot -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,15 @@ from chunkform.spec.language import Attention, Recurrence, catalogue
 
 ROOT = Path(__file__).parents[2]
 README, CATALOGUE = ROOT / "README.md", ROOT / "docs" / "catalogue.md"
-PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [
+        README,
+        ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "notes").glob("*.md"),
+    ]
+)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"(\| `chunkform\.generated` .*\n\|---.*\n)((?:\|.*\n|<!--.*\n)*)")
 

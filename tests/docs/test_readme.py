@@ -21,8 +21,9 @@ HOST = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["
 
 def test_the_numbers_are_what_was_measured():
     """Else: python -m benchmarks.readme"""
-    text = readme.README.read_text()
-    assert readme.with_numbers(text, readme.numbers(RESULTS)) == text
+    for page, said in ((readme.README, readme.numbers(RESULTS)), (readme.PERFORMANCE, readme.table(RESULTS))):
+        text = page.read_text()
+        assert readme.with_lines(text, said) == text
 
 
 def test_the_plot_shows_what_was_measured():
@@ -38,9 +39,9 @@ def test_the_plot_can_be_drawn_anew(tmp_path):
         assert picture.width > 800
 
 
-def test_a_readme_without_a_place_for_numbers_is_refused():
+def test_a_page_without_a_place_for_numbers_is_refused():
     with pytest.raises(SystemExit, match="no place for what was measured"):
-        readme.with_numbers("# chunkform", "fast")
+        readme.with_lines("# chunkform", "fast")
 
 
 def test_the_first_screen_has_what_a_newcomer_wants():
