@@ -7,10 +7,10 @@ import functools
 import torch
 from torch import Tensor
 
-from chunkform.codegen.accuracy import head_axis, relative_error
-from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.runtime.op import Signature
+from chunkform.codegen.checking.accuracy import head_axis, relative_error
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.runtime.op.op import Signature
 from chunkform.spec.language import find
 
 from .calls import both_passes

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from chunkform.codegen.accuracy import relative_error
+from chunkform.codegen.checking.accuracy import relative_error
 
 HEADS = 16
 LENGTHS = {4096: 4, 16384: 1}  # T -> batch
@@ -216,7 +216,7 @@ def in_turns(runs: dict[str, Any], quick: bool) -> dict[str, list[float]]:
 
 def tune_case(job: tuple[str, int, str, bool, tuple], wait: Any, turn: Any, quick: bool) -> list[dict[str, Any]]:
     """Time one kernel with a candidate, and compare the op's numbers with those of the blocks that are used now."""
-    from chunkform.runtime import attention_triton as host
+    from chunkform.runtime.attention import launch as host
 
     kernel, D, op, causal, candidate = job
     T, usual, calls = 4096, host.choose, []

@@ -29,8 +29,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from chunkform.codegen.accuracy import relative_error
-from chunkform.runtime.compiling import compile_ahead
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.runtime.launch.parallel_compile import compile_ahead
 
 from .inputs import Shape, draw, parse_shape
 
@@ -436,14 +436,14 @@ def predicted(row: dict[str, Any]) -> float:
 
 def planned(row: dict[str, Any]) -> tuple[float, float]:
     """Milliseconds of a part's kernels, and of handing on, by the planner."""
-    from chunkform.codegen.link_plan import link_plan
+    from chunkform.codegen.performance.sequence_parallel import link_plan
 
     step = link_plan(compiled(row["op"]), tuple(row["sizes"]), row["gpus"])
     return 1e3 * step.compute, 1e3 * (step.communicate + step.compose)
 
 
 def compiled(name: str, known: dict[str, Any] = {}) -> Any:  # noqa: B006
-    from chunkform.codegen.pipeline import compile_spec
+    from chunkform.codegen.recurrence.pipeline import compile_spec
     from chunkform.spec.language import find
 
     if name not in known:

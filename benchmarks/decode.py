@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from chunkform.runtime import decode
+from chunkform.runtime.op import decode
 
 CASES = [  # name, B, H, D, dtype of the state
     ("lightning_attention", 64, 16, 128, torch.bfloat16),

@@ -24,7 +24,7 @@ from rich.console import Console
 
 import chunkform
 import chunkform.generated
-from chunkform.codegen.predict import predict
+from chunkform.codegen.recurrence.predict import predict
 from chunkform.errors import ChunkformError
 
 from . import accuracy, peers, report, timing, tuning

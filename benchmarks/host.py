@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from chunkform.runtime import replay
+from chunkform.runtime.launch import replay
 
 from . import peers, timing
 from .calls import forward, forward_backward

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chunkform.runtime.op import Argument, Signature
+from chunkform.runtime.op.op import Argument, Signature
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from chunkform.codegen.accuracy import relative_error
+from chunkform.codegen.checking.accuracy import relative_error
 
 from . import peers, timing
 from .calls import forward, forward_backward
@@ -78,7 +78,7 @@ def is_folder(text: str) -> bool:
 
 def parsed(text: str) -> dict[str, int]:
     """The fields that a candidate changes."""
-    from chunkform.runtime.launch import Config
+    from chunkform.runtime.launch.launch import Config
 
     if text == "now" or is_folder(text):
         return {}
@@ -101,7 +101,7 @@ def work(job: tuple[str, str, dict[str, int], str], barrier: Any, turn: Any, res
     run = None
     try:
         import chunkform.generated
-        from chunkform.runtime import replay
+        from chunkform.runtime.launch import replay
 
         replay.ON = False  # so that the profiler names kernels
         if is_folder(text):

@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from chunkform.runtime.fingerprint import is_jit
+from chunkform.runtime.launch.fingerprint import is_jit
 
 from .verified import GENERATED, MEMCHECK, ROOT, key_of, names
 
@@ -181,7 +181,7 @@ def calls_of(name: str, device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     op = getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
     if "AttentionOp(" in text:
         yield from attention_calls(name, op, device)
-    elif "chunkform.runtime.programs" in text:
+    elif "chunkform.runtime.solves.programs" in text:
         yield from program_calls(name, op, device)
     else:
         yield from recurrence_calls(name, op, device)
@@ -191,7 +191,7 @@ def recurrence_calls(name: str, op: Any, device: str) -> Iterator[tuple[str, Cal
     import torch
     from op_cases import problem, run
 
-    from chunkform.codegen.check import Case
+    from chunkform.codegen.recurrence.check import Case
 
     def made(said: str, case: Case, **options: Any) -> tuple[str, Callable[[], Any]]:
         p = problem(name, case, **options)
@@ -232,10 +232,10 @@ def decoded(p: Any, op: Any) -> None:
 def program_calls(name: str, op: Any, device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     import torch
 
-    from chunkform.codegen.check import Case
     from chunkform.codegen.programs.check import run
     from chunkform.codegen.programs.oracle import sample
     from chunkform.codegen.programs.pipeline import compile_program
+    from chunkform.codegen.recurrence.check import Case
     from chunkform.spec.language.load import CATALOGUE, load
 
     c = compile_program(load(CATALOGUE / f"{name}.py")[0])

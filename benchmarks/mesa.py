@@ -22,8 +22,8 @@ import torch
 import triton
 from torch import Tensor
 
-from chunkform.codegen.accuracy import relative_error
-from chunkform.codegen.compile import compile_op
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.codegen.commands.compile import compile_op
 from chunkform.spec.language import cg
 from chunkform.spec.language.load import CATALOGUE, load
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from chunkform.runtime.op import Signature
+from chunkform.runtime.op.op import Signature
 
 from .inputs import Shape, extent
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chunkform.codegen.compile import compile_module
-from chunkform.runtime.op import Signature
+from chunkform.codegen.commands.compile import compile_module
+from chunkform.runtime.op.op import Signature
 from chunkform.spec.language import Recurrence
 from chunkform.spec.language import load as load_specs
 

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chunkform.codegen.check import Case, Sample, error_of, sample
-from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.check import Case, Sample, error_of, sample
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
 from chunkform.errors import ChunkformError
 from chunkform.spec.language import catalogue
 

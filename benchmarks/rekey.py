@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from chunkform.codegen.tune import mentions
-from chunkform.runtime import tuned
-from chunkform.runtime.fingerprint import Fingerprint, Runtime, fingerprint
+from chunkform.codegen.commands.tune import mentions
+from chunkform.runtime.launch import tuned_configs as tuned
+from chunkform.runtime.launch.fingerprint import Fingerprint, Runtime, fingerprint
 
 ROOT = Path(__file__).parent.parent
 ASKS = re.compile(r'choose\([^"\n]*"([0-9a-f]{16})"')

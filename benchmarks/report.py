@@ -109,7 +109,7 @@ def _model(results: dict[str, Any]) -> Sheet:
         rows.append(tuple(cells))
     return Sheet(
         "The model",
-        "Milliseconds: the floor, what codegen/predict.py says for an H200, and what was measured, with its ratio to the "
+        "Milliseconds: the floor, what codegen/recurrence/predict.py says for an H200, and what was measured, with its ratio to the "
         "prediction. TFLOP/s: the chunk form's products, by the model's count, over the measured time.",
         (
             "op",

@@ -29,10 +29,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import chunkform
-from chunkform.codegen.accuracy import relative_error
-from chunkform.runtime.library import make_call
-from chunkform.runtime.passes import backward_pass, forward_pass
-from chunkform.runtime.signature import Signature
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.runtime.op.passes import backward_pass, forward_pass
+from chunkform.runtime.op.signature import Signature
+from chunkform.runtime.op.torch_library import make_call
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("tests/codegen/specs", "benchmarks/published")

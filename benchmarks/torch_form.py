@@ -20,11 +20,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from chunkform.codegen.check import Case, Sample, sample
-from chunkform.codegen.compile import compile_op
-from chunkform.codegen.ir import Node, dim_of
-from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.torch_text import TorchText, swapped
+from chunkform.codegen.commands.compile import compile_op
+from chunkform.codegen.ir.expr import Node, dim_of
+from chunkform.codegen.printing.torch_expressions import TorchText, swapped
+from chunkform.codegen.recurrence.check import Case, Sample, sample
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
 from chunkform.spec.language import catalogue, find
 
 LENGTHS = (1024, 4096, 16384, 65536)

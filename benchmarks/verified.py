@@ -5,7 +5,7 @@
     python -m benchmarks.verified --readme      # also put the sentence about it into README.md
 
 An op is verified where every test that `needed` names has passed, none has failed, and its kernels, with the functions that they
-call, say what they said then (`runtime/fingerprint.py`). It needs no GPU.
+call, say what they said then (`runtime/launch/fingerprint.py`). It needs no GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from chunkform.runtime.fingerprint import fingerprint
+from chunkform.runtime.launch.fingerprint import fingerprint
 
 ROOT = Path(__file__).parent.parent
 GENERATED = ROOT / "generated"
@@ -88,7 +88,7 @@ def needed(name: str) -> tuple[str, ...]:
     text = (GENERATED / f"{name}.py").read_text()
     if "AttentionOp(" in text:
         return ("test_attention.py",)
-    if "chunkform.runtime.programs" in text:
+    if "chunkform.runtime.solves.programs" in text:
         return ("test_programs.py",)
     over_chunks = ("test_errors.py",) if "choose(some.dtype" in text else ()
     return ("test_fuzz.py", "test_decode.py", *over_chunks)

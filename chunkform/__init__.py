@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .codegen.compile import compile_op as compile
-    from .runtime.debugging import debug
+    from .codegen.commands.compile import compile_op as compile
+    from .runtime.op.debugging import debug
     from .spec.language import Attention, Recurrence
 
 __all__ = ["Attention", "Recurrence", "__version__", "compile", "debug"]
@@ -22,11 +22,11 @@ if not Path(__file__).with_name("spec").is_dir():
 def __getattr__(name: str) -> Any:
     value: Any
     if name == "compile":
-        from .codegen.compile import compile_op
+        from .codegen.commands.compile import compile_op
 
         value = compile_op
     elif name == "debug":
-        from .runtime.debugging import debug
+        from .runtime.op.debugging import debug
 
         value = debug
     elif name in ("Attention", "Recurrence"):

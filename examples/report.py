@@ -18,13 +18,13 @@ import matplotlib.pyplot as plt
 from char_lm import Progress, Text
 
 from chunkform import __version__
-from chunkform.codegen.check import Row
-from chunkform.codegen.derivation import derivation
-from chunkform.codegen.explain import explanation
-from chunkform.codegen.formulas import Section
-from chunkform.codegen.math_svg import math_svg
-from chunkform.codegen.pipeline import Compiled
-from chunkform.codegen.verify.verdict import Verdict
+from chunkform.codegen.claims.verdict import Verdict
+from chunkform.codegen.ir.math_svg import math_svg
+from chunkform.codegen.recurrence.check import Row
+from chunkform.codegen.recurrence.explain import explanation
+from chunkform.codegen.recurrence.notation.derivation import derivation
+from chunkform.codegen.recurrence.notation.formulas import Section
+from chunkform.codegen.recurrence.pipeline import Compiled
 from chunkform.spec.language.notation import latex, text
 
 INK, ACCENT, FAINT, BAD = "#2b2f36", "#2f6f6a", "#c9c4b8", "#a8443a"

@@ -59,18 +59,26 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.by_head import by_head
-from chunkform.runtime.decay import order_mask, triangular_inverse
-from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import chained_matrix, chunk_of, inverse, part_of, place_of
-from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import backward_by_length, forward_by_length
-from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import parts_for, places
-from chunkform.runtime.segments import Segment, in_pieces, over_chunks
-from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
-from chunkform.runtime.total import total
+from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.head_major import by_head
+from chunkform.runtime.chunk_kernels.kernels import chained_matrix, chunk_of, inverse, part_of, place_of
+from chunkform.runtime.chunk_kernels.reductions import total
+from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.launch.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
+from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
+from chunkform.runtime.op.decode import Step, StepKernel
+from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.torch_form.chunks import (
+    CHUNK,
+    dtype_of,
+    from_chunks,
+    from_steps,
+    in_segments,
+    steps_first,
+    to_chunks,
+)
+from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
+from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
 
 
 def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):

@@ -60,9 +60,8 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decay import channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask
-from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import (
+from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.kernels import (
     adds_steep,
     chained,
     chunk_of,
@@ -84,14 +83,13 @@ from chunkform.runtime.kernels import (
     steep,
     sums_of,
 )
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
-from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import GROUP, LEVELS, parts_for, places
-from chunkform.runtime.rounding import rounded_and_rest
-from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
-from chunkform.runtime.torch_form import (
+from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
+from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.op.decode import Step, StepKernel
+from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.torch_form.chunks import (
     CHUNK,
     dtype_of,
     from_chunks,
@@ -101,6 +99,15 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.torch_form.decays import (
+    channel_apply,
+    channel_product,
+    decay_all,
+    decay_in,
+    decay_out,
+    order_mask,
+)
+from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
 
 
 def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):

@@ -99,17 +99,15 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.by_head import by_head
-from chunkform.runtime.decay import triangular_inverse
-from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import chunk_of, inverse, part_of, place_of
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
-from chunkform.runtime.mixing import Mix
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import backward_by_length, forward_by_length
-from chunkform.runtime.places import LEVELS, places
-from chunkform.runtime.segments import Segment, in_pieces, over_chunks
-from chunkform.runtime.torch_form import (
+from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, places
+from chunkform.runtime.chunk_kernels.head_major import by_head
+from chunkform.runtime.chunk_kernels.kernels import chunk_of, inverse, part_of, place_of
+from chunkform.runtime.chunk_kernels.reductions import total
+from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
+from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
+from chunkform.runtime.op.decode import Step, StepKernel
+from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.torch_form.chunks import (
     CHUNK,
     dtype_of,
     from_chunks,
@@ -119,7 +117,9 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import total
+from chunkform.runtime.torch_form.coupled_states import Mix
+from chunkform.runtime.torch_form.decays import triangular_inverse
+from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, device, size_n, size_m):
@@ -6192,7 +6192,7 @@ def gradient_descent_squared_momentum(
 ):
     r"""A linear layer trained by gradient descent on |W x - y|^2 / 2, with momentum and weight decay; minibatches too.
 
-    Several points of one minibatch are steps with eta = 0 but at the last, and mu = 1 but at the first: runtime/dual.py.
+    Several points of one minibatch are steps with eta = 0 but at the last, and mu = 1 but at the first: runtime/nn/dual_form.py.
 
         error_t = W_{t-1} x_t - y_t
         V_t = mu_t V_{t-1} + error_t x_t^T

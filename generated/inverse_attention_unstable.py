@@ -63,18 +63,37 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import backward_by_length, forward_by_length
-from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.pieces import LATE, is_zero, join_pieces, late_pieces
-from chunkform.runtime.places import parts_for, places
-from chunkform.runtime.rounding import rounded_and_rest, rounded_to
-from chunkform.runtime.segments import Segment, in_pieces, over_chunks
-from chunkform.runtime.torch_form import (
+from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.kernels import (
+    border_sums,
+    chained_matrix,
+    chunk_of,
+    cumulate,
+    inverse,
+    part_of,
+    place_of,
+    power,
+)
+from chunkform.runtime.chunk_kernels.reductions import pair
+from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.launch.launch import (
+    DTYPES,
+    by_launch,
+    cdiv,
+    choose,
+    cotangent,
+    launch,
+    spread,
+    steps,
+    strides,
+    whole,
+)
+from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
+from chunkform.runtime.op.decode import Step, StepKernel
+from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.torch_form.chunks import (
     CHUNK,
     dtype_of,
     from_chunks,
@@ -84,7 +103,8 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import pair
+from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
+from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):

@@ -30,10 +30,10 @@ family: pairwise
 import triton
 import triton.language as tl
 
-from chunkform.runtime import attention_torch
-from chunkform.runtime.attention import AttentionBackend, AttentionOp, Maps
-from chunkform.runtime.attention_arguments import AttentionArgument, AttentionSignature
-from chunkform.runtime.attention_kernels import (
+from chunkform.runtime.attention import torch_form as attention_torch
+from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
+from chunkform.runtime.attention.feature_maps import combine, contract, inner, later, over_batch
+from chunkform.runtime.attention.kernels import (
     averaged,
     finite,
     held,
@@ -49,8 +49,8 @@ from chunkform.runtime.attention_kernels import (
     three_ones,
     weighted,
 )
-from chunkform.runtime.attention_maps import combine, contract, inner, later, over_batch
-from chunkform.runtime.attention_triton import Kernels, backward, fit, forward, of_positions
+from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, of_positions
+from chunkform.runtime.attention.op import AttentionBackend, AttentionOp, Maps
 
 
 def features(given, constants, at):

@@ -56,18 +56,8 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
-from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import LEVELS, parts_for, places
-from chunkform.runtime.rounding import rounded_and_rest, rounded_to
-from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
-from chunkform.runtime.signature import OVERWRITE
-from chunkform.runtime.together import (
+from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.fused_backward import (
     aligned,
     apart,
     block_pairing,
@@ -87,7 +77,25 @@ from chunkform.runtime.together import (
     total_of,
     warps_of,
 )
-from chunkform.runtime.torch_form import (
+from chunkform.runtime.chunk_kernels.kernels import (
+    border_sums,
+    chained,
+    chunk_of,
+    cumulate,
+    lasting,
+    part_of,
+    place_of,
+    power,
+)
+from chunkform.runtime.chunk_kernels.reductions import pair
+from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
+from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.op.decode import Step, StepKernel
+from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.op.signature import OVERWRITE
+from chunkform.runtime.torch_form.chunks import (
     CHUNK,
     dtype_of,
     from_chunks,
@@ -97,7 +105,8 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import pair
+from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
+from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
 
 
 def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):

@@ -49,18 +49,26 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decay import order_mask
-from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import chained, part_of
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
-from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import LEVELS, parts_for, places
-from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
-from chunkform.runtime.signature import OVERWRITE
-from chunkform.runtime.together import aligned, in_place, rows_of, stages_of, together, warps_of
-from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
+from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, rows_of, stages_of, together, warps_of
+from chunkform.runtime.chunk_kernels.kernels import chained, part_of
+from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
+from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.op.decode import Step, StepKernel
+from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.op.signature import OVERWRITE
+from chunkform.runtime.torch_form.chunks import (
+    CHUNK,
+    dtype_of,
+    from_chunks,
+    from_steps,
+    in_segments,
+    steps_first,
+    to_chunks,
+)
+from chunkform.runtime.torch_form.decays import order_mask
+from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
 
 
 def _forward_sweep_1(s1, s2, s3, S_0, lead, size, dtype, device, size_d, size_e):

@@ -121,8 +121,8 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import (
+from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.kernels import (
     FLOOR,
     LOG2E,
     border_sums,
@@ -134,7 +134,9 @@ from chunkform.runtime.kernels import (
     place_of,
     power,
 )
-from chunkform.runtime.launch import (
+from chunkform.runtime.chunk_kernels.reductions import pair, total
+from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, widened
+from chunkform.runtime.launch.launch import (
     DTYPES,
     cdiv,
     choose,
@@ -147,14 +149,12 @@ from chunkform.runtime.launch import (
     whole,
     with_heads,
 )
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import backward_by_length, forward_by_length
-from chunkform.runtime.places import parts_for, places
-from chunkform.runtime.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
-from chunkform.runtime.rounding import INTERPRETED, narrowed, rounded_and_rest, widened
-from chunkform.runtime.solve import conjugate_gradients
-from chunkform.runtime.solve_launch import CONVERGED, conjugate_step, over_root, relative, solve_config, strides3
-from chunkform.runtime.torch_form import (
+from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
+from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.solves.launch import CONVERGED, conjugate_step, over_root, relative, solve_config, strides3
+from chunkform.runtime.solves.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
+from chunkform.runtime.solves.solves import conjugate_gradients
+from chunkform.runtime.torch_form.chunks import (
     CHUNK,
     dtype_of,
     from_chunks,
@@ -166,7 +166,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import pair, total
+from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
 ARGUMENTS = (
     "q",

@@ -123,16 +123,36 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import backward_by_length, forward_by_length
-from chunkform.runtime.places import parts_for, places
-from chunkform.runtime.programs import Sums, kept, part, wanted
-from chunkform.runtime.rounding import rounded_and_rest, rounded_to
-from chunkform.runtime.solve import through
-from chunkform.runtime.torch_form import (
+from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.kernels import (
+    border_sums,
+    chained,
+    chunk_of,
+    cumulate,
+    lasting,
+    part_of,
+    place_of,
+    power,
+)
+from chunkform.runtime.chunk_kernels.reductions import pair
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.launch.launch import (
+    DTYPES,
+    cdiv,
+    choose,
+    cotangent,
+    launch,
+    spread,
+    steps,
+    strides,
+    whole,
+    with_heads,
+)
+from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
+from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.solves.programs import Sums, kept, part, wanted
+from chunkform.runtime.solves.solves import through
+from chunkform.runtime.torch_form.chunks import (
     CHUNK,
     dtype_of,
     from_chunks,
@@ -144,7 +164,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import pair
+from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
 ARGUMENTS = (
     "q",

@@ -35,11 +35,12 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decode import RowKernel, Step, StepKernel
-from chunkform.runtime.launch import launch
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import backward_by_length, forward_by_length
-from chunkform.runtime.sequential import (
+from chunkform.runtime.launch.launch import launch
+from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
+from chunkform.runtime.op.decode import RowKernel, Step, StepKernel
+from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.torch_form.chunks import dtype_of
+from chunkform.runtime.torch_form.recurrent import (
     block_of,
     computed_in,
     gradient_like,
@@ -54,7 +55,6 @@ from chunkform.runtime.sequential import (
     warps_for,
     whole_warps,
 )
-from chunkform.runtime.torch_form import dtype_of
 
 
 def torch_start(given, states, constants, batch, heads):

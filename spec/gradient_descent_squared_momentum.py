@@ -1,6 +1,6 @@
 """A linear layer trained by gradient descent on |W x - y|^2 / 2, with momentum and weight decay; minibatches too.
 
-Several points of one minibatch are steps with eta = 0 but at the last, and mu = 1 but at the first: runtime/dual.py.
+Several points of one minibatch are steps with eta = 0 but at the last, and mu = 1 but at the first: runtime/nn/dual_form.py.
 """
 
 from .language import Recurrence

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import chunkform.generated
-from chunkform.runtime.signature import Signature
+from chunkform.runtime.op.signature import Signature
 
 RECURRENCES = tuple(
     n

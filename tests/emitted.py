@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from chunkform.codegen.build import GENERATED
-from chunkform.codegen.kinds import kind_of
-from chunkform.runtime.fingerprint import said
+from chunkform.codegen.commands.build import GENERATED
+from chunkform.codegen.commands.kinds import kind_of
+from chunkform.runtime.launch.fingerprint import said
 from chunkform.spec.language import Declaration, catalogue, load
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from chunkform.runtime.watch import watching
+from chunkform.runtime.launch.recorder import watching
 
 
 @dataclass(frozen=True)

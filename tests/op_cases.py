@@ -13,11 +13,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from chunkform.codegen.accuracy import errors_apart, head_axis
-from chunkform.codegen.check import BOUND, Case, sample
-from chunkform.codegen.ir import dim_of
-from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.codegen.checking.accuracy import errors_apart, head_axis
+from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.recurrence.check import BOUND, Case, sample
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
 from chunkform.spec.language import catalogue
 
 # How much more than one sample of rounding's effect a result may be off: the samples themselves vary that much.

@@ -17,8 +17,8 @@ from benchmarks import first_calls, gpu, host, kernels, pairs, peers, report, ti
 from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
-from chunkform.runtime import replay
-from chunkform.runtime.op import Argument, Signature
+from chunkform.runtime.launch import replay
+from chunkform.runtime.op.op import Argument, Signature
 from chunkform.spec.language import load
 
 MIXED = Signature(

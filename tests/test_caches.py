@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import chunkform
-from chunkform.runtime.files import cache_folder
+from chunkform.runtime.launch.files import cache_folder
 
 ROOT = Path(__file__).parents[1]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from chunkform.codegen.accuracy import head_axis, relative_error
-from chunkform.codegen.check import Case, Sample, error_of, sample, samples
-from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.triton import IMPORTS, CannotPrint, triton_source
-from chunkform.runtime.packed import Packed
+from chunkform.codegen.checking.accuracy import head_axis, relative_error
+from chunkform.codegen.recurrence.check import Case, Sample, error_of, sample, samples
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.triton import IMPORTS, CannotPrint, triton_source
+from chunkform.runtime.launch.varlen import Packed
 from chunkform.spec.language import catalogue, find
 
 if os.environ.get("TRITON_INTERPRET") == "1":

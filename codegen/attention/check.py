@@ -20,17 +20,17 @@ from torch import Tensor
 
 from chunkform.spec.language.attention import Attention
 
-from ..accuracy import Judged, judge, relative_error
-from ..check import BOUND, PERTURBED
-from ..evaluate import Env, aligned, evaluate
-from ..ir import dim_of
-from ..oracle import TorchNumbers
+from ..checking.accuracy import Judged, judge, relative_error
+from ..ir.evaluate import Env, aligned, evaluate
+from ..ir.expr import dim_of
+from ..recurrence.check import BOUND, PERTURBED
+from ..recurrence.oracle import TorchNumbers
 from .lower import KEY, QUERY, Lowered
 from .pipeline import CompiledAttention, compile_attention
 from .split import Split
 
 if TYPE_CHECKING:
-    from ..checks import Checked
+    from ..commands.check import Checked
 
 SPREAD = 8  # how much wider each dim is than the one before it
 
@@ -399,8 +399,8 @@ def rounded(s: Sample, case: Case, seed: int = 0) -> Sample:
 
 def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
     """The largest errors of an attention's op: full, causal, and with one head of keys for all of queries."""
-    from ..checks import DTYPES, Checked
-    from ..compile import compile_module
+    from ..commands.check import DTYPES, Checked
+    from ..commands.compile import compile_module
 
     c = compile_attention(a)
     op = getattr(compile_module(a), a.name)

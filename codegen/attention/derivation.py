@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from ..ir import ONE, ZERO, Node, add, dim_of, fn, leaf, mul, power, total
-from ..show import Notation
+from ..ir.expr import ONE, ZERO, Node, add, dim_of, fn, leaf, mul, power, total
+from ..ir.notation import Notation
+from .feature_maps import Derivative
 from .lower import KEY, QUERY
-from .maps import Derivative
 from .pipeline import CompiledAttention
 
 WEIGHTS = {

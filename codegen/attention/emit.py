@@ -7,10 +7,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..emit import _title, _wrapped, check_name, environment, escaped, formatted, names_from_outside
-from ..fault import blaming
-from ..ir import Node, leaves, walk
-from ..spelling import spelled
+from ..ir.expr import Node, leaves, walk
+from ..printing.spelling import spelled
+from ..recurrence.compiler_fault import blaming
+from ..recurrence.emit import _title, _wrapped, check_name, environment, escaped, formatted, names_from_outside
 from .derivation import derivation_lines, formulas
 from .lettered import attention_in_letters
 from .lower import QUERY
@@ -21,15 +21,15 @@ from .print_maps import Printed, gradient_names, is_product, print_gradients, pr
 from .print_tile import torch_functions
 
 IMPORTS = {
-    "chunkform.runtime.attention": "AttentionBackend AttentionOp Maps Moved",
-    "chunkform.runtime.attention_arguments": "After AttentionArgument AttentionSignature",
-    "chunkform.runtime.attention_maps": "combine contract half_turn inner joined later over_batch parted",
-    "chunkform.runtime.attention_kernels": (
+    "chunkform.runtime.attention.op": "AttentionBackend AttentionOp Maps Moved",
+    "chunkform.runtime.attention.arguments": "After AttentionArgument AttentionSignature",
+    "chunkform.runtime.attention.feature_maps": "combine contract half_turn inner joined later over_batch parted",
+    "chunkform.runtime.attention.kernels": (
         "averaged finite held load_block load_matrix load_vector log_sum_exp online products products_and scaled_online "
         "store_block three_ones weighted"
     ),
-    "chunkform.runtime.attention_triton": "Kernels backward fit forward forward_and_output of_positions",
-    "chunkform.runtime.torch_form": "expanded",
+    "chunkform.runtime.attention.launch": "Kernels backward fit forward forward_and_output of_positions",
+    "chunkform.runtime.torch_form.chunks": "expanded",
 }
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..ir import ZERO
+from ..ir.expr import ZERO
 from .derivation import formulas, sections, text
 from .pipeline import CompiledAttention
 

@@ -16,13 +16,13 @@ import numpy as np
 
 from chunkform.errors import GateError, SpecError
 
-from ..evaluate import Dual, Env, Pair, Reals, aligned, evaluate
-from ..ir import Node, dim_of, leaf, leaves, replace, walk
-from ..points import Compared, GateResult, Point, compare
-from ..run_spec import _Step
-from ..step import StepProgram, Var
+from ..exact.random_points import Compared, GateResult, Point, compare
+from ..exact.run_spec import _Step
+from ..ir.evaluate import Dual, Env, Pair, Reals, aligned, evaluate
+from ..ir.expr import Node, dim_of, leaf, leaves, replace, walk
+from ..ir.step_program import StepProgram, Var
+from .feature_maps import AVERAGED, incoming
 from .lower import KEY, QUERY, Lowered
-from .maps import AVERAGED, incoming
 from .operations import frequency_values, turned
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ def program(p: Lowered) -> StepProgram:
     """What points are drawn for: the sizes of dims, and whether functions matter."""
     outputs = {"energy": p.energy, **p.averages, **p.outputs}
     if p.spec.normaliser == "softmax":
-        from ..ir import fn
+        from ..ir.expr import fn
 
         outputs["weight"] = fn("exp", p.energy)
     return StepProgram(p.name, p.dims, p.variables, (), {}, outputs)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..adjoint import DERIVATIVES
-from ..ir import ONE, ZERO, Node, add, expand, factors_of, leaf, mul, power, rebuild, rename, total, walk
+from ..ir.expr import ONE, ZERO, Node, add, expand, factors_of, leaf, mul, power, rebuild, rename, total, walk
+from ..recurrence.step.adjoint import DERIVATIVES
 from .operations import rebuilt
 
 

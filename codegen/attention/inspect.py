@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..inspect import InspectRow, _compiled, _Launch, _module_of, _row, assembler
+from ..performance.compile_report import InspectRow, _compiled, _Launch, _module_of, _row, assembler
 from .emit import emit
 from .pipeline import CompiledAttention
 
@@ -57,8 +57,8 @@ def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: 
     """The launches of a forward and a backward call, on tensors without data."""
     import torch
 
-    from chunkform.runtime import attention_triton
-    from chunkform.runtime.attention_arguments import Setting
+    from chunkform.runtime.attention import launch as attention_triton
+    from chunkform.runtime.attention.arguments import Setting
 
     kind, batch, count, heads = getattr(torch, dtype), 2, 1024, 4
     found: list[_Launch] = []

@@ -1,4 +1,4 @@
-"""An attention with all names in letters of their own, for those who print code (see `codegen/letters.py`)."""
+"""An attention with all names in letters of their own, for those who print code (see `codegen/ir/letters.py`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import dataclasses
 from chunkform.spec.language.attention import SIDES, Attention
 from chunkform.spec.language.expression import Dim
 
-from ..letters import Alphabet, axes_of, relettered
-from ..step import Var
+from ..ir.letters import Alphabet, axes_of, relettered
+from ..ir.step_program import Var
 from .lower import Lowered
 from .pipeline import CompiledAttention, compile_lowered
 

@@ -18,9 +18,9 @@ from chunkform.spec.language.attention import SIDES, Attention
 from chunkform.spec.language.expression import ONE as UNIT
 from chunkform.spec.language.expression import Atom
 
-from ..ir import Node, expand, leaf, mul, size
-from ..lower import _Lowering, axes_of
-from ..step import Var
+from ..ir.expr import Node, expand, leaf, mul, size
+from ..ir.step_program import Var
+from ..recurrence.step.lower import _Lowering, axes_of
 from .operations import frequencies, half_turn
 
 QUERY, KEY = "0i", "0j"  # digits sort before letters, so that positions come first

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir import ZERO, Node, add, fn, leaf, leaves, mul, replace
+from ..ir.expr import ZERO, Node, add, fn, leaf, leaves, mul, replace
 from .lower import KEY
 
 

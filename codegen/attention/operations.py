@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..adjoint import DERIVATIVES
-from ..evaluate import CHUNK_OPERATIONS, aligned
-from ..ir import Node, add, dim_of, fn, leaf, make, mul, rebuild, replace, terms_of, walk
+from ..ir.evaluate import CHUNK_OPERATIONS, aligned
+from ..ir.expr import Node, add, dim_of, fn, leaf, make, mul, rebuild, replace, terms_of, walk
+from ..recurrence.step.adjoint import DERIVATIVES
 
 
 def half_turn(x: Node, axis: str) -> Node:
@@ -94,7 +94,7 @@ DERIVATIVES["clamped"] = lambda x, g: [guarded(x.args[0], g)]
 
 
 def _turned(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
-    from ..evaluate import Pair
+    from ..ir.evaluate import Pair
 
     ((axis,),) = x.attrs
     position = x.axes.index(axis) - len(x.axes)
@@ -130,7 +130,7 @@ def _frequencies(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any
 
 
 def frequency_values(size: int, base: Fraction, m: Any) -> Any:
-    from ..evaluate import Pair
+    from ..ir.evaluate import Pair
 
     half = max(size // 2, 1)
     one = m.const(Fraction(1))

@@ -8,12 +8,12 @@ from typing import Any
 
 from chunkform.spec.language.attention import Attention
 
-from ..fault import blaming
-from ..ir import Node
-from ..points import GateResult
+from ..exact.random_points import GateResult
+from ..ir.expr import Node
+from ..recurrence.compiler_fault import blaming
+from .feature_maps import Derivative, Map, feature_map, output_map, tile_derivatives
 from .gates import gate_gradients, gate_lower, gate_split
 from .lower import Lowered, lower
-from .maps import Derivative, Map, feature_map, output_map, tile_derivatives
 from .normalisers import Normaliser, normalisers
 from .split import Split, moved, split
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from dataclasses import replace as replaced
 from functools import partial
 
-from ..ir import Node, dim_of, leaf, leaves, rename, replace, walk
-from ..print_dialects import ATOM, Operand, Text, Triton
-from ..print_nodes import NodePrinter
+from ..ir.expr import Node, dim_of, leaf, leaves, rename, replace, walk
+from ..printing.dialects import ATOM, Operand, Text, Triton
+from ..printing.expressions import NodePrinter
+from .feature_maps import Map
 from .lower import KEY, QUERY, Lowered
-from .maps import Map
 
 MATRICES = 4  # of a head that a kernel holds
 OPERATIONS = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "sum")
@@ -171,7 +171,7 @@ def _of(text: str, dim: str) -> str:
 
 
 def kernel_text(m: Made) -> str:
-    from ..emit import environment
+    from ..recurrence.emit import environment
 
     lines, results = statements(m)
     return (

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from chunkform.runtime.attention_arguments import After
+from chunkform.runtime.attention.arguments import After
 
-from ..ir import ONE, Node, factors_of, leaf, leaves, mul, replace, terms_of, walk
-from .maps import AVERAGED, Derivative, Map
+from ..ir.expr import ONE, Node, factors_of, leaf, leaves, mul, replace, terms_of, walk
+from .feature_maps import AVERAGED, Derivative, Map
 from .normalisers import normalisers, shifted
 from .print_features import in_tiles
 from .print_tile import (
@@ -37,7 +37,7 @@ from .split import Split
 
 def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str, same: bool) -> str:
     """`same`: may the key's feature be what is averaged?"""
-    from ..emit import environment
+    from ..recurrence.emit import environment
 
     derivatives, rule = derivatives_of(s, found), normalisers(s.lowered.query)[normaliser]
     scores = [{"n": n, "score": f"score{n}", "query": f"query{n}", "key": f"key{n}"} for n in _numbers(s.scores)]

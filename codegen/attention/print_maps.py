@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..ir import ONE, Node, dim_of, factors_of, mul, terms_of, walk
-from ..torch_text import TorchText
+from ..ir.expr import ONE, Node, dim_of, factors_of, mul, terms_of, walk
+from ..printing.torch_expressions import TorchText
+from .feature_maps import AVERAGED, Map
 from .lower import KEY, QUERY, Lowered
-from .maps import AVERAGED, Map
 from .print_features import of_heads
 
 LOW_RESULTS = ("query", "key", "value")  # features that products on tensor cores take

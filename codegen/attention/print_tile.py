@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ..ir import Node, add, leaf, leaves, mul, number, rename, terms_of, walk
-from ..print_dialects import Triton
-from ..print_nodes import NodePrinter
-from ..torch_text import TorchText
+from ..ir.expr import Node, add, leaf, leaves, mul, number, rename, terms_of, walk
+from ..printing.dialects import Triton
+from ..printing.expressions import NodePrinter
+from ..printing.torch_expressions import TorchText
+from .feature_maps import Derivative
 from .lower import KEY, QUERY
-from .maps import Derivative
 from .normalisers import Normaliser, shifted
 from .operations import EPS, by_functions
 from .split import Split
@@ -192,7 +192,7 @@ def arguments(s: Split) -> list[str]:
 
 def _stored(x: Node, order: tuple[str, str]) -> Node:
     """x with the leaves over pairs stored in this order."""
-    from ..ir import replace
+    from ..ir.expr import replace
 
     return replace(x, {y: leaf(y.attrs[0], y.attrs[1], order) for y in leaves(x) if len(y.axes) == 2})
 

@@ -1,4 +1,4 @@
-"""The situations in which an attention's op is called, as factors of a covering array; see `codegen/situations.py`."""
+"""The situations in which an attention's op is called, as factors of a covering array; see `codegen/recurrence/situations.py`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from chunkform.spec.language.attention import Attention
 
-from ..accuracy import Judged
-from ..covering import Row
-from ..layouts import LAYOUTS, laid_out
+from ..checking.accuracy import Judged
+from ..checking.covering import Row
+from ..checking.layouts import LAYOUTS, laid_out
 from .check import Case, Sample, grouped, judge_all, oracle, sample
 from .pipeline import CompiledAttention
 

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from chunkform.errors import SpecError
 
-from ..ir import (
+from ..ir.expr import (
     ONE,
     ZERO,
     Node,
@@ -39,12 +39,12 @@ from ..ir import (
     total,
     walk,
 )
-from ..ir import replace as replaced
-from ..refusal import line_of
-from ..show import plain
+from ..ir.expr import replace as replaced
+from ..ir.notation import plain
+from ..recurrence.normal_form.diagnostics import line_of
 from .lower import KEY, QUERY, Lowered
+from .nonnegative_squares import with_squares
 from .operations import clamped
-from .squares import with_squares
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ class _Splitter:
                 prefix, shared = mul(prefix, outer), shared | more
             kept = tuple(a for a in value.axes if a != KEY)
             out.append(_contracted(self.value(value, kept), list(factors_of(prefix)), shared))
-        from ..ir import expand
+        from ..ir.expr import expand
 
         return expand(add(*out), axes if self.p.query != QUERY else (i, *axes))
 
@@ -423,7 +423,7 @@ class _Splitter:
         return mul(c, self.named("scalars", "scalar", core, ()))
 
     def named(self, table: str, kind: str, x: Node, axes: tuple[str, ...]) -> Node:
-        from ..ir import expand
+        from ..ir.expr import expand
 
         known = getattr(self.found, table)
         x = expand(x, axes)

@@ -11,8 +11,8 @@ from torch import Tensor
 from chunkform.errors import ConditionError
 from chunkform.spec.language.methods import neumann
 
-from ..check import Case, Row, Sample, judge_all
-from ..definition import defined
+from ..recurrence.check import Case, Row, Sample, judge_all
+from ..recurrence.definition import defined
 from .graph import SolveNode
 from .oracle import _matrices, oracle, sample
 from .pipeline import CompiledProgram

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..derivation import derivation_lines as lines_of
+from ..recurrence.notation.derivation import derivation_lines as lines_of
 from .graph import SolveNode
 from .pipeline import CompiledProgram
-from .words import node_text
+from .sentences import node_text
 
 
 def derivation_lines(c: CompiledProgram) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from ..backends import Section
-from ..emit import (
+from ..printing.spelling import spelled, with_names
+from ..recurrence.backends import Section
+from ..recurrence.compiler_fault import blaming
+from ..recurrence.emit import (
     OPTIONS,
     _dims,
     _import_lines,
@@ -18,19 +20,17 @@ from ..emit import (
     formatted,
     other_names,
 )
-from ..fault import blaming
-from ..spelling import spelled, with_names
-from .calls import backward_text, forward_text, residual_name
+from .call_sequence import backward_text, forward_text, residual_name
 from .derivation import derivation_lines
 from .lettered import program_in_letters
+from .op_sources import torch_texts, triton_texts
 from .pipeline import CompiledProgram
-from .sections import torch_texts, triton_texts
-from .words import node_text
+from .sentences import node_text
 
 _MODULES = {
-    "chunkform.runtime.packed": "backward_by_length forward_by_length",
-    "chunkform.runtime.programs": "Again Sums checked_solves inverted kept part results through_inverse wanted zeros_where_none",
-    "chunkform.runtime.solve": "conjugate_gradients neumann simplified_backward through unrolled_backward",
+    "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
+    "chunkform.runtime.solves.programs": "Again Sums checked_solves inverted kept part results through_inverse wanted zeros_where_none",
+    "chunkform.runtime.solves.solves": "conjugate_gradients neumann simplified_backward through unrolled_backward",
 }
 
 

@@ -9,19 +9,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..derivation import derivation as derivation_of
-from ..explain import section_text
+from ..recurrence.explain import section_text
+from ..recurrence.notation.derivation import derivation as derivation_of
 from .derivation import adjoint_lines
 from .draw import svg as drawn
 from .graph import SolveNode
+from .op_sources import triton_texts
 from .pipeline import CompiledProgram
-from .sections import triton_texts
-from .words import node_text
+from .sentences import node_text
 
 
 def explanation(c: CompiledProgram, width: int = 64, chunk: int = 64) -> dict[str, Any]:
     """Everything as plain data; `operations` have the fields of a recurrence's explanation."""
-    from ..explain import explanation as of_recurrence
+    from ..recurrence.explain import explanation as of_recurrence
 
     g = c.graph
     return {
@@ -121,7 +121,7 @@ def stacked(parts: list[str]) -> str:
 
 def latex_document(c: CompiledProgram) -> str:
     """The derivation of each operation as LaTeX, after the graph in words."""
-    from ..explain import latex_document as of_recurrence
+    from ..recurrence.explain import latex_document as of_recurrence
 
     out = [rf"\section*{{{_plain(c.name)}}}", r"\begin{enumerate}"]
     out += [rf"\item \verb|{node_text(c.graph, n)}|" for n in c.graph.nodes]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluate import Dual, Pair
-from ..points import Compared, GateResult, Point, compare
-from ..run_steps import inner
-from ..step import StepProgram
+from ..exact.random_points import Compared, GateResult, Point, compare
+from ..ir.evaluate import Dual, Pair
+from ..ir.step_program import StepProgram
+from ..recurrence.gates.run_steps import inner
 from .adjoint_graph import AdjointGraph
 from .graph import Graph
 from .run_exact import Values, run_adjoint_graph, run_graph, run_program

@@ -16,8 +16,8 @@ import networkx as nx
 from chunkform.spec.language.methods import Method, cg, neumann
 from chunkform.spec.language.program import Program
 
-from ..ir import walk
-from ..pipeline import Compiled
+from ..ir.expr import walk
+from ..recurrence.pipeline import Compiled
 
 
 @dataclass(frozen=True)

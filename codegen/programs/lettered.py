@@ -1,4 +1,4 @@
-"""A program with all names in letters of their own, for those who print code (see `codegen/letters.py`)."""
+"""A program with all names in letters of their own, for those who print code (see `codegen/ir/letters.py`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import copy
 import dataclasses
 from typing import Any
 
-from ..letters import Alphabet, step_names
-from ..pipeline import in_letters
+from ..ir.letters import Alphabet, step_names
+from ..recurrence.pipeline import in_letters
 from .adjoint_graph import adjoint_graph
 from .graph import Graph, Node, Operation, OpNode
 from .pipeline import CompiledProgram
-from .words import node_text
+from .sentences import node_text
 
 
 def program_in_letters(c: CompiledProgram) -> tuple[CompiledProgram, Alphabet, dict[str, str]]:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from chunkform.spec.language.methods import neumann
 
-from ..check import Case, Sample
-from ..check import sample as sample_recurrence
-from ..ir import dim_of
-from ..oracle import _run, initial_state
-from ..step import StateVar
+from ..ir.expr import dim_of
+from ..ir.step_program import StateVar
+from ..recurrence.check import Case, Sample
+from ..recurrence.check import sample as sample_recurrence
+from ..recurrence.oracle import _run, initial_state
 from .gates import solved_states
 from .graph import Graph, Node, OpNode, SolveNode
 from .pipeline import CompiledProgram
@@ -191,7 +191,7 @@ def _matrices(
 def state_vars(g: Graph) -> tuple[StateVar, ...]:
     """The program's states; `initial` is set where the program gives one, or a matrix is solved for, for its start is then
     not free."""
-    from ..ir import ONE
+    from ..ir.expr import ONE
 
     own = {s.name: s.initial is not None for s in g.program.step.states}
     out = []

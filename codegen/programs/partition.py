@@ -21,8 +21,8 @@ from chunkform.spec.language.rank_one import inverse_recurrence
 from chunkform.spec.language.recurrence import Equation, Variable, _dims_of, _symbol
 from chunkform.spec.language.terms import applied, names_in, renamed
 
-from ..lower import lower
-from ..pipeline import compile_spec
+from ..recurrence.pipeline import compile_spec
+from ..recurrence.step.lower import lower
 from .graph import Graph, Node, Operation, OpNode, SolveNode
 
 

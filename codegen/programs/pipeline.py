@@ -7,11 +7,11 @@ from functools import cached_property
 
 from chunkform.spec.language.program import Program
 
-from ..fault import blaming
-from ..ir import ZERO
-from ..lower import axes_of
-from ..points import GateResult
-from ..step import StepProgram, Var
+from ..exact.random_points import GateResult
+from ..ir.expr import ZERO
+from ..ir.step_program import StepProgram, Var
+from ..recurrence.compiler_fault import blaming
+from ..recurrence.step.lower import axes_of
 from .adjoint_graph import AdjointGraph, adjoint_graph
 from .gates import gate_adjoint_graph, gate_graph
 from .graph import Graph

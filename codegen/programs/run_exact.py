@@ -13,11 +13,11 @@ import numpy as np
 from chunkform.spec.language.methods import neumann
 from chunkform.spec.language.program import Program
 
-from ..adjoint import gradient_name
-from ..evaluate import Pair
-from ..gates import run_adjoint
-from ..run_spec import _Step
-from ..run_steps import run_steps, stored
+from ..exact.run_spec import _Step
+from ..ir.evaluate import Pair
+from ..recurrence.gates.gates import run_adjoint
+from ..recurrence.gates.run_steps import run_steps, stored
+from ..recurrence.step.adjoint import gradient_name
 from .adjoint_graph import AdjointGraph, AdjointNode
 from .graph import Graph, Node, OpNode, SolveNode
 

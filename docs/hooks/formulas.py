@@ -6,7 +6,7 @@ import re
 from html import unescape
 from typing import Any
 
-from chunkform.codegen.verify.mathml import mathml
+from chunkform.codegen.claims.mathml import mathml
 
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)

@@ -5,6 +5,6 @@ A pickled op, or a layer that has one, is found here by another process, as long
 
 from __future__ import annotations
 
-from chunkform.runtime.files import cache_folder
+from chunkform.runtime.launch.files import cache_folder
 
 __path__ = [str(cache_folder())]

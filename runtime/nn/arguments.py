@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
 
-from ..op import Argument
+from ..op.op import Argument
 from ..parallel import tails
 from .calls import AttentionCall, Maps, RecurrentCall
 from .convolution import ShortConvolution

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
 
-from ..attention import AttentionSignature
-from ..op import Argument, Signature
+from ..attention.op import AttentionSignature
+from ..op.op import Argument, Signature
 
 Maps = Mapping[str, Callable[[Tensor], Tensor]]
 

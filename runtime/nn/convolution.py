@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from chunkform.errors import ArgumentError
 
-from ..naming import named
+from ..op.naming import named
 
 
 class ShortConvolution(nn.Module):

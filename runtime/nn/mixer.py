@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
 
-from ..naming import named
-from ..op import Signature
+from ..op.naming import named
+from ..op.op import Signature
 from .arguments import Arguments
 from .calls import Maps, call_of
 

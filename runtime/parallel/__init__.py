@@ -5,8 +5,8 @@ halo            the last steps of the part before, for what looks a few steps ba
 ring_attention  pairwise attention over all parts, keys and values travelling round the group
 """
 
+from ..attention.ring import ring_attention
+from ..op.context_parallel import run
 from .halo import halo, tails
-from .ring import ring_attention
-from .run import run
 
 __all__ = ["halo", "ring_attention", "run", "tails"]

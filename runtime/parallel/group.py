@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, GroupError
 
-from ..watch import act
+from ..launch.recorder import act
 
 c10d: Any = getattr(torch._C, "_distributed_c10d", None)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..segments import Map
+from ..torch_form.segment_maps import Map
 from .group import Group
 
 

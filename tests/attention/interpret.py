@@ -19,11 +19,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from attention.attentions import everything
-from chunkform.codegen.accuracy import relative_error
 from chunkform.codegen.attention.check import Case, check_op, head_axis, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.compile import compile_module
-from chunkform.runtime import attention_triton
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.codegen.commands.compile import compile_module
+from chunkform.runtime.attention import launch as attention_triton
 
 
 def main(job: dict) -> list[dict]:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from attention.attentions import everything
 from chunkform.codegen.attention.check import Case, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.compile import compile_module
+from chunkform.codegen.commands.compile import compile_module
 from chunkform.errors import ArgumentError, DoubleBackwardError
 from chunkform.generated.kattention import OP as KATTENTION
 from chunkform.generated.kattention import kattention
@@ -29,7 +29,7 @@ from chunkform.generated.self_attention import OP as SELF
 from chunkform.generated.self_attention import self_attention
 from chunkform.generated.softmax_attention import OP as SOFTMAX
 from chunkform.generated.softmax_attention import softmax_attention
-from chunkform.runtime import replay
+from chunkform.runtime.launch import replay
 
 CASE = Case(batch=2, steps=20, heads=2, width=8)
 CASES = {

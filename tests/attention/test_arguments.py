@@ -12,7 +12,7 @@ import torch
 from attention.attentions import everything
 from chunkform.codegen.attention.emit import emit
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.compile import compile_module
+from chunkform.codegen.commands.compile import compile_module
 from chunkform.errors import ArgumentError, BackendError, DimensionError, NameError_, SpecError
 from chunkform.generated import kattention, ked, rotary_attention, softmax_attention
 from chunkform.spec.language import Attention, Program, dot

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attention.attentions import CATALOGUE
-from chunkform.codegen.check_calls import check_calls, rows_of
-from chunkform.codegen.checks import again, subject_of
+from chunkform.codegen.checking.calls import check_calls, rows_of
+from chunkform.codegen.commands.check import again, subject_of
 from chunkform.spec.language import find
 
 

@@ -11,7 +11,7 @@ import pytest
 from attention.attentions import everything
 from chunkform.codegen.attention.inspect import inspect_attention
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.inspect import SHARED_LIMIT
+from chunkform.codegen.performance.compile_report import SHARED_LIMIT
 from chunkform.spec.language import find
 
 HERE = Path(__file__).parent
@@ -94,7 +94,9 @@ def test_kernels_use_tensor_cores_and_do_not_spill():
     rows = inspect_attention(c, "sm_90", ("bfloat16",), (128,))
     assert [r.kernel for r in rows] == ["key_features_kernel", "forward_kernel", "rows_kernel", "keys_kernel"]
     assert all("serialised" not in r.problem for r in rows)
-    assert all(r.ok and r.tensor_core for r in rows), rows  # ok: spills within the bounds of `codegen/inspect.py`
+    assert all(r.ok and r.tensor_core for r in rows), (
+        rows
+    )  # ok: spills within the bounds of `codegen/performance/compile_report.py`
 
 
 def test_kernels_of_several_scores_fit_a_hopper_gpu():

@@ -5,18 +5,19 @@ import dataclasses
 import pytest
 
 from attention.attentions import CATALOGUE, everything, qkv
-from chunkform.codegen.attention import gates, pipeline, split, squares
+from chunkform.codegen.attention import gates, pipeline, split
+from chunkform.codegen.attention import nonnegative_squares as squares
 from chunkform.codegen.attention.derivation import formulas, text
+from chunkform.codegen.attention.feature_maps import Derivative
 from chunkform.codegen.attention.gates import gate_gradients, gate_lower, gate_split
 from chunkform.codegen.attention.lower import lower
-from chunkform.codegen.attention.maps import Derivative
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.attention.print_features import made_by_kernels
 from chunkform.codegen.attention.print_kernels import product_of_averages
-from chunkform.codegen.compile import compile_module
-from chunkform.codegen.ir import ONE, ZERO, add, const, mul, walk
+from chunkform.codegen.commands.compile import compile_module
+from chunkform.codegen.ir.expr import ONE, ZERO, add, const, mul, walk
 from chunkform.errors import GateError, SpecError
-from chunkform.runtime.attention_arguments import After
+from chunkform.runtime.attention.arguments import After
 from chunkform.spec.language import Attention, absolute, dot, exp, find, hadamard, log, norm, tanh, total
 
 

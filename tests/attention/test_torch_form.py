@@ -12,9 +12,9 @@ import torch
 from attention.attentions import CATALOGUE, MORE, everything
 from chunkform.codegen.attention.check import Case, check_op, difference, oracle, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.compile import compile_module
+from chunkform.codegen.commands.compile import compile_module
 from chunkform.errors import ArgumentError, DoubleBackwardError
-from chunkform.runtime import attention_torch
+from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.spec.language import find
 
 F64 = torch.float64

@@ -8,7 +8,7 @@ import torch
 from attention.attentions import everything, masked
 from chunkform.codegen.attention.check import Case, sample
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.compile import compile_module
+from chunkform.codegen.commands.compile import compile_module
 from chunkform.errors import ArgumentError, DoubleBackwardError
 from chunkform.generated import rotary_attention, self_attention, softmax_attention
 

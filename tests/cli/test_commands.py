@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from chunkform.codegen import accuracy
-from chunkform.codegen import check as check_module
-from chunkform.codegen.cli import app
-from chunkform.codegen.inspect import InspectRow
+from chunkform.codegen.checking import accuracy
+from chunkform.codegen.commands.cli import app
+from chunkform.codegen.performance.compile_report import InspectRow
+from chunkform.codegen.recurrence import check as check_module
 
 SPEC = '''"""A decayed sum."""
 
@@ -244,7 +244,7 @@ def test_check_knows_its_devices(spec):
 
 
 def test_inspect_fails_when_a_kernel_is_over_a_limit(monkeypatch, tmp_path):
-    from chunkform.codegen import inspect as inspect_module
+    from chunkform.codegen.performance import compile_report as inspect_module
 
     good = InspectRow("sweep", "bfloat16", 64, "C=64", 128, 0, 1024, 8, 2, "")
     bad = InspectRow("sweep", "bfloat16", 128, "C=64", 255, 4096, 1024, 8, 2, "4096 bytes spilled, bound 512")
@@ -311,7 +311,9 @@ def test_json_to_a_missing_folder_is_an_error(spec, tmp_path):
 
 
 def test_the_program_is_installed():
-    done = subprocess.run([sys.executable, "-m", "chunkform.codegen.cli", "--help"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "chunkform.codegen.commands.cli", "--help"], capture_output=True, text=True
+    )
     assert done.returncode == 0
     for command in ("new", "verify", "explain", "build", "check", "inspect"):
         assert command in done.stdout

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from chunkform.codegen.adjoint import gradient_name
-from chunkform.codegen.derivation import derivation
-from chunkform.codegen.ir import dim_of
-from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.recurrence.notation.derivation import derivation
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.step.adjoint import gradient_name
 from chunkform.spec.language import Recurrence, catalogue, dot, find, normalize
 
 from .reading import read, read_indexed

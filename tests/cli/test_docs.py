@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from chunkform.codegen.attention.derivation import formulas
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.cli import app
-from chunkform.codegen.derivation import step_formulas
-from chunkform.codegen.pipeline import compile_spec
+from chunkform.codegen.commands.cli import app
+from chunkform.codegen.recurrence.notation.derivation import step_formulas
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import Attention, Recurrence, catalogue
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from chunkform.codegen import cli, terminal
-from chunkform.codegen.cli import app
+from chunkform.codegen.commands import cli, terminal
+from chunkform.codegen.commands.cli import app
 from chunkform.errors import BuildError
-from chunkform.runtime.files import write_whole
+from chunkform.runtime.launch.files import write_whole
 
 SPEC = '''"""Δ: a sum."""
 
@@ -177,7 +177,7 @@ def test_a_cache_that_cannot_be_written_is_a_temporary_folder(cache, spec, tmp_p
 
 
 def shell(line: str):
-    whole = f"set -o pipefail; {line}".replace("chunkform", f"{sys.executable} -m chunkform.codegen.cli")
+    whole = f"set -o pipefail; {line}".replace("chunkform", f"{sys.executable} -m chunkform.codegen.commands.cli")
     return subprocess.run(["bash", "-c", whole], capture_output=True, text=True)
 
 

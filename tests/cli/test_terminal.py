@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import chunkform
 from chunkform.codegen.api.listing import listed
-from chunkform.codegen.cli import app
-from chunkform.codegen.verify.command import summary
+from chunkform.codegen.claims.command import summary
+from chunkform.codegen.commands.cli import app
 from chunkform.spec.language import Declaration, catalogue
 
 COMMANDS = ("list", "new", "verify", "explain", "build", "check", "inspect", "plan", "tune")

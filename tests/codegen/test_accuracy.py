@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from chunkform.codegen.accuracy import errors_apart, head_axis, relative_error
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.step import StepProgram
+from chunkform.codegen.checking.accuracy import errors_apart, head_axis, relative_error
+from chunkform.codegen.ir.step_program import StepProgram
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import find
 
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-from chunkform.codegen.check_calls import check_calls, rows_of
-from chunkform.codegen.checks import again, causes_text, checked, subject_of
-from chunkform.codegen.emit import emit
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.recurrence_kind import subject
+from chunkform.codegen.checking.calls import check_calls, rows_of
+from chunkform.codegen.commands.check import again, causes_text, checked, subject_of
+from chunkform.codegen.commands.recurrence_kind import subject
+from chunkform.codegen.recurrence.emit import emit
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import load
 
 SPEC = """

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 from benchmarks.compile_time import chain, independent
-from chunkform.codegen import emit, evaluate, mixing, spelling
-from chunkform.codegen.degrees import Degrees
-from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.triton import host, section, slices
+from chunkform.codegen.ir import evaluate
+from chunkform.codegen.ir.degree_bounds import Degrees
+from chunkform.codegen.printing import spelling
+from chunkform.codegen.recurrence import emit
+from chunkform.codegen.recurrence.chunkwise import coupled_states as mixing
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.triton import section
+from chunkform.codegen.recurrence.triton.kernels import strip_mine as slices
+from chunkform.codegen.recurrence.triton.launch import launch_plan as host
 from chunkform.spec.language import Recurrence
 
 

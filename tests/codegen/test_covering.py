@@ -2,7 +2,7 @@
 
 import itertools
 
-from chunkform.codegen.covering import covering, pairs_of
+from chunkform.codegen.checking.covering import covering, pairs_of
 
 FACTORS = {"T": (20, 1, 64, 65, 330), "dtype": ("f32", "f64", "bf16"), "packed": (False, True), "heads": (2, 1, 4)}
 

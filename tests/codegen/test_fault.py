@@ -11,13 +11,14 @@ import pytest
 from random_specs.grammar import draw
 from random_specs.run import recurrence_of
 
-from chunkform.codegen import emit as emit_module
-from chunkform.codegen import fault, pipeline
-from chunkform.codegen.adjoint import Adjoint
-from chunkform.codegen.ir import mul
-from chunkform.codegen.lower import lower
-from chunkform.codegen.reduce import reduced, spec_text
-from chunkform.codegen.step import StepProgram
+from chunkform.codegen.ir.expr import mul
+from chunkform.codegen.ir.step_program import StepProgram
+from chunkform.codegen.recurrence import compiler_fault as fault
+from chunkform.codegen.recurrence import emit as emit_module
+from chunkform.codegen.recurrence import pipeline
+from chunkform.codegen.recurrence.smaller_specs import reduced, spec_text
+from chunkform.codegen.recurrence.step.adjoint import Adjoint
+from chunkform.codegen.recurrence.step.lower import lower
 from chunkform.errors import CompilerError, FunctionError, GateError
 from chunkform.spec.language import Recurrence, catalogue, hadamard, normalize, sigmoid, tanh
 

@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 
-from chunkform.codegen import adjoint as adjoint_module
-from chunkform.codegen import chunk, fault, functions, ir, lower, pipeline
-from chunkform.codegen.adjoint import Adjoint
-from chunkform.codegen.gates import gate_segments
-from chunkform.codegen.ir import COL, ROW, Node, add, leaf, mul, power, rename
-from chunkform.codegen.read_write import NormalForm, Read, StateForm, Write
-from chunkform.codegen.stages import Accumulate, Border, Plan, Sweep
-from chunkform.codegen.step import StepProgram
+from chunkform.codegen.ir import expr as ir
+from chunkform.codegen.ir import functions
+from chunkform.codegen.ir.expr import COL, ROW, Node, add, leaf, mul, power, rename
+from chunkform.codegen.ir.step_program import StepProgram
+from chunkform.codegen.recurrence import compiler_fault as fault
+from chunkform.codegen.recurrence import pipeline
+from chunkform.codegen.recurrence.chunkwise import chunk_program as chunk
+from chunkform.codegen.recurrence.chunkwise.plan import Accumulate, Border, Plan, Sweep
+from chunkform.codegen.recurrence.gates.gates import gate_segments
+from chunkform.codegen.recurrence.normal_form.form import NormalForm, Read, StateForm, Write
+from chunkform.codegen.recurrence.step import adjoint as adjoint_module
+from chunkform.codegen.recurrence.step import lower
+from chunkform.codegen.recurrence.step.adjoint import Adjoint
 from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, find, sigmoid
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from chunkform.codegen import check
-from chunkform.codegen.check import Case, check_op, samples
-from chunkform.codegen.compile import compile_op
-from chunkform.codegen.cost import Sizes, sweep_flops
-from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.codegen.commands.compile import compile_op
+from chunkform.codegen.recurrence import check
+from chunkform.codegen.recurrence.check import Case, check_op, samples
+from chunkform.codegen.recurrence.cost import Sizes, sweep_flops
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
 from chunkform.errors import SpecError
 from chunkform.spec.language import (
     Matrix,

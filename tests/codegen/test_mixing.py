@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from chunkform.codegen.compile import compile_op
-from chunkform.codegen.ir import COL, ROW, factors_of, leaf, make, mul, terms_of, total, walk
-from chunkform.codegen.mixing import factored, gathered, is_weight, reached
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.stages import Unroll
-from chunkform.codegen.triton import triton_source
-from chunkform.codegen.triton.tile import is_state
-from chunkform.codegen.triton.weights import unroll_weighted, weighted
+from chunkform.codegen.commands.compile import compile_op
+from chunkform.codegen.ir.expr import COL, ROW, factors_of, leaf, make, mul, terms_of, total, walk
+from chunkform.codegen.recurrence.chunkwise.coupled_states import factored, gathered, is_weight, reached
+from chunkform.codegen.recurrence.chunkwise.plan import Unroll
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.triton import triton_source
+from chunkform.codegen.recurrence.triton.kernels.coupling_weights import unroll_weighted, weighted
+from chunkform.codegen.recurrence.triton.kernels.tile_lowering import is_state
 from chunkform.spec.language import Recurrence, find
 
 SPECS = Path(__file__).parent / "specs"

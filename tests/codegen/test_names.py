@@ -10,10 +10,10 @@ import spec_names
 import torch
 from spec_names import SPECS, batches, difference, of_files, refused, words
 
-from chunkform.codegen.ir import plain_name
-from chunkform.codegen.kinds import kind_of
-from chunkform.codegen.letters import RUN, Alphabet, capital, lettered
-from chunkform.codegen.spelling import check_spelled, spelled
+from chunkform.codegen.commands.kinds import kind_of
+from chunkform.codegen.ir.expr import plain_name
+from chunkform.codegen.ir.letters import RUN, Alphabet, capital, lettered
+from chunkform.codegen.printing.spelling import check_spelled, spelled
 from chunkform.errors import BuildError, NameError_
 from chunkform.spec.language import Attention, Program, Recurrence
 
@@ -58,8 +58,8 @@ def printed():
         found.append((text, alphabet))
         return spelled(text, alphabet)
 
-    from chunkform.codegen import emit as one
     from chunkform.codegen.attention import emit as other
+    from chunkform.codegen.recurrence import emit as one
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(one, "spelled", keep)

@@ -4,9 +4,9 @@ import functools
 
 import pytest
 
-from chunkform.codegen.cost import Sizes, forward_cost
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.predict import H200, as_data, predict
+from chunkform.codegen.recurrence.cost import Sizes, forward_cost
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.predict import H200, as_data, predict
 from chunkform.spec.language import find
 
 S1, S2, S4 = (8, 4096, 16, 128), (1, 32768, 16, 128), (1, 4096, 16, 128)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import sympy
 
-from chunkform.codegen import proof
-from chunkform.codegen.ir import mul
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.proof import _larger, _simplified, _terms, symbolic_proof
+from chunkform.codegen.ir.expr import mul
+from chunkform.codegen.recurrence.gates import symbolic_proof as proof
+from chunkform.codegen.recurrence.gates.symbolic_proof import _larger, _simplified, _terms, symbolic_proof
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import find
 
 

@@ -10,13 +10,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkform.codegen.adjoint import gradient_name
-from chunkform.codegen.evaluate import Field
-from chunkform.codegen.gates import random_cotangents, run_adjoint
-from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.points import Point
-from chunkform.codegen.run_plan import run_plan
-from chunkform.codegen.run_steps import directional, inner, random_sequences, run_steps, stored
+from chunkform.codegen.exact.random_points import Point
+from chunkform.codegen.ir.evaluate import Field
+from chunkform.codegen.recurrence.gates.gates import random_cotangents, run_adjoint
+from chunkform.codegen.recurrence.gates.run_plan import run_plan
+from chunkform.codegen.recurrence.gates.run_steps import directional, inner, random_sequences, run_steps, stored
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.step.adjoint import gradient_name
 from chunkform.spec.language import Recurrence, diag, dot, exp, hadamard, ones, sigmoid, tanh
 
 Draw = st.DrawFn

@@ -11,14 +11,14 @@ import sympy
 import torch
 
 import chunkform
-from chunkform.codegen.accuracy import judge
-from chunkform.codegen.gates import gate_stable
-from chunkform.codegen.ir import add, const, fn, walk
-from chunkform.codegen.ir import replace as replaced
-from chunkform.codegen.lower import lower
-from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.stable import stable
+from chunkform.codegen.checking.accuracy import judge
+from chunkform.codegen.ir.expr import add, const, fn, walk
+from chunkform.codegen.ir.expr import replace as replaced
+from chunkform.codegen.recurrence.gates.gates import gate_stable
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.step.lower import lower
+from chunkform.codegen.recurrence.step.stabilize import stable
 from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, exp, hadamard, load, softmax, total
 

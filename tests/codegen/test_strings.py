@@ -7,8 +7,8 @@ import spec_names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkform.codegen.emit import escaped, quoted
-from chunkform.codegen.kinds import kind_of
+from chunkform.codegen.commands.kinds import kind_of
+from chunkform.codegen.recurrence.emit import escaped, quoted
 from chunkform.errors import SpecError
 from chunkform.spec.language import Attention, Program, Recurrence
 

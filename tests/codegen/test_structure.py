@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from chunkform.codegen.ir import Node, walk
-from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.stages import Plan, Sweep
+from chunkform.codegen.ir.expr import Node, walk
+from chunkform.codegen.recurrence.chunkwise.plan import Plan, Sweep
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
 from chunkform.spec.language import Matrix, Recurrence, catalogue, find, load
 from chunkform.spec.language.expression import ONE, Atom, Contraction, Dim
 
@@ -51,7 +51,7 @@ def test_another_process_with_other_hashes_gives_the_same_nodes() -> None:
         "import sys, hashlib\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from test_structure import OTHERS, SOME, keys, spec\n"
-        "from chunkform.codegen.pipeline import compile_spec\n"
+        "from chunkform.codegen.recurrence.pipeline import compile_spec\n"
         "for name in SOME[:3] + OTHERS[:3]:\n"
         "    print(name, hashlib.sha256(''.join(keys(compile_spec(spec(name)))).encode()).hexdigest())\n"
     )

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from triton_errors import compiled
 
-from chunkform.codegen.backends import triton_section
-from chunkform.codegen.cost import Sizes, backward_cost, forward_cost
-from chunkform.codegen.explain import explanation
-from chunkform.codegen.gates import gate_substeps
-from chunkform.codegen.ir import add, mul, walk
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.predict import predict
-from chunkform.codegen.substeps import stream_name
+from chunkform.codegen.ir.expr import add, mul, walk
+from chunkform.codegen.recurrence.backends import triton_section
+from chunkform.codegen.recurrence.cost import Sizes, backward_cost, forward_cost
+from chunkform.codegen.recurrence.explain import explanation
+from chunkform.codegen.recurrence.gates.gates import gate_substeps
+from chunkform.codegen.recurrence.normal_form.substeps import stream_name
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.predict import predict
 from chunkform.errors import GateError
-from chunkform.runtime.library import _saved_size
-from chunkform.runtime.packed import block_count
+from chunkform.runtime.launch.varlen import block_count
+from chunkform.runtime.op.torch_library import _saved_size
 from chunkform.spec.language import Recurrence, diag, normalize
 
 

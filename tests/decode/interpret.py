@@ -13,13 +13,13 @@ import json
 import torch
 from decode.programs import SIZES, arguments, at, grouped, imported, recurrences, step_of
 
-from chunkform.codegen.accuracy import relative_error
-from chunkform.codegen.decode import MODULES, decoding, public_step
-from chunkform.codegen.emit import signature_text
-from chunkform.codegen.ir import dim_of
-from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import Compiled
-from chunkform.runtime import decode
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.recurrence.emit import signature_text
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.pipeline import Compiled
+from chunkform.codegen.recurrence.stepwise.decode import MODULES, decoding, public_step
+from chunkform.runtime.op import decode
 
 SQUARE = {"sherman_morrison"}  # which lives near a positive matrix
 HEADER = """

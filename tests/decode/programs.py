@@ -12,14 +12,14 @@ from unittest import mock
 import torch
 from sequential.programs import specs as odd_programs
 
-from chunkform.codegen import emit as emitting
-from chunkform.codegen import pipeline
-from chunkform.codegen.backends import torch_section
-from chunkform.codegen.emit import emit
-from chunkform.codegen.ir import dim_of
-from chunkform.codegen.lower import lower
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.step import StepProgram
+from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.ir.step_program import StepProgram
+from chunkform.codegen.recurrence import emit as emitting
+from chunkform.codegen.recurrence import pipeline
+from chunkform.codegen.recurrence.backends import torch_section
+from chunkform.codegen.recurrence.emit import emit
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.step.lower import lower
 from chunkform.spec.language import Recurrence, catalogue, find
 
 SPECS = Path(__file__).parent.parent / "codegen" / "specs"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from decode.programs import SIZES, arguments, at, op, part, recurrences
 
-from chunkform.codegen.accuracy import relative_error
+from chunkform.codegen.checking.accuracy import relative_error
 
 NAMES = list(recurrences())
 EXACT = {"inverse_attention_unstable": 1e-3}  # its states grow, and with them the rounding

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
-from chunkform.runtime.dual import DualForm, Run, Schedule, attention, from_weight, record, train
+from chunkform.runtime.nn.dual_form import DualForm, Run, Schedule, attention, from_weight, record, train
 
 N, M, T = 5, 3, 23
 CASES = {

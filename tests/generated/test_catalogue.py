@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 
-from chunkform.codegen.build import GENERATED, build
-from chunkform.codegen.check import Case, check_op
-from chunkform.codegen.emit import emit
-from chunkform.codegen.pipeline import compile_spec
+from chunkform.codegen.commands.build import GENERATED, build
+from chunkform.codegen.recurrence.check import Case, check_op
+from chunkform.codegen.recurrence.emit import emit
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import catalogue
 
 SPECS = {r.name: r for r in catalogue()}

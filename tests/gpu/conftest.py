@@ -68,9 +68,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def _hear_of_calls() -> None:
     """Note which ops are called."""
-    from chunkform.runtime.attention import AttentionOp
-    from chunkform.runtime.decode import Step
-    from chunkform.runtime.op import Op
+    from chunkform.runtime.attention.op import AttentionOp
+    from chunkform.runtime.op.decode import Step
+    from chunkform.runtime.op.op import Op
 
     def heard(method: Callable[..., Any]) -> Callable[..., Any]:
         import torch

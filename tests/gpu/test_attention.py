@@ -20,10 +20,10 @@ import torch
 from attention.attentions import masked
 from triton_errors import by_head
 
-from chunkform.codegen.accuracy import relative_error
 from chunkform.codegen.attention.check import Case, head_axis, oracle, rounded, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.compile import compile_op
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.codegen.commands.compile import compile_op
 from chunkform.spec.language import find
 
 ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}

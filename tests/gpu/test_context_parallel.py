@@ -24,8 +24,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from chunkform.codegen.accuracy import relative_error
-from chunkform.runtime.compiling import compile_ahead
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.runtime.launch.parallel_compile import compile_ahead
 from chunkform.runtime.parallel.group import Group
 
 STEPS = 1100  # of a rank, on average: several parts of the kernels' own
@@ -34,7 +34,7 @@ BOUNDS = {"float32": 2e-4, "bfloat16": 2e-2}  # kernels cut sequences elsewhere,
 
 def catalogue() -> list[str]:
     import chunkform.generated as generated
-    from chunkform.runtime.op import Op
+    from chunkform.runtime.op.op import Op
 
     found = [m.name for m in pkgutil.iter_modules(generated.__path__)]
     ops = {n: getattr(importlib.import_module(f"chunkform.generated.{n}"), "OP", None) for n in found}
@@ -242,7 +242,7 @@ def in_turn(
 ) -> dict[str, Tensor]:
     """Output, final state and gradients; the parts take turns where there are several."""
     count, heard, found, losses = len(cut) - 1, {}, [], []
-    run_module = importlib.import_module("chunkform.runtime.parallel.run")
+    run_module = importlib.import_module("chunkform.runtime.op.context_parallel")
     lengths = [{"T": b - a} for a, b in pairwise(cut)]
     monkeypatch.setattr(run_module, "group_of", lambda name, given: given)
     monkeypatch.setattr(run_module, "agreed", lambda *_: lengths)

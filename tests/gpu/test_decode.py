@@ -6,9 +6,9 @@ import pytest
 import torch
 from decode.programs import arguments, at, grouped, part, step_of
 
-from chunkform.codegen.accuracy import AMPLIFIED, relative_error
-from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import Compiled
+from chunkform.codegen.checking.accuracy import AMPLIFIED, relative_error
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.pipeline import Compiled
 from chunkform.spec.language import Recurrence, catalogue
 
 NAMES = [r.name for r in catalogue() if isinstance(r, Recurrence)]

@@ -18,7 +18,7 @@ import pytest
 import torch
 from triton_errors import compiled, errors, every_name, module, poisoned, printable
 
-from chunkform.codegen.check import Case
+from chunkform.codegen.recurrence.check import Case
 from chunkform.spec.language import catalogue
 
 FLOAT32 = 1e-5
@@ -58,7 +58,7 @@ def decay_inputs(c):
 
 
 def _leaves(node):
-    from chunkform.codegen.ir import leaves
+    from chunkform.codegen.ir.expr import leaves
 
     return leaves(node)
 

@@ -8,8 +8,9 @@ import copy
 import pytest
 import torch
 
-from chunkform.runtime import dual, fla
+from chunkform.runtime.compat import fla
 from chunkform.runtime.nn import Mixer
+from chunkform.runtime.nn import dual_form as dual
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 NAMES = ["linear_attention", "retention", "gated_linear_attention", "gated_delta_rule", "kimi_delta_attention"]

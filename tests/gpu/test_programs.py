@@ -8,10 +8,10 @@ import pytest
 import torch
 from programs.conftest import built
 
-from chunkform.codegen.accuracy import relative_error
-from chunkform.codegen.check import Case
+from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.programs.check import check_program
 from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.codegen.recurrence.check import Case
 from chunkform.errors import ConditionError
 from chunkform.spec.language.load import CATALOGUE, load
 

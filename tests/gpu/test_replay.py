@@ -12,11 +12,12 @@ from op_cases import op_of, problem, run
 
 from chunkform.codegen.attention import check as attentions
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.check import Case
-from chunkform.codegen.compile import compile_op
+from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.programs import check as programs
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.runtime import driver, replay
+from chunkform.codegen.recurrence.check import Case
+from chunkform.runtime.launch import cuda_driver as driver
+from chunkform.runtime.launch import replay
 from chunkform.spec.language import find
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

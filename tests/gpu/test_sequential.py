@@ -4,7 +4,7 @@ import pytest
 import torch
 from sequential.programs import arguments, compare, compiled, printed, specs
 
-from chunkform.runtime.packed import Packed
+from chunkform.runtime.launch.varlen import Packed
 
 WHOLE = dict.fromkeys("demn", 64)
 CASES = [

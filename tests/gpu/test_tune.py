@@ -2,8 +2,8 @@
 
 import pytest
 
-from chunkform.codegen import tune
-from chunkform.runtime import launch
+from chunkform.codegen.commands import tune
+from chunkform.runtime.launch import launch
 from chunkform.spec.language import find
 
 

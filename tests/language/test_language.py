@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sympy
 
-from chunkform.codegen.pipeline import compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import NameError_
 from chunkform.spec.language import Recurrence, catalogue, find, load, relu, sigmoid
 

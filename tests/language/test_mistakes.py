@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkform.codegen.pipeline import compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import (
     CausalityError,
     ChunkformError,

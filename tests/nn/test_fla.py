@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
-from chunkform.runtime import fla
+from chunkform.runtime.compat import fla
 
 B, T, H, K, V = 2, 13, 2, 5, 4
 

@@ -33,13 +33,13 @@ def work(rank: int, port: int, folder: str, names: list[str]) -> None:
 
 
 def differences(name: str, rank: int) -> dict[str, float]:
-    from chunkform.codegen.accuracy import relative_error
-    from chunkform.runtime import op as op_module
+    from chunkform.codegen.checking.accuracy import relative_error
+    from chunkform.runtime.launch.replay import Recorded
+    from chunkform.runtime.op import op as op_module
     from chunkform.runtime.parallel.group import Group, group_of
     from chunkform.runtime.parallel.meeting import meet
-    from chunkform.runtime.replay import Recorded
 
-    run_module = importlib.import_module("chunkform.runtime.parallel.run")
+    run_module = importlib.import_module("chunkform.runtime.op.context_parallel")
     meet(group_of(name, dist.group.WORLD))
     Group.on_host = property(lambda self: name in ON_HOST)  # type: ignore[assignment, method-assign]
     module = importlib.import_module(f"chunkform.generated.{name}")

@@ -11,9 +11,9 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from chunkform.runtime import kernels
-from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import places
+from chunkform.runtime.chunk_kernels import kernels
+from chunkform.runtime.chunk_kernels.chunk_layout import places
+from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 
 
 def main() -> None:

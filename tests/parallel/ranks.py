@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from chunkform.codegen.accuracy import relative_error
+from chunkform.codegen.checking.accuracy import relative_error
 
 SIZES = (2, 3, 4)
 STEPS = 26

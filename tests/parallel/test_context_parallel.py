@@ -15,8 +15,8 @@ import torch.multiprocessing as mp
 from filelock import FileLock
 
 import chunkform.generated
-from chunkform.codegen.compile import compile_module
-from chunkform.runtime.op import Op
+from chunkform.codegen.commands.compile import compile_module
+from chunkform.runtime.op.op import Op
 from chunkform.spec.language import load
 
 from . import ranks
@@ -112,7 +112,9 @@ def together(function: str, count: int, *arguments: object) -> None:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["chunkform.generated", "chunkform.runtime.parallel", "chunkform.codegen.compile"])
+    context.set_forkserver_preload(
+        ["chunkform.generated", "chunkform.runtime.parallel", "chunkform.codegen.commands.compile"]
+    )
     processes = [context.Process(target=getattr(ranks, function), args=(r, port, *arguments)) for r in range(count)]
     for p in processes:
         p.start()

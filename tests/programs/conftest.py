@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chunkform.codegen.programs.kind import generated_module
+from chunkform.codegen.commands.program_kind import generated_module
 from chunkform.codegen.programs.pipeline import CompiledProgram, compile_program
 from chunkform.spec.language import Program, apply, cg, diag, dot, eye, neumann, sherman_morrison, sigmoid, silu
 

@@ -14,12 +14,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from programs.conftest import PROGRAMS
 
-from chunkform.codegen.check import Case, error_of
+from chunkform.codegen.commands.program_kind import generated_module
 from chunkform.codegen.programs.check import _named, run
-from chunkform.codegen.programs.kind import generated_module
 from chunkform.codegen.programs.oracle import oracle, sample
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.runtime import replay
+from chunkform.codegen.recurrence.check import Case, error_of
+from chunkform.runtime.launch import replay
 from chunkform.spec.language.load import CATALOGUE, load
 
 

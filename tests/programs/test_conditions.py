@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chunkform.codegen.check import Case
+from chunkform.codegen.commands.program_kind import generated_module
 from chunkform.codegen.programs.check import check_program, conditions, require_conditions
-from chunkform.codegen.programs.kind import generated_module
 from chunkform.codegen.programs.oracle import sample
 from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.codegen.recurrence.check import Case
 from chunkform.errors import ConditionError
-from chunkform.runtime.solve import conjugate_gradients
+from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.spec.language import cg, neumann
 
 from .conftest import built, mesa

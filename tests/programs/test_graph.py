@@ -12,7 +12,6 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from chunkform.codegen.emit import names_from_outside
 from chunkform.codegen.programs import adjoint_graph as adjoints
 from chunkform.codegen.programs.draw import layout
 from chunkform.codegen.programs.emit import emit
@@ -21,6 +20,7 @@ from chunkform.codegen.programs.gates import gate_adjoint_graph, gate_graph
 from chunkform.codegen.programs.graph import OpNode, SolveNode
 from chunkform.codegen.programs.partition import partition
 from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.codegen.recurrence.emit import names_from_outside
 from chunkform.errors import GateError
 from chunkform.spec.language import cg, neumann
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from chunkform.codegen.commands.program_kind import inspect_one
 from chunkform.codegen.programs.emit import emit
-from chunkform.codegen.programs.kind import inspect_one
+from chunkform.codegen.programs.op_sources import triton_texts
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.codegen.programs.sections import triton_texts
 from chunkform.spec.language.load import CATALOGUE, load
 
 from .conftest import PROGRAMS

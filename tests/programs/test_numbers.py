@@ -7,10 +7,10 @@ import importlib
 import pytest
 import torch
 
-from chunkform.codegen.check import Case
 from chunkform.codegen.programs.check import check_program, run
 from chunkform.codegen.programs.oracle import sample
 from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.codegen.recurrence.check import Case
 from chunkform.spec.language import neumann
 from chunkform.spec.language.load import CATALOGUE, load
 
@@ -59,7 +59,7 @@ def test_a_solve_by_neumann_is_the_iteration_written_out():
     """The method and the same iteration as a Python loop in the spec: the same outputs and gradients."""
     one = built("written out")
     c = compile_program(mesa(neumann(4)))
-    from chunkform.codegen.programs.kind import generated_module
+    from chunkform.codegen.commands.program_kind import generated_module
 
     op = generated_module(c).solved
     s = sample(c, Case(steps=70, width=6, dtype=torch.float64))

@@ -33,10 +33,10 @@ import torch
 from torch import Tensor
 
 import chunkform
-from chunkform.codegen.compile import compiler_hash
-from chunkform.codegen.emit import emit, names_from_outside
-from chunkform.codegen.explain import explanation
-from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.codegen.commands.compile import compiler_hash
+from chunkform.codegen.recurrence.emit import emit, names_from_outside
+from chunkform.codegen.recurrence.explain import explanation
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
 from chunkform.spec.language import Recurrence
 
 from .grammar import Drawn, draw

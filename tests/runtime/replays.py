@@ -12,8 +12,8 @@ import json
 import torch
 from op_cases import op_of, problem, run
 
-from chunkform.codegen.check import Case
-from chunkform.runtime import replay
+from chunkform.codegen.recurrence.check import Case
+from chunkform.runtime.launch import replay
 
 CASE = Case(batch=1, steps=40, heads=2, width=8)
 own = replay.room

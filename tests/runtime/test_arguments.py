@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chunkform import Recurrence, compile
-from chunkform.codegen.accuracy import relative_error
+from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
 from chunkform.generated.gated_delta_rule import gated_delta_rule
 from chunkform.generated.lightning_attention import lightning_attention

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import chunkform
-from chunkform.codegen.compile import compile_module
+from chunkform.codegen.commands.compile import compile_module
 from chunkform.errors import LoadError, SpecError
 from chunkform.runtime import cached
 

@@ -10,11 +10,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 
 import chunkform
-from chunkform.codegen.check import Case
+from chunkform.codegen.recurrence.check import Case
 from chunkform.errors import ArgumentError, DoubleBackwardError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.generated.mesa_net import mesa_net
-from chunkform.runtime.op import Op
+from chunkform.runtime.op.op import Op
 
 SMALL = Case(steps=9, heads=2, width=4)
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from chunkform.generated import lightning_attention
-from chunkform.runtime import autograd, compiling, replay
-from chunkform.runtime.launch import launch
-from chunkform.runtime.watch import watching
+from chunkform.runtime.launch import parallel_compile as compiling
+from chunkform.runtime.launch import replay
+from chunkform.runtime.launch.launch import launch
+from chunkform.runtime.launch.recorder import watching
+from chunkform.runtime.op import autograd
 
 CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, shape=(1,), data_ptr=lambda: 0)
 

@@ -11,8 +11,9 @@ import torch
 from launches import recorded
 
 import chunkform.generated
-from chunkform.codegen.compile import compile_module
-from chunkform.runtime import attention, op
+from chunkform.codegen.commands.compile import compile_module
+from chunkform.runtime.attention import op as attention
+from chunkform.runtime.op import op
 from chunkform.spec.language import find
 
 ROOT = Path(__file__).parent.parent.parent

@@ -14,11 +14,11 @@ from op_cases import SPECS, problem, run
 
 from chunkform.codegen.attention import check as attention
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.check import Case
 from chunkform.codegen.programs import check as programs
 from chunkform.codegen.programs.oracle import sample
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.runtime.fingerprint import fingerprint, functions_key, is_jit, kernels_key
+from chunkform.codegen.recurrence.check import Case
+from chunkform.runtime.launch.fingerprint import fingerprint, functions_key, is_jit, kernels_key
 from chunkform.spec.language import find
 from chunkform.spec.language.load import CATALOGUE, load
 
@@ -90,7 +90,7 @@ def test_a_function_that_is_gone_is_not_what_it_was():
 
 def test_it_loads_neither_torch_nor_triton():
     code = (
-        "import sys; from chunkform.runtime.fingerprint import functions_key; functions_key(['power'])\n"
+        "import sys; from chunkform.runtime.launch.fingerprint import functions_key; functions_key(['power'])\n"
         "assert not {'torch', 'triton', 'sympy'} & sys.modules.keys()"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

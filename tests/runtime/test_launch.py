@@ -5,7 +5,7 @@ import torch
 import triton
 from triton.runtime.errors import OutOfResources
 
-from chunkform.runtime import launch
+from chunkform.runtime.launch import launch
 
 
 class Kernel:

@@ -9,8 +9,8 @@ import torch
 import chunkform
 from chunkform.errors import ArgumentError
 from chunkform.generated import lightning_attention, mesa, softmax_attention
-from chunkform.runtime.naming import named
 from chunkform.runtime.nn import Mixer
+from chunkform.runtime.op.naming import named
 
 X = torch.randn(1, 5, 2, 4)
 LOG = -torch.rand(1, 5, 2)

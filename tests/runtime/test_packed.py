@@ -5,10 +5,10 @@ import pytest
 import torch
 from op_cases import SPECS, misses, problem, run
 
-from chunkform.codegen.check import Case
+from chunkform.codegen.recurrence.check import Case
 from chunkform.errors import ArgumentError, BackendError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
-from chunkform.runtime.packed import packed_of
+from chunkform.runtime.launch.varlen import packed_of
 from chunkform.runtime.parallel.shards import host_borders
 
 LENGTHS = (5, 0, 70, 5, 1, 0)  # empty ones in between and at the end, equal ones, one across a chunk's border

@@ -19,10 +19,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from chunkform.generated.lightning_attention import lightning_attention
-from chunkform.runtime import driver, replay
-from chunkform.runtime.launch import launch
-from chunkform.runtime.replay import layouts, placed, replayed
-from chunkform.runtime.watch import Launch, Part, Unknown, act, watching
+from chunkform.runtime.launch import cuda_driver as driver
+from chunkform.runtime.launch import replay
+from chunkform.runtime.launch.launch import launch
+from chunkform.runtime.launch.recorder import Launch, Part, Unknown, act, watching
+from chunkform.runtime.launch.replay import layouts, placed, replayed
 
 TESTS = Path(__file__).parents[1]
 

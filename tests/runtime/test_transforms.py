@@ -5,13 +5,13 @@ import torch
 from op_cases import SPECS, misses, op_of, problem, run
 from torch.utils.checkpoint import checkpoint
 
-from chunkform.codegen.accuracy import relative_error
-from chunkform.codegen.check import Case
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.codegen.recurrence.check import Case
 from chunkform.errors import ArgumentError, DoubleBackwardError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.generated.lightning_attention import lightning_attention
 from chunkform.generated.retention import retention
-from chunkform.runtime.op import Backend, Op
+from chunkform.runtime.op.op import Backend, Op
 
 SMALL = Case(steps=9, heads=2, width=4)
 B, T, H, D = 2, 9, 2, 4
@@ -176,7 +176,7 @@ def test_auto_weighs_bytes(monkeypatch):
     always, never = (saved_bytes(lambda r=r: op(*given, recompute=r)) for r in ("always", "never"))
     assert always < never
     assert saved_bytes(lambda: op(*given)) == never  # little in all
-    monkeypatch.setattr("chunkform.runtime.passes.SMALL", 0)
+    monkeypatch.setattr("chunkform.runtime.op.passes.SMALL", 0)
     assert saved_bytes(lambda: op(*given)) == always
 
 

@@ -12,11 +12,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from chunkform.codegen import tune
-from chunkform.codegen.cli import app
-from chunkform.codegen.tune import Job, Tuned
+from chunkform.codegen.commands import tune
+from chunkform.codegen.commands.cli import app
+from chunkform.codegen.commands.tune import Job, Tuned
 from chunkform.errors import BackendError
-from chunkform.runtime import fingerprint, launch, tuned
+from chunkform.runtime.launch import fingerprint, launch
+from chunkform.runtime.launch import tuned_configs as tuned
 from chunkform.spec.language import find
 
 GPU = "NVIDIA H999"
@@ -229,7 +230,7 @@ def test_a_configuration_that_raises_or_dies_leaves_the_others(monkeypatch):
 
 def test_a_configuration_is_checked_against_the_oracle():
     code = (
-        "import json; from chunkform.codegen import tune; from chunkform.runtime.launch import candidates\n"
+        "import json; from chunkform.codegen import tune; from chunkform.runtime.launch.launch import candidates\n"
         "from chunkform.spec.language import find\n"
         "tune.DEVICE = 'cpu'\n"
         "where = str(find('lightning_attention')[0].where.file)\n"

@@ -17,8 +17,8 @@ import mpmath
 import torch
 from sequential.programs import arguments, compare, compiled, printed, specs
 
-from chunkform.codegen.functions import TABLE
-from chunkform.runtime.packed import Packed
+from chunkform.codegen.ir.functions import TABLE
+from chunkform.runtime.launch.varlen import Packed
 
 SIZES = {"d": 5, "e": 3, "m": 3, "n": 5}
 TOLERANCE = 1e-5

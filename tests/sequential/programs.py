@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from chunkform.codegen.accuracy import AMPLIFIED, head_axis, relative_error
-from chunkform.codegen.ir import dim_of
-from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.sequential import sequential_torch_source, sequential_triton_source
+from chunkform.codegen.checking.accuracy import AMPLIFIED, head_axis, relative_error
+from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.stepwise import sequential_torch_source, sequential_triton_source
 from chunkform.spec.language import (
     Recurrence,
     absolute,

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from chunkform.codegen.evaluate import evaluate_all
-from chunkform.codegen.ir import add, const, dim_of, expand, eye, fn, leaf, leaves, mul, power, total
-from chunkform.codegen.oracle import TorchNumbers
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.print_nodes import NodePrinter, Torch
+from chunkform.codegen.ir.evaluate import evaluate_all
+from chunkform.codegen.ir.expr import add, const, dim_of, expand, eye, fn, leaf, leaves, mul, power, total
+from chunkform.codegen.printing.expressions import NodePrinter, Torch
+from chunkform.codegen.recurrence.oracle import TorchNumbers
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import catalogue
 
 SIZES = {"d": 3, "e": 4, "m": 3, "n": 4}

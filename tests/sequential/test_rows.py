@@ -3,10 +3,10 @@
 import pytest
 from sequential.programs import specs
 
-from chunkform.codegen.adjoint import adjoint
-from chunkform.codegen.ir import Node, leaves
-from chunkform.codegen.lower import lower
-from chunkform.codegen.sequential.rows import ROW, row_plan
+from chunkform.codegen.ir.expr import Node, leaves
+from chunkform.codegen.recurrence.step.adjoint import adjoint
+from chunkform.codegen.recurrence.step.lower import lower
+from chunkform.codegen.recurrence.stepwise.rows import ROW, row_plan
 
 
 def plans(name: str) -> list:

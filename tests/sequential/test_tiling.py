@@ -2,7 +2,7 @@
 
 from sequential.programs import compiled
 
-from chunkform.codegen.sequential.tiling import OWN, PART, WHOLE, Tiling, tiling
+from chunkform.codegen.recurrence.stepwise.tiling import OWN, PART, WHOLE, Tiling, tiling
 
 
 def tilings(name: str) -> tuple[Tiling, Tiling]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from sequential.programs import arguments, compare, compiled, printed, specs
 
-from chunkform.codegen.emit import emit
+from chunkform.codegen.recurrence.emit import emit
 
 NAMES = list(specs())
 SIZES = {"d": 5, "e": 3, "m": 3, "n": 5}

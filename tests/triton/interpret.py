@@ -21,20 +21,20 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from triton_errors import compiled, errors, module, packed_difference, run
 
-import chunkform.codegen.triton.blocks as blocks_module
-import chunkform.codegen.triton.together as together_module
-from chunkform.codegen.accuracy import relative_error
-from chunkform.codegen.check import Case, Sample, error_of, sample
-from chunkform.codegen.pipeline import Compiled
-from chunkform.runtime import launch as launch_module
-from chunkform.runtime import pieces as pieces_module
-from chunkform.runtime.kernels import chunk_of, cumulate, lasting, over_block, place_of, reach
-from chunkform.runtime.launch import Config, launch
-from chunkform.runtime.packed import BLOCK, Packed
-from chunkform.runtime.pieces import LatePieces, join_pieces
-from chunkform.runtime.places import places
-from chunkform.runtime.signature import OVERWRITE
-from chunkform.runtime.together import block_pairing, step_pairing
+import chunkform.codegen.recurrence.triton.kernels.fused_backward as together_module
+import chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule as blocks_module
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.codegen.recurrence.check import Case, Sample, error_of, sample
+from chunkform.codegen.recurrence.pipeline import Compiled
+from chunkform.runtime.chunk_kernels import segment_tails as pieces_module
+from chunkform.runtime.chunk_kernels.chunk_layout import places
+from chunkform.runtime.chunk_kernels.fused_backward import block_pairing, step_pairing
+from chunkform.runtime.chunk_kernels.kernels import chunk_of, cumulate, lasting, over_block, place_of, reach
+from chunkform.runtime.chunk_kernels.segment_tails import LatePieces, join_pieces
+from chunkform.runtime.launch import launch as launch_module
+from chunkform.runtime.launch.launch import Config, launch
+from chunkform.runtime.launch.varlen import BLOCK, Packed
+from chunkform.runtime.op.signature import OVERWRITE
 
 
 def main(job: dict) -> list[dict]:

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from triton_errors import compiled
 
-from chunkform.codegen.ir import ROW, leaf, make, mul, terms_of, walk
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.stages import Sweep
-from chunkform.codegen.triton import simplified, walked
-from chunkform.codegen.triton.blocks import blocks
-from chunkform.codegen.triton.fuse import fuse
-from chunkform.codegen.triton.host import Host
-from chunkform.codegen.triton.opened import _Opening, opened
+from chunkform.codegen.ir.expr import ROW, leaf, make, mul, terms_of, walk
+from chunkform.codegen.recurrence.chunkwise.plan import Sweep
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.triton import simplified, walked
+from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
+from chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule import blocks
+from chunkform.codegen.recurrence.triton.plan_passes.hoist import _Opening, opened
+from chunkform.codegen.recurrence.triton.plan_passes.value_placement import fuse
 from chunkform.spec.language import find
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from triton_errors import compiled, module
 
-from chunkform.codegen.inspect import replaced_launches
-from chunkform.runtime.passes import Call, keeps
-from chunkform.runtime.signature import OVERWRITE
+from chunkform.codegen.performance.compile_report import replaced_launches
+from chunkform.runtime.op.passes import Call, keeps
+from chunkform.runtime.op.signature import OVERWRITE
 
 T, H, D = 4096, 16, 128
 
@@ -71,7 +71,7 @@ def test_what_passes_hold(name, B, parts, most, monkeypatch):
 def test_what_is_made_entry_by_entry_replaces_what_it_is_made_of():
     """A sweep adds to what an earlier one left, where nothing else wants it. The gradient of a decay for each channel lies beside
     its sums: a second kernel loads these once more."""
-    from chunkform.codegen.triton import triton_source
+    from chunkform.codegen.recurrence.triton import triton_source
 
     assert "dk = dk_1  # in place" in triton_source(compiled("gated_delta_rule"))
     assert "S_pairing = some.new_empty(" in triton_source(compiled("gated_linear_attention"))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from triton_errors import compiled
 
-from chunkform.codegen.ir import leaf, mul, total
-from chunkform.codegen.triton import triton_source
-from chunkform.codegen.triton.rows import matrix_product, outer_vectors, printable
-from chunkform.runtime.launch import candidates
-from chunkform.runtime.matrices import PIECE, by_matrix, outer_sum
+from chunkform.codegen.ir.expr import leaf, mul, total
+from chunkform.codegen.recurrence.triton import triton_source
+from chunkform.codegen.recurrence.triton.kernels.per_step import matrix_product, outer_vectors, printable
+from chunkform.runtime.chunk_kernels.matrices import PIECE, by_matrix, outer_sum
+from chunkform.runtime.launch.launch import candidates
 
 STREAMS = ("rwkv6", "rwkv7", "mamba2", "longhorn", "mlstm", "gated_slot_attention", "gated_delta_product")
 

@@ -37,8 +37,8 @@ def main():
     """Prints the largest error of outputs, last states and gradients: whole, in parts, and packed. In a process of its own, as
     Triton's interpreter is chosen before Triton is imported."""
     import chunkform
-    from chunkform.codegen.accuracy import relative_error
-    from chunkform.runtime import scan
+    from chunkform.codegen.checking.accuracy import relative_error
+    from chunkform.runtime.chunk_kernels import elementwise_scan as scan
 
     op, parts_for = chunkform.compile(spec()), scan.parts_for
     vectors, numbers = (1, STEPS, HEADS, WIDTH), (1, STEPS, HEADS)

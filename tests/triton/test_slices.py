@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from triton_errors import compiled
 
-from chunkform.codegen.inspect import inspect_op
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.triton import triton_source
-from chunkform.codegen.triton.host import Host
-from chunkform.codegen.triton.reserved import RESERVED
-from chunkform.codegen.triton.section import walked
-from chunkform.codegen.triton.slices import needed_for, sliced
-from chunkform.codegen.triton.tile import CannotPrint, axis_name, block_name, size_name
-from chunkform.runtime import launch
-from chunkform.runtime.launch import Config
+from chunkform.codegen.performance.compile_report import inspect_op
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.triton import triton_source
+from chunkform.codegen.recurrence.triton.kernels.strip_mine import needed_for, sliced
+from chunkform.codegen.recurrence.triton.kernels.tile_lowering import CannotPrint, axis_name, block_name, size_name
+from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
+from chunkform.codegen.recurrence.triton.print.reserved import RESERVED
+from chunkform.codegen.recurrence.triton.section import walked
+from chunkform.runtime.launch import launch
+from chunkform.runtime.launch.launch import Config
 from chunkform.spec.language import Recurrence
 
 SETUP = ["d = n_d * 2", "S = zeros(2)", "if first:", "    S += load(d)"]

@@ -9,12 +9,12 @@ import pytest
 import torch
 from triton_errors import compiled, module
 
-from chunkform.codegen.inspect import replaced_launches
-from chunkform.codegen.triton import triton_source, whole_walk
-from chunkform.runtime.launch import Config, candidates
-from chunkform.runtime.packed import BLOCK, Packed
-from chunkform.runtime.places import places
-from chunkform.runtime.together import aligned, in_place, movable, together
+from chunkform.codegen.performance.compile_report import replaced_launches
+from chunkform.codegen.recurrence.triton import triton_source, whole_walk
+from chunkform.runtime.chunk_kernels.chunk_layout import places
+from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, movable, together
+from chunkform.runtime.launch.launch import Config, candidates
+from chunkform.runtime.launch.varlen import BLOCK, Packed
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from triton_errors import compiled
 
-from chunkform.codegen.gates import gate_plan
-from chunkform.codegen.ir import mul, walk
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.codegen.stages import Sweep
-from chunkform.codegen.triton import simplified, triton_source
-from chunkform.codegen.triton.fuse import fuse
-from chunkform.codegen.triton.opened import opened
-from chunkform.codegen.triton.reused import reused
-from chunkform.codegen.triton.scaled import scaled
-from chunkform.codegen.triton.section import walked
+from chunkform.codegen.ir.expr import mul, walk
+from chunkform.codegen.recurrence.chunkwise.plan import Sweep
+from chunkform.codegen.recurrence.gates.gates import gate_plan
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.triton import simplified, triton_source
+from chunkform.codegen.recurrence.triton.plan_passes.hoist import opened
+from chunkform.codegen.recurrence.triton.plan_passes.reuse_write_gradients import reused
+from chunkform.codegen.recurrence.triton.plan_passes.scale_reads import scaled
+from chunkform.codegen.recurrence.triton.plan_passes.value_placement import fuse
+from chunkform.codegen.recurrence.triton.section import walked
 from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, find
 

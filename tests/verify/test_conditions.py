@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chunkform.codegen.verify.command import judged
-from chunkform.codegen.verify.verdict import Verdict
+from chunkform.codegen.claims.command import judged
+from chunkform.codegen.claims.verdict import Verdict
 from chunkform.spec.language import Recurrence
 from chunkform.spec.language.claims import Document, Setting
 from chunkform.spec.language.formula import Formula, gradient, inner, product_over, sum_over

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from chunkform.codegen.verify import report
-from chunkform.codegen.verify.command import as_json, claims_of, judged, table, verify
-from chunkform.codegen.verify.left_out import Derived, left_out
-from chunkform.codegen.verify.page import page
-from chunkform.codegen.verify.verdict import Verdict
+from chunkform.codegen.claims import report
+from chunkform.codegen.claims.command import as_json, claims_of, judged, table, verify
+from chunkform.codegen.claims.derived_claims import Derived, left_out
+from chunkform.codegen.claims.html_page import page
+from chunkform.codegen.claims.verdict import Verdict
 from chunkform.errors import LoadError
 
 IDS = Path(__file__).with_name("ids.txt").read_text().split()

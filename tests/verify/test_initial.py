@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chunkform.codegen.verify.command import judged
+from chunkform.codegen.claims.command import judged
 from chunkform.spec.language import Recurrence, diag, eye, hadamard, sigmoid
 from chunkform.spec.language import formula as f
 from chunkform.spec.language.formula import inner, product_over, sum_over

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from chunkform.codegen.verify import alone, command, judge
-from chunkform.codegen.verify.alone import judged_alone
-from chunkform.codegen.verify.command import as_json, judged, table, verify
-from chunkform.codegen.verify.judge import Judge
-from chunkform.codegen.verify.page import page
-from chunkform.codegen.verify.verdict import Verdict
+from chunkform.codegen.claims import alone, command, judge
+from chunkform.codegen.claims.alone import judged_alone
+from chunkform.codegen.claims.command import as_json, judged, table, verify
+from chunkform.codegen.claims.html_page import page
+from chunkform.codegen.claims.judge import Judge
+from chunkform.codegen.claims.verdict import Verdict
 from chunkform.errors import LoadError
 
 GATED = """
@@ -195,7 +195,7 @@ def test_what_cant_be_shown_takes_nothing_else_from_the_page(monkeypatch: pytest
     assert isinstance(found[0], Verdict)
     assert "dq" in page(found) and "holds" in page(found)
     assert table(found).row_count == 1 and json.loads(as_json(found))[0]["verdict"] == "holds"
-    monkeypatch.setattr("chunkform.codegen.verify.page.mathml", lambda *x, **y: 1 / 0)
+    monkeypatch.setattr("chunkform.codegen.claims.html_page.mathml", lambda *x, **y: 1 / 0)
     assert "can't be shown: ZeroDivisionError" in page(found)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from chunkform.codegen.verify.command import judged, verify
+from chunkform.codegen.claims.command import judged, verify
 from chunkform.spec.language import load
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,12 +8,12 @@ from fractions import Fraction
 
 import pytest
 
-from chunkform.codegen.verify.arithmetic import FIELD, FRACTION, Undefined
-from chunkform.codegen.verify.bounds import decide_bound
-from chunkform.codegen.verify.derive import derivative, shapes_in, step_adjoint
-from chunkform.codegen.verify.judge import Judge
-from chunkform.codegen.verify.mathml import mathml
-from chunkform.codegen.verify.stability import products, spectral_radius, state_norms
+from chunkform.codegen.claims.arithmetic import FIELD, FRACTION, Undefined
+from chunkform.codegen.claims.bounds import decide_bound
+from chunkform.codegen.claims.derive import derivative, shapes_in, step_adjoint
+from chunkform.codegen.claims.judge import Judge
+from chunkform.codegen.claims.mathml import mathml
+from chunkform.codegen.claims.stability import products, spectral_radius, state_norms
 from chunkform.spec.claims import documents
 from chunkform.spec.language import find
 from chunkform.spec.language.claims import Claim, Setting

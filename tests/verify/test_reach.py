@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sympy import Abs, Max, Min, Rational, sign
 
-from chunkform.codegen.verify.command import judged, reason
-from chunkform.codegen.verify.verdict import Verdict
+from chunkform.codegen.claims.command import judged, reason
+from chunkform.codegen.claims.verdict import Verdict
 from chunkform.spec.language import Recurrence, norm, relu, sigmoid
 from chunkform.spec.language.formula import Formula, cases, compare, product_over, row, sum_over
 

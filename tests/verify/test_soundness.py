@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from verify.independent import NotCovered, is_true
 
-from chunkform.codegen.verify.judge import Judge, can_fail
-from chunkform.codegen.verify.run import Dual
-from chunkform.codegen.verify.values import Algebra
+from chunkform.codegen.claims.forward_run import Dual
+from chunkform.codegen.claims.judge import Judge, can_fail
+from chunkform.codegen.claims.values import Algebra
 from chunkform.errors import SpecError
 from chunkform.spec.claims import documents
 from chunkform.spec.language.claims import Claim

@@ -1,0 +1,146 @@
+"""Candidates for a missing term: products of the quantities in scope, by their fingerprint."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from chunkform.spec.language.claims import Setting
+from chunkform.spec.language.formula import Formula, hadamard, product, walk
+
+from .arithmetic import Undefined
+from .check import environments
+from .evaluate import Evaluator
+from .fingerprint import Faults, Residual
+from .mutations import Scope, indices_of, is_decay
+
+POOL_LIMIT = 15000  # products tried
+Bases = list[tuple[Formula, tuple[str, str]]]  # quantities with their shapes
+Pool = dict[Any, list[Formula]]  # terms by their fingerprint
+
+
+class Budget:
+    """How many candidates may be tried; a count and not a time, so that the same claims always get the same
+    verdicts."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spent(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def term_pool(
+    stated: Formula,
+    setting: Setting,
+    names: tuple[str, ...],
+    residual: Residual,
+    scope: Scope,
+    beside: tuple[Formula, ...] = (),
+    limit: int = POOL_LIMIT,
+) -> Pool:
+    """Products of up to three quantities in scope, with a scalar factor, in the shape that is wanted; by
+    fingerprint."""
+    bases = base_quantities((stated, *beside), setting, names, residual.evaluate)
+    wanted = residual.shape
+    pool: Pool = {}
+    if wanted is None:
+        return pool
+    budget = Budget(limit)
+    bodies = list(chains(bases, wanted))
+    short = [x for x in bodies if x.op != "product" or len(x.args) < 3]
+    long = [x for x in bodies if x.op == "product" and len(x.args) > 2]
+    pairs = [product(a, b) for a, b in itertools.combinations(scope.scalars, 2)]
+    for group, factors in (
+        (short, (None, *scope.scalars)),
+        (long, (None, *scope.scalars)),
+        (short, pairs),
+        (long, pairs),
+    ):
+        for s, body in itertools.product(factors, group):
+            term = body if s is None else product(s, body)
+            key = residual.key_of(term)
+            if key is not None and len(pool.setdefault(key, [])) < 12:
+                pool[key].append(term)
+            if budget.spent():
+                return pool
+    return pool
+
+
+def base_quantities(there: tuple[Formula, ...], setting: Setting, names: tuple[str, ...], evaluate: Evaluator) -> Bases:
+    """Quantities at the indices that the formula uses, and their transposes, with shapes."""
+    used = [y for x in there for y in walk(x) if y.op in ("at", "named")]
+    indices = indices_of(there, setting)
+    found = []
+    bodies = [
+        Formula("at", args, (name,))
+        for name in names
+        for args in indices.get(len(setting.quantities[name].parameters), [])
+    ]
+    bodies += [y for y in used if y.op == "named"]
+    unindexed = any(y.op == "at" and not y.args for y in used)
+    if not unindexed:
+        bodies = [x for x in bodies if x.args or setting.quantities[x.attrs[0]].kind != "defined"]
+    for x in dict.fromkeys(bodies):
+        shape = shape_of(x, evaluate)
+        if shape is None or shape == ("1", "1"):
+            continue
+        found.append((x, shape))
+        found.append((x.T, (shape[1], shape[0])))
+    return found + scaled_entries(found, setting)
+
+
+def scaled_entries(
+    bases: list[tuple[Formula, tuple[str, str]]], setting: Setting
+) -> list[tuple[Formula, tuple[str, str]]]:
+    """Vectors, entry by entry, times a decay or a parameter of their shape."""
+    found = []
+    for p, shape in bases:
+        fixed = p.op == "at" and not p.args and setting.quantities[p.attrs[0]].kind == "spec"
+        if p.op != "at" or not (fixed or is_decay(setting, p.attrs[0])) or shape[1] != "1":
+            continue
+        for x, other in bases:
+            if other == shape and x != p:
+                both = hadamard(p, x)
+                found += [(both, shape), (both.T, (shape[1], shape[0]))]
+    return found
+
+
+def shape_of(x: Formula, evaluate: Evaluator) -> tuple[str, str] | None:
+    for env in environments((x,), (), evaluate):
+        try:
+            return evaluate(x, env).shape
+        except Undefined:
+            continue
+        except Faults:
+            return None
+    return None
+
+
+def chains(bases: Bases, wanted: tuple[str, str]) -> Iterator[Formula]:
+    """Products that have the wanted shape: single quantities, then pairs, then triples; inner products for scalars."""
+    rows, cols = wanted
+    for x, shape in bases:
+        if shape == wanted:
+            yield x
+    by_rows: dict[str, list[tuple[Formula, tuple[str, str]]]] = {}
+    for x, shape in bases:
+        by_rows.setdefault(shape[0], []).append((x, shape))
+    for x, (r, inner) in bases:
+        if r == rows:
+            for y, (_, c) in by_rows.get(inner, []):
+                if c == cols:
+                    yield x * y
+    if wanted == ("1", "1"):
+        for i, (x, shape) in enumerate(bases):
+            for y, other in bases[i + 1 :]:
+                if shape == other and "1" not in shape and x.op != "transpose":
+                    yield Formula("inner", (x, y))
+    for x, (r, inner) in bases:
+        if r == rows:
+            for y, (_, middle) in by_rows.get(inner, []):
+                for z, (_, c) in by_rows.get(middle, []):
+                    if c == cols:
+                        yield x * y * z

@@ -1,0 +1,160 @@
+"""Checks a statement in one world: nothing is wrong there, or this is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+from chunkform.spec.language.claims import LENGTH, Setting
+from chunkform.spec.language.formula import Formula, free_indices
+from chunkform.spec.language.statements import Approximates, AtMost, Differs, Equal, Number, Statement, Together
+
+from .arithmetic import Undefined
+from .evaluate import Env, Evaluator
+from .trial_sizes import Point
+from .values import ShapeFault, Value
+from .world import OutOfRange, integer
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Where a statement is false. kind: value, shape, nowhere (no index at which every quantity exists), undefined (no
+    index at which both sides have a value), or property. `point`: the world in which that was found."""
+
+    kind: str
+    message: str
+    env: tuple[tuple[str, int], ...] = ()
+    left: Value | None = None
+    right: Value | None = None
+    sides: tuple[Formula, ...] = ()
+    point: Point | None = None
+
+
+@singledispatch
+def check(statement: Statement, evaluate: Evaluator) -> Failure | None:
+    """What is wrong with the statement in the evaluator's world, or None."""
+    raise TypeError(f"no check for {type(statement).__name__}")
+
+
+@check.register
+def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
+    compared = 0
+    kind, reason = "nowhere", "there is no such index"
+    for env in environments(statement.sides, statement.over, evaluate):
+        try:
+            values = [evaluate(side, env) for side in statement.sides]
+        except OutOfRange as fault:
+            reason = str(fault) if kind == "nowhere" else reason
+            continue
+        except Undefined as fault:
+            kind, reason = "undefined", str(fault)
+            continue
+        except ShapeFault as fault:
+            return Failure("shape", str(fault), tuple(env.items()), sides=statement.sides)
+        for k, (a, b) in enumerate(itertools.pairwise(values)):
+            sides = statement.sides[k : k + 2]
+            if a.shape != b.shape:
+                message = f"{sides[0]} is {a.shown}, but {sides[1]} is {b.shown}"
+                return Failure("shape", message, tuple(env.items()), sides=sides)
+            a, b = evaluate.algebra.settled(a), evaluate.algebra.settled(b)
+            if not evaluate.world.arithmetic.equal(a.a, b.a):
+                return Failure("value", "the sides differ", tuple(env.items()), a, b, sides)
+        compared += 1
+    return None if compared else Failure(kind, reason, sides=statement.sides)
+
+
+@check.register
+def _(statement: Differs, evaluate: Evaluator) -> Failure | None:
+    for env in environments((statement.left, statement.right), statement.over, evaluate):
+        try:
+            a, b = evaluate(statement.left, env), evaluate(statement.right, env)
+        except Undefined:
+            continue
+        except ShapeFault as fault:
+            return Failure("shape", str(fault), tuple(env.items()))
+        if a.shape != b.shape or not evaluate.world.arithmetic.equal(a.a, b.a):
+            return None
+    return Failure("property", "the sides are equal everywhere", sides=(statement.left, statement.right))
+
+
+@check.register
+def _(statement: AtMost, evaluate: Evaluator) -> Failure | None:
+    for env in environments((statement.left, statement.right), statement.over, evaluate):
+        a, b = evaluate(statement.left, env), evaluate(statement.right, env)
+        if any(x > y for x, y in zip(a.a.flat, b.a.flat, strict=True)):
+            sides = (statement.left, statement.right)
+            return Failure("value", "the left side is larger", tuple(env.items()), a, b, sides)
+    return None
+
+
+@check.register
+def _(statement: Number, evaluate: Evaluator) -> Failure | None:
+    for env in environments((statement.of,), statement.over, evaluate):
+        try:
+            value = evaluate(statement.of, env)
+        except ShapeFault as fault:
+            return Failure("shape", str(fault), tuple(env.items()))
+        if not value.is_scalar:
+            return Failure("shape", f"{statement.of} is {value.shown}, not a number", tuple(env.items()))
+    return None
+
+
+@check.register
+def _(statement: Together, evaluate: Evaluator) -> Failure | None:
+    for part in statement.parts:
+        failure = check(part, evaluate)
+        if failure is not None:
+            return failure
+    return None
+
+
+@check.register
+def _(statement: Approximates, evaluate: Evaluator) -> Failure | None:
+    """The error shrinks as the number of steps grows: from 4 to 8 to 16 to 32 steps, towards zero."""
+    errors: list[Any] = []
+    for steps in (4, 8, 16, 32):
+        evaluate.world.sizes = {**evaluate.world.sizes, statement.steps: steps}
+        evaluate.memo.clear()
+        worst: Any = 0
+        for env in environments((statement.exact, statement.approximation), statement.over, evaluate):
+            try:
+                a, b = evaluate(statement.exact, env), evaluate(statement.approximation, env)
+            except ShapeFault as fault:
+                return Failure("shape", str(fault), tuple(env.items()))
+            if a.shape != b.shape:
+                return Failure("shape", f"{statement.exact} is {a.shown}, {statement.approximation} is {b.shown}")
+            scale = 1 + max(abs(x) for x in a.a.flat)
+            worst = max(worst, *(abs(x) / scale for x in (a.a - b.a).flat))
+        errors.append(worst)
+    if errors[-1] < 1e-30 or (errors[3] < errors[1] / 5 and errors[3] <= errors[2]):
+        return None
+    shown = ", ".join(f"{float(x):.1e}" for x in errors)
+    return Failure("property", f"the error at {statement.steps} = 4, 8, 16, 32 is {shown}")
+
+
+def environments(sides: tuple[Formula, ...], over: tuple, evaluate: Evaluator) -> Iterator[Env]:
+    """Values for the free indices of a statement; a range may depend on an index whose range stands before it."""
+    stated = [name for name, _, _ in over]
+    free = stated + sorted({n for side in sides for n in free_indices(side)} - set(stated))
+
+    def extend(env: dict[str, int], rest: list[str]) -> Iterator[Env]:
+        if not rest:
+            yield env
+            return
+        for value in index_range(rest[0], over, evaluate.world.setting, evaluate.world.sizes, env):
+            yield from extend({**env, rest[0]: value}, rest[1:])
+
+    return extend({}, free)
+
+
+def index_range(name: str, over: tuple, setting: Setting, sizes: dict[str, int], env: Env) -> range:
+    for other, low, high in over:
+        if other == name:
+            return range(integer(low, env, sizes), integer(high, env, sizes) + 1)
+    if name in setting.index_ranges:
+        low, high = setting.index_ranges[name]
+        return range(integer(low, {}, sizes), integer(high, {}, sizes) + 1)
+    return range(1, sizes[LENGTH] + 1)

@@ -1,0 +1,239 @@
+"""`chunkform verify`: judge claims and show the verdicts. The command line calls `verify`; everything else is here to
+help it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from chunkform.errors import LoadError
+from chunkform.runtime.launch.files import write_whole
+from chunkform.spec.claims import documents
+from chunkform.spec.language import find
+from chunkform.spec.language.claims import Claim
+
+from .alone import SECONDS, place, refused, verdicts_alone
+from .derived_claims import Derived, adjoint_of, left_out
+from .files import claims_of_file
+from .html_page import condition
+from .verdict import Trouble, Verdict
+
+COLOURS = {"holds": "green", "fails": "red", "depends": "yellow", "error": "magenta"}
+VERBS = {  # of one claim, and of several
+    "holds": ("holds", "hold"),
+    "fails": ("fails", "fail"),
+    "depends": ("depends", "depend"),
+    "error": ("couldn't be judged", "couldn't be judged"),
+}
+
+
+def verify(
+    targets: Iterable[str] = (),
+    document: str | None = None,
+    verdict: str | None = None,
+    json_path: str | os.PathLike | None = None,
+    html_path: str | os.PathLike | None = None,
+    console: Console | None = None,
+    jobs: int | None = None,
+    seconds: float = SECONDS,
+) -> int:
+    """Judge the claims of spec files, or of catalogue names; without targets, of the five documents. Filters: a
+    document's key or title, and a verdict. A claim takes at most `seconds` of the processor's time. Returns 1 where one that
+    is shown fails, or one couldn't be judged (the verdict `error`), and 0 otherwise; raises ChunkformError for bad input."""
+    console = console or Console()
+    claims = [c for c in claims_of(targets) if document is None or matches(c, document)]
+    verdicts = judged(claims, console, jobs, seconds)
+    shown = [v for v in verdicts if verdict is None or v.verdict == verdict]
+    console.print(table(shown))
+    console.print(summary(shown))
+    if json_path is not None:
+        write_whole(Path(json_path), as_json(shown))
+    if html_path is not None:
+        from .html_page import page
+
+        write_whole(Path(html_path), page(shown, derived_for([v.claim for v in shown])))
+    return int(any(v.verdict == "error" for v in verdicts) or any(v.verdict == "fails" for v in shown))
+
+
+def claims_of(targets: Iterable[str]) -> list[Claim]:
+    """The claims in a spec file, or about a spec of the catalogue; without targets, those of the five documents."""
+    about = [c for d in documents() for c in d.claims]
+    targets = list(targets)
+    if not targets:
+        return about
+    found: list[Claim] = []
+    for target in targets:
+        direct = [c for c in about if c.spec == target]
+        if direct:
+            found += direct
+            continue
+        if target.endswith(".py") or os.sep in target:
+            found += claims_of_file(target)
+            continue
+        own = [c for r in find(target) for c in r.claims]
+        if not own:
+            raise LoadError(f"{target} states no claims: write r.claim(...) in it, see docs/claims.md")
+        found += own
+    return found
+
+
+def derived_for(claims: list[Claim]) -> list[Derived]:
+    """What the machine derives about the claims' documents, or about the recurrences of a user's own claims."""
+    judged_here = {id(c) for c in claims}
+    keys = {d.key for d in documents() if any(id(c) in judged_here for c in d.claims)}
+    found = [x for x in left_out() if x.document in keys] if keys else []
+    for c in claims:
+        r = c.setting.recurrence
+        title = c.document or c.spec
+        if r is not None and any(c is x for x in r.claims) and title not in {x.document for x in found}:
+            with contextlib.suppress(Exception):  # what can't be derived isn't shown
+                found += adjoint_of(title, r)
+    return found
+
+
+def matches(claim: Claim, document: str) -> bool:
+    return claim.id.split(".")[0] == document or document.lower() in claim.document.lower()
+
+
+def judged(
+    claims: list[Claim], console: Console | None = None, jobs: int | None = None, seconds: float = SECONDS
+) -> list[Verdict]:
+    """Verdicts in the order of the claims, one for each, whatever happens. Settings are judged in parallel, each by one judge,
+    as their claims share worlds and definitions that were found wrong."""
+    groups: dict[int, list[int]] = {}
+    for i, c in enumerate(claims):
+        groups.setdefault(id(c.setting), []).append(i)
+    found: dict[int, Verdict] = {}
+    with Progress(
+        TextColumn("judging"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console or Console(quiet=True),
+        transient=True,
+        disable=console is None or not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("", total=len(claims))
+        for i, verdict in verdicts_of(claims, list(groups.values()), jobs, seconds):
+            found[i] = verdict
+            progress.update(task, advance=1, description=claims[i].id)
+    return [found[i] for i in range(len(claims))]
+
+
+def verdicts_of(
+    claims: list[Claim], groups: list[list[int]], jobs: int | None, seconds: float
+) -> Iterator[tuple[int, Verdict]]:
+    """(position, verdict) as they come; in several processes where there is enough to do."""
+    jobs = min(jobs or os.cpu_count() or 1, len(groups))
+    if jobs < 2 or len(claims) < 20 or "fork" not in multiprocessing.get_all_start_methods():
+        for group in groups:
+            yield from judge_group(claims, group, seconds)
+        return
+    _WORK[:] = claims
+    lost = []
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        waiting = {
+            pool.submit(_judge_in_worker, group, seconds): group for group in sorted(groups, key=len, reverse=True)
+        }
+        for future in as_completed(waiting):
+            try:
+                found = future.result()
+            except Exception:  # its process has ended, and perhaps by another group's doing
+                lost += waiting[future]
+                continue
+            for i, verdict in found:
+                yield i, replace(verdict, claim=claims[i])
+    for i in lost:
+        yield i, _in_a_process(claims, i, seconds)
+
+
+_WORK: list[Claim] = []  # what a forked worker finds: claims hold specs, which are not sent between processes
+
+
+def _judge_in_worker(group: list[int], seconds: float) -> list[tuple[int, Verdict]]:
+    return [(i, replace(v, claim=None)) for i, v in judge_group(_WORK, group, seconds)]  # type: ignore[arg-type]
+
+
+def _in_a_process(claims: list[Claim], i: int, seconds: float) -> Verdict:
+    """The verdict on one claim, in a process that no other needs."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        try:
+            ((_, verdict),) = pool.submit(_judge_in_worker, [i], seconds).result()
+        except Exception as error:
+            why = f"the process that judged it ended: {error}"
+            return refused(claims[i], Trouble(why, place(claims[i]), "fewer steps, or smaller sums"))
+    return replace(verdict, claim=claims[i])
+
+
+def judge_group(claims: list[Claim], group: list[int], seconds: float = SECONDS) -> Iterator[tuple[int, Verdict]]:
+    """One setting's claims; definitions first, so that claims that use one can be read with it repaired."""
+    order = sorted(group, key=lambda i: not claims[i].defines)
+    yield from zip(order, verdicts_alone([claims[i] for i in order], seconds), strict=True)
+
+
+def table(verdicts: list[Verdict]) -> Table:
+    """The verdicts as a table for the terminal."""
+    t = Table(show_lines=False, expand=False)
+    t.add_column("claim", no_wrap=True)
+    t.add_column("verdict", no_wrap=True)
+    t.add_column("why, and what would be right", overflow="fold")
+    for v in verdicts:
+        colour = COLOURS[v.verdict]
+        t.add_row(v.claim.id, f"[{colour}]{v.verdict}[/{colour}]", escaped(reason(v)))
+    return t
+
+
+def escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def reason(v: Verdict) -> str:
+    """One or a few lines: the counterexample, the repair, the conditions."""
+    lines = []
+    if v.error is not None:
+        lines.append(v.error.text())
+    if v.counterexample is not None:
+        lines.append(v.counterexample.text())
+    if v.repairs:
+        under = f" (reading: {v.repair_reading})" if v.repair_reading else ""
+        lines.append(f"nearest true formula: {v.repaired}{under}")
+        lines.append(f"  by: {'; '.join(v.repairs[0].edits)}")
+    elif v.verdict == "fails" and v.searched:
+        lines.append("no repair found within two edits")
+    for c in v.conditions:
+        lines.append(condition(c))
+    return "\n".join(lines)
+
+
+def summary(verdicts: list[Verdict]) -> str:
+    """Counts of verdicts and repairs, in one line: `4 claims: 3 hold, 1 fails; it has a repair`."""
+    counts = {name: sum(v.verdict == name for v in verdicts) for name in COLOURS}
+    failed = [v for v in verdicts if v.verdict == "fails"]
+    fixed = sum(bool(v.repairs) for v in failed)
+    parts = [f"{n} {VERBS[name][n != 1]}" for name, n in counts.items() if n]
+    line = ": ".join(
+        [f"{len(verdicts)} claim{'' if len(verdicts) == 1 else 's'}", *([", ".join(parts)] if parts else [])]
+    )
+    if not failed:
+        return line
+    if len(failed) == 1:
+        return f"{line}; {'it has a repair' if fixed else 'no repair was found'}"
+    return f"{line}; {fixed or 'none'} of the {len(failed)} that fail {'has' if fixed == 1 else 'have'} a repair"
+
+
+def as_json(verdicts: list[Verdict]) -> str:
+    """The stable form, a list of objects; docs/claims.md describes the fields."""
+    return json.dumps([v.json() for v in verdicts], indent=1, ensure_ascii=False) + "\n"

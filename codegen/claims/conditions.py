@@ -1,0 +1,148 @@
+"""Side conditions under which a false formula becomes true, from a general vocabulary.
+
+Some are what an author could mean without saying so: no initial state, no loss on the last state, a symmetric matrix. The rest
+are points at which much is true by chance, such as a decay of 1, a vector that is 0, a matrix that is the identity, or two
+quantities that are the same; they are told, and excuse nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from chunkform.spec.language.claims import Quantity, Setting
+from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.statements import Equal, Statement
+
+from .arithmetic import FIELD, REAL, Transcendental
+from .check import check, environments
+from .coverage import is_run
+from .evaluate import Evaluator
+from .fingerprint import Faults
+from .mutations import is_decay
+from .scope import formulas_of, used_names
+from .trial_sizes import Point
+from .world import Special, World
+
+PAIRS = 60  # of conditions, that are tried together
+MEANT, SYMMETRIC, TRIVIAL = "meant", "symmetric", "trivial"
+
+
+def rescues(
+    statement: Statement, setting: Setting, bodies: Mapping[str, Formula], pairs: bool, failing: Point | None = None
+) -> list[Special]:
+    """The conditions under which the statement, which is false at the point `failing`, is true; of two at once only if
+    `pairs`, and none alone suffices."""
+    deciding = dict(failing.around) if failing is not None else {}  # at one value of it, a branch is never taken
+    vocabulary = [s for s in specials(statement, setting) if not any(name in deciding for name, _ in s.value)]
+    found = [s for s in vocabulary if true_under(s, statement, setting, bodies, failing)]
+    if not pairs:
+        return found
+    rest = [s for s in vocabulary if s not in found and not s.empties and not s.identity]
+    both = [a | b for a, b in itertools.combinations(rest, 2)]
+    both.sort(key=lambda s: s.kind == TRIVIAL)  # what could be meant is tried in any case
+    return found + [s for s in both[:PAIRS] if true_under(s, statement, setting, bodies, failing)]
+
+
+def specials(statement: Statement, setting: Setting) -> list[Special]:
+    """The vocabulary: conditions on what the statement speaks of."""
+    used = [setting.quantities[name] for name in used_names(statement, setting)]
+    found = at_the_ends(statement, setting, used)
+    kinds: dict[tuple, list[str]] = {}
+    for q in used:
+        decay = is_decay(setting, q.name)
+        if not is_given(q, setting):
+            continue
+        if decay or q.dims == ("1", "1"):
+            found.append(Special(value=((q.name, 1),), text=f"{q.name} = 1"))
+        if q.dims[0] == q.dims[1] != "1":
+            found.append(Special(symmetric=(q.name,), text=f"{q.name} symmetric", kind=SYMMETRIC))
+            found.append(Special(identity=(q.name,), text=f"{q.name} = I"))
+        if not decay and q.domain == "real":
+            found.append(Special(value=((q.name, 0),), text=f"{q.name} = 0", empties=True))
+        kinds.setdefault((q.dims, q.parameters, decay), []).append(q.name)
+    for group in kinds.values():
+        for a, b in itertools.combinations(group, 2):
+            found.append(Special(same=((b, a),), text=f"{a} = {b}"))
+    return found
+
+
+def is_given(q: Quantity, setting: Setting) -> bool:
+    """Whether a quantity is drawn at random, and not computed."""
+    r = setting.recurrence
+    return q.kind == "given" or (q.kind == "spec" and r is not None and any(v.name == q.name for v in r.variables))
+
+
+def at_the_ends(statement: Statement, setting: Setting, used: list[Quantity]) -> list[Special]:
+    """No initial state, and no loss on the last one: what an author could mean, unless the formula has a term for it."""
+    r = setting.recurrence
+    if r is None or not any(is_run(q, r) for q in used):
+        return []
+    found = []
+    backwards = any("gradient" in q.kind for q in used)
+    for s in r.states:
+        if s.initial is None:
+            kind = TRIVIAL if mentions(statement, setting, s.name, first) else MEANT
+            found.append(Special(value=((s.name, 0),), text=f"{s.name}(0) = 0", kind=kind))
+    for s in r.states if backwards and setting.final_loss else ():
+        kind = TRIVIAL if mentions(statement, setting, f"d{s.name}", last) else MEANT
+        found.append(Special(value=((f"d{s.name}", 0),), text=f"there is no loss on {s.name}(n)", kind=kind))
+    return found
+
+
+def first(index: Formula) -> bool:
+    return index.op == "number" and index.attrs[0] == 0
+
+
+def last(index: Formula) -> bool:
+    return index.op == "size" and index.attrs[0] == "n"
+
+
+def mentions(statement: Statement, setting: Setting, name: str, where: Callable[[Formula], bool]) -> bool:
+    """Whether a statement, or a definition that it uses, has a quantity at such an index, other than as what it is for."""
+    sides = [x for x in formulas_of(statement) if x.op not in ("at", "transpose")]
+    bodies = [setting.quantities[x].body for x in used_names(statement, setting)]
+    everything = (y for x in (*sides, *bodies) if x is not None for y in walk(x))
+    return any(y.op == "at" and y.attrs[0] == name and any(where(i) for i in y.args) for y in everything)
+
+
+def true_under(
+    special: Special,
+    statement: Statement,
+    setting: Setting,
+    bodies: Mapping[str, Formula],
+    failing: Point | None = None,
+) -> bool:
+    """Whether the statement is true in two worlds that satisfy the condition, and in the one in which it was false."""
+    failing = failing or Point()
+    points = [replace(failing, variant=variant, around=()) for variant in (0, 1)]
+    for point in dict.fromkeys([*points, failing]) if failing.around else points:
+        for arithmetic in (FIELD, REAL):
+            sizes = point.sizes(setting)
+            world = World(setting, sizes, arithmetic, point.variant, bodies, special, around=point.around)
+            evaluate = Evaluator(world)
+            try:
+                if check(statement, evaluate) is not None:
+                    return False
+                if special.empties and nothing_is_left(statement, evaluate):
+                    return False
+                break
+            except Transcendental:
+                continue
+            except Faults:
+                return False
+    return True
+
+
+def nothing_is_left(statement: Statement, evaluate: Evaluator) -> bool:
+    """Whether an equation says no more than 0 = 0."""
+    if not isinstance(statement, Equal):
+        return True
+    side = statement.sides[0]
+    for env in environments(statement.sides, statement.over, evaluate):
+        try:
+            if any(evaluate.algebra.settled(evaluate(side, env)).a.flat):
+                return False
+        except Faults:
+            continue
+    return True

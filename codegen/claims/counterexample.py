@@ -1,0 +1,158 @@
+"""The smallest counterexample: the smallest sizes at which a statement fails, and there the plainest numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from chunkform.spec.language.claims import LENGTH, Quantity, Setting
+from chunkform.spec.language.formula import Formula
+from chunkform.spec.language.statements import Statement
+
+from .arithmetic import FRACTION, REAL, Arithmetic, Transcendental, Undefined
+from .check import Failure, check
+from .evaluate import Evaluator
+from .mutations import is_decay
+from .required_steps import NEAR
+from .trial_sizes import Point, small_sizes
+from .verdict import Counterexample, array_text
+from .world import GENERIC, Special, World, dims_of
+
+TRIES = 6  # worlds at each set of sizes
+PLAIN = (0, 1, 2, -1)
+PLAIN_POSITIVE = (1, Fraction(1, 2), Fraction(1, 4))
+
+
+def smallest(
+    statement: Statement,
+    setting: Setting,
+    bodies: Mapping[str, Formula],
+    failure: Failure | None = None,
+    special: Special = GENERIC,
+    tries: int = 60,
+) -> Counterexample | None:
+    """A counterexample in small numbers to what was found false, or None when none is found."""
+    arithmetic: Arithmetic = FRACTION
+    point = (failure and failure.point) or Point()
+    at = dict(failure.env) if failure is not None and point.reach is not NEAR else {}
+    candidates = list(small_sizes(setting, point.reach))
+    if LENGTH in setting.sizes and at:
+        candidates = [sizes for sizes in candidates if sizes[LENGTH] >= max(at.values())]
+    if point.reach is not NEAR or point.around:
+        tries = 2 * TRIES * len(candidates)
+    for sizes in candidates:
+        for seed in range(4 * TRIES if point.around else TRIES):
+            tries -= 1
+            if tries < 0:
+                return None
+            world = World(setting, dict(sizes), arithmetic, seed, bodies, special, 1 + seed // 2, around=point.around)
+            try:
+                failure = failing(statement, world)
+            except Transcendental:
+                arithmetic = REAL
+                world = World(setting, dict(sizes), arithmetic, seed, bodies, special, around=point.around)
+                failure = failing(statement, world)
+            if failure is not None and failure.kind == "value":
+                if point.reach is not NEAR:
+                    world, failure = emptier(statement, world, failure)
+                world, failure = plainer(statement, world, failure)
+                return described(failure, world)
+    return None
+
+
+def failing(statement: Statement, world: World) -> Failure | None:
+    try:
+        return check(statement, Evaluator(world))
+    except Undefined:
+        return None
+
+
+def emptier(statement: Statement, world: World, failure: Failure) -> tuple[World, Failure]:
+    """The same failure with whole quantities 0, or else 1, at all steps, at half of them, and so on: for many steps."""
+    by_name: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for key in world.sampled:
+        by_name.setdefault(key[0], []).append(key)
+    waiting = list(by_name.values())
+    while waiting:
+        keys = waiting.pop(0)
+        value = 1 if is_positive(world, keys[0][0]) else 0
+        plain = {key: np.full_like(world.sampled[key], world.arithmetic.number(value)) for key in keys}
+        trial = replace(world, assigned={**world.sampled, **plain}, sampled={}, taken={})
+        found = failing(statement, trial)
+        if found is not None and found.kind == "value":
+            world, failure = trial, found
+        elif len(keys) > 1:
+            half = len(keys) // 2
+            waiting += [keys[:half], keys[half:]]
+    return world, failure
+
+
+def plainer(statement: Statement, world: World, failure: Failure, budget: int = 120) -> tuple[World, Failure]:
+    """The same failure with as many numbers as possible made 0, or else 1, 2, -1."""
+    for key in list(world.sampled):
+        decay = is_positive(world, key[0])
+        for position in np.ndindex(world.sampled[key].shape):
+            for value in PLAIN_POSITIVE if decay else PLAIN:
+                old = world.sampled[key][position]
+                if old == value or budget <= 0:
+                    break
+                budget -= 1
+                assigned = {k: v.copy() for k, v in world.sampled.items()}
+                assigned[key][position] = world.arithmetic.number(value)
+                trial = World(
+                    world.setting,
+                    dict(world.sizes),
+                    world.arithmetic,
+                    world.seed,
+                    world.bodies,
+                    world.special,
+                    world.spread,
+                    assigned,
+                )
+                found = failing(statement, trial)
+                if found is not None and found.kind == "value":
+                    world, failure = trial, found
+                    break
+    return world, failure
+
+
+def is_positive(world: World, name: str) -> bool:
+    """Whether a quantity must stay positive, or otherwise as it was sampled."""
+    q = world.setting.quantities.get(name)
+    return is_decay(world.setting, name) or (q is not None and q.domain in ("positive", "symmetric"))
+
+
+def described(failure: Failure, world: World) -> Counterexample:
+    if failure.left is None or failure.right is None:
+        return Counterexample(failure.message)
+    given = []
+    for (name, index), sampled in world.sampled.items():
+        a = whole(world, name, index, sampled)
+        shown = f"{name}({','.join(map(str, index))})" if index and indexed(world, name) else name
+        given.append((shown, array_text(a)))
+    sides = tuple((str(f), array_text(v.a)) for f, v in zip(failure.sides, (failure.left, failure.right)))
+    sizes = tuple((k, v) for k, v in world.sizes.items() if k in world.setting.sizes or k == "n")
+    return Counterexample(failure.message, sizes, tuple(given), failure.env, sides)
+
+
+def whole(world: World, name: str, index: tuple[int, ...], sampled: np.ndarray) -> np.ndarray:
+    """What is shown of something given: of the loss's gradient by the last state all of it, as formulas mean it, and not
+    only what doesn't come through the outputs."""
+    r = world.setting.recurrence
+    state = next((s for s in r.states if f"d{s.name}" == name), None) if r is not None else None
+    if state is None:
+        return sampled
+    return world.gradient(Quantity(name, "gradient", dims_of(state.dims), ("t",), source=state.name), *index)
+
+
+def indexed(world: World, name: str) -> bool:
+    q: Any = world.setting.quantities.get(name)
+    if q is not None:
+        return bool(q.parameters)
+    r = world.setting.recurrence
+    fixed = {v.name for v in r.variables if v.kind.endswith(("parameter", "constant"))} if r else set()
+    return name not in fixed

@@ -1,0 +1,295 @@
+"""The judge: from a claim to a verdict.
+
+A claim is tried under each reading of what its document leaves open. It holds when every reading makes it true in
+every world, it depends when some do, and it fails when none does; then the nearest true formula is searched for, and
+conditions under which the claim would be true. Worlds are random points of a prime field (or 50-digit numbers, for
+what is transcendental): two different rational formulas of degree g agree at one with a probability of at most g /
+2^61."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+
+from chunkform.errors import ClaimError
+from chunkform.spec.language.claims import Claim, Setting
+from chunkform.spec.language.formula import Formula, free_indices, substitute, walk
+from chunkform.spec.language.notation import latex
+from chunkform.spec.language.statements import AtMost, Differs, Equal, Number, OneOf, Statement, Together
+
+from . import analysis  # noqa: F401  (its decisions register themselves)
+from .arithmetic import Transcendental
+from .conditions import MEANT, SYMMETRIC, TRIVIAL, rescues, specials, true_under
+from .counterexample import smallest
+from .evaluate import open_names
+from .fingerprint import Faults
+from .mutations import edits, scope_of
+from .proof import symbolic_proof
+from .properties import Finding, decide, joined
+from .prover import Bodies, Prover
+from .repair import Repair, edited
+from .repair_policy import Mender, Reading
+from .scope import denominators, parts_of, used_names
+from .trial_sizes import beyond
+from .verdict import Condition, Counterexample, Verdict
+from .world import Special
+
+AND = "; "  # between the choices of a reading
+SLIP = 2  # the most that a repair by one index, sign, transpose or symbol costs
+
+
+class Judge:
+    """Judges the claims of one setting after another; worlds are kept, as many claims share them. `repaired` collects
+    the definitions that were found wrong: (setting, name) -> (claim id, body that is right). Without `thorough`, the
+    bare verdict: no counterexample, no search for repairs and conditions, no second proof."""
+
+    def __init__(self, thorough: bool = True) -> None:
+        self.thorough = thorough
+        self.prover = Prover()
+        self.mender = Mender(self.prover)
+        self.repaired: dict[tuple[str, str], tuple[str, Formula]] = {}
+
+    def judge(self, claim: Claim) -> Verdict:
+        """The verdict on a claim."""
+        started = time.monotonic()
+        refuse_empty(claim)
+        try:
+            verdict = self._judge(claim)
+        except Transcendental as missing:
+            raise ClaimError(
+                f"the claim {claim.id} takes {missing}, of which the judge has no numbers",
+                claim.where,
+                "the functions of chunkform.spec.language and of its module formula",
+            ) from None
+        return replace(verdict, seconds=time.monotonic() - started)
+
+    def _judge(self, claim: Claim) -> Verdict:
+        findings = [
+            Reading(label, bodies, statement, self.decided(statement, claim.setting, bodies))
+            for label, bodies, statement in self.readings(claim)
+        ]
+        good = [f for f in findings if f.true]
+        if len(good) == len(findings):
+            return self.held(claim, findings)
+        nowhere = [f.finding.failure for f in findings if f.finding.failure and f.finding.failure.kind == "nowhere"]
+        if len(nowhere) == len(findings):
+            far = beyond(claim.setting, nowhere[0].point.reach) if nowhere[0].point is not None else ""
+            raise ClaimError(
+                f"the claim {claim.id} can't be tried: it takes {far}, which the judge doesn't run"
+                if far
+                else f"the claim {claim.id} says nothing: at no index does every quantity in it have a value, as "
+                f"{nowhere[0].message}",
+                claim.where,
+                "indices of fewer steps" if far else "an index at which every quantity in it has a value",
+            )
+        mixed = any(f.finding.mixed for f in findings)
+        if not self.thorough:
+            return Verdict(claim, "depends" if good or mixed else "fails", findings[0].finding.how)
+        conditions = told(findings)
+        for f in findings:
+            conditions += [replace(c, text=f"{f.label}: {c.text}" if f.label else c.text) for c in f.finding.conditions]
+        worst = next(f for f in findings if not f.true)
+        counter = worst.finding.counterexample or self.counterexample(worst, claim.setting)
+        how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
+        if good or mixed:
+            conditions += [c for f in findings for c in self.rescued(f, claim, True)]
+            return Verdict(claim, "depends", how, counter, conditions=tuple(conditions))
+        repairs, where = self.mender.repairs(claim, findings)
+        counter = self.with_numbers(counter, next((f for f in findings if f.label == where), worst), claim.setting)
+        slip = bool(repairs) and repairs[0].cost <= SLIP
+        rescued = [c for f in findings for c in self.rescued(f, claim, not repairs, slip)]
+        conditions += dict.fromkeys(rescued)
+        full = self.repaired_formula(claim, repairs[0]) if repairs else ("", "")
+        if repairs and claim.defines:
+            self.repaired[claim.setting.name, claim.defines] = (claim.id, repairs[0].result)
+        return Verdict(
+            claim,
+            "depends" if any(c.kind == "condition" for c in rescued) else "fails",
+            how,
+            counter,
+            tuple(repairs),
+            *full,
+            where,
+            tuple(conditions),
+            searched=True,
+        )
+
+    def rescued(self, reading: Reading, claim: Claim, pairs: bool, slip: bool = False) -> list[Condition]:
+        """Side conditions under which a reading that is false becomes true: such as an author could mean, and others. Where
+        the nearest true formula is one `slip` away, a symmetric matrix, too, is nothing but a point at which it doesn't show."""
+        failure = reading.finding.failure
+        if not reading.finding.exact or failure is None or failure.kind != "value" or claim.defines:
+            return []
+        found = rescues(reading.statement, claim.setting, reading.bodies, pairs, failure.point)
+        several = isinstance(claim.statement, OneOf)
+        meant = (MEANT,) if slip else (MEANT, SYMMETRIC)
+        return [
+            Condition(
+                f"{reading.label}: {s.text}" if several else s.text, True, "condition" if s.kind in meant else TRIVIAL
+            )
+            for s in found
+        ]
+
+    # --- readings
+
+    def readings(self, claim: Claim) -> list[tuple[str, dict[str, Formula], Statement]]:
+        """Each way to read the claim: a label, the definitions that it chooses, and what is then stated. Quantities
+        with the same readings are read alike."""
+        if isinstance(claim.statement, OneOf):
+            return [(label, {}, statement) for label, statement in claim.statement.alternatives]
+        setting = claim.setting
+        choices: dict[tuple[str, ...], dict[str, dict[str, Formula]]] = {}
+        for name in used_names(claim.statement, setting):
+            q = setting.quantities[name]
+            if q.alternatives:
+                group = choices.setdefault(tuple(label for label, _ in q.alternatives), {})
+                for label, body in q.alternatives:
+                    group.setdefault(label, {})[name] = body
+            fixed = self.repaired.get((setting.name, name))
+            if fixed is not None and name != claim.defines:
+                labels = f"{name} as displayed", f"{name} as repaired in {fixed[0]}"
+                choices[labels] = {labels[0]: {}, labels[1]: {name: fixed[1]}}
+        found = []
+        for choice in itertools.product(*(group.items() for group in choices.values())):
+            bodies = {name: body for _, chosen in choice for name, body in chosen.items()}
+            found.append((AND.join(label for label, _ in choice), bodies, claim.statement))
+        return found
+
+    # --- deciding
+
+    def decided(self, statement: Statement, setting: Setting, bodies: Bodies) -> Finding:
+        if isinstance(statement, Equal | Differs | Number | Together) and not has_property(statement):
+            return self.decide_exactly(statement, setting, bodies)
+        if isinstance(statement, Together):
+            return joined([self.decided(part, setting, bodies) for part in statement.parts])
+        return decide(statement, setting, bodies)
+
+    def decide_exactly(self, statement: Statement, setting: Setting, bodies: Bodies) -> Finding:
+        found = self.prover.tried(statement, setting, bodies)
+        conditions: list[Condition] = []
+        if isinstance(statement, Differs) and found.failure is None:
+            conditions = [Condition(x, False, "condition") for x in where_equal(statement, setting)]
+        conditions += [Condition(x, False, "not tried") for x in found.untried]
+        points = f"{found.worlds} random points"
+        how = f"50-digit arithmetic at {points}" if found.real else f"exact arithmetic at {points} of a prime field"
+        return Finding(found.failure, how, tuple(conditions), mixed=bool(found.untried), exact=True)
+
+    def held(self, claim: Claim, findings: list[Reading]) -> Verdict:
+        conditions = told(findings)
+        for f in findings:
+            conditions += f.finding.conditions
+        for f in findings:
+            conditions += [
+                Condition(f"{d} is not 0", True, "where defined") for d in denominators(f.statement, claim.setting)
+            ]
+        how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
+        proof = ""
+        if self.thorough:
+            proof = symbolic_proof(findings[0].statement, claim.setting, findings[0].bodies)
+        return Verdict(claim, "holds", how, conditions=tuple(dict.fromkeys(conditions)), proof=proof)
+
+    # --- what is wrong, and what would be right
+
+    def with_numbers(self, found: Counterexample | None, reading: Reading, setting: Setting) -> Counterexample | None:
+        """A fault of shape, and numbers as well where the reading that can be repaired has no such fault."""
+        if found is None or found.sides or not reading.label:
+            return found
+        numbers = self.counterexample(reading, setting)
+        if numbers is None or not numbers.sides:
+            return found
+        return replace(numbers, message=f"{found.message}; and if read: {reading.label}")
+
+    def counterexample(self, reading: Reading, setting: Setting) -> Counterexample | None:
+        failure = reading.finding.failure
+        if failure is None or failure.kind != "value":
+            return Counterexample(failure.message) if failure else None
+        found = smallest(reading.statement, setting, reading.bodies, failure)
+        return found or Counterexample(failure.message)
+
+    def repaired_formula(self, claim: Claim, repair: Repair) -> tuple[str, str]:
+        shown = {q.name: q.shown for q in claim.setting.quantities.values() if q.shown}
+        whole = repair.result
+        if claim.defines:
+            q = claim.setting.quantities[claim.defines]
+            head = Formula("at", tuple(Formula("index", (), (p,)) for p in q.parameters), (q.name,))
+            whole = Formula("equation", (head, repair.result))
+        return str(whole), latex(whole, shown)
+
+
+# --- helpers ------------------------------------------------------------------------------------------------------
+
+
+def told(findings: list[Reading]) -> list[Condition]:
+    """The readings, with what is true under each; a choice that makes no difference is left out."""
+    rows = [(tuple(f.label.split(AND)), f.true) for f in findings if f.label and not f.finding.mixed]
+    if not rows:
+        return []
+    keep = list(range(len(rows[0][0])))
+    for k in list(keep):
+        others = [m for m in keep if m != k]
+        outcomes: dict[tuple, set[bool]] = {}
+        for labels, good in rows:
+            outcomes.setdefault(tuple(labels[m] for m in others), set()).add(good)
+        if others and all(len(x) == 1 for x in outcomes.values()):
+            keep = others
+    seen: dict[str, bool] = {}
+    for labels, good in rows:
+        seen.setdefault(AND.join(labels[m] for m in keep), good)
+    return [Condition(label, good) for label, good in seen.items()]
+
+
+def where_equal(statement: Differs, setting: Setting) -> list[str]:
+    """When the sides of an inequation are equal after all."""
+    same = Equal((statement.left, statement.right), over=statement.over)
+    found = [s.text for s in specials(same, setting) if true_under(s, same, setting, {})]
+    indices = sorted({n for side in same.sides for n in free_indices(side)})
+    for a, b in itertools.combinations(indices, 2):
+        merged = [substitute(x, {Formula("index", (), (b,)): Formula("index", (), (a,))}) for x in same.sides]
+        if true_under(Special(), Equal((merged[0], merged[1])), setting, {}):
+            found.append(f"{a} = {b}")
+    return found
+
+
+def refuse_empty(claim: Claim) -> None:
+    """A claim whose two sides are the same expression says nothing: it would hold whatever the truth is."""
+    for part in parts_of(claim.statement):
+        if isinstance(part, Equal):
+            opened = [inlined(open_names(s), claim.setting) for s in part.sides]
+            for a, b in itertools.pairwise(opened):
+                if a == b and not claim.defines:
+                    raise ClaimError(
+                        f"the claim {claim.id} says nothing: both sides are {a}", claim.where, "two sides that differ"
+                    )
+
+
+def inlined(x: Formula, setting: Setting) -> Formula:
+    """x with quantities that are defined by a formula without parameters replaced by it."""
+    from chunkform.spec.language.formula import transform
+
+    def visit(y: Formula) -> Formula | None:
+        q = setting.quantities.get(y.attrs[0]) if y.op == "at" and not y.args else None
+        return inlined(q.body, setting) if q is not None and q.body is not None and not q.alternatives else None
+
+    return transform(x, visit)
+
+
+def has_property(statement: Statement) -> bool:
+    if isinstance(statement, Equal):
+        return any(y.op == "infinity" for s in statement.sides for y in walk(s))
+    return any(isinstance(p, AtMost) or not isinstance(p, Equal | Differs | Number) for p in parts_of(statement))
+
+
+def can_fail(claim: Claim, judge: Judge) -> bool:
+    """Whether some small edit of an equation is found false: a claim that nothing refutes proves nothing."""
+    statement = claim.statement
+    assert isinstance(statement, Equal)
+    for position, stated in enumerate(statement.sides):
+        for e in itertools.islice(edits(stated, scope_of(stated, claim.setting, ())), 40):
+            try:
+                failure, _ = judge.prover.first_failure(edited(statement, position, e.result), claim.setting, {})
+            except Faults:
+                return True
+            if failure is not None:
+                return True
+    return False

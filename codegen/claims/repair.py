@@ -1,0 +1,212 @@
+"""The nearest true formula: a search over small edits, each candidate proved before it is shown.
+
+One edit first, then a missing term, then two edits. A candidate is true when it equals the other side in every world
+and at every index at which the formula as stated has a value, so that no repair works by evading the point where the
+formula is wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from chunkform.spec.language.claims import Setting
+from chunkform.spec.language.formula import Formula, add, formula, negative, product
+from chunkform.spec.language.statements import Equal
+
+from .candidate_terms import Budget, Pool, term_pool
+from .fingerprint import Residual
+from .multiples import with_multiples
+from .mutations import COSTS, Edit, Scope, edits, scope_of
+
+NOTHING = "nothing at all there"
+TRIED = 24  # candidates with products of scalars: each has the right value at two indices
+EFFORT = 3000  # candidates tried for one formula under one reading
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A true formula near the one that was stated, and the edits that lead there."""
+
+    result: Formula
+    edits: tuple[str, ...]
+    cost: int
+
+
+@dataclass
+class Target:
+    """What a candidate is compared with: a function from a candidate to whether it is true in one world, and in all."""
+
+    quick: Callable[[Formula], bool]
+    proved: Callable[[Formula], bool]
+
+    def true(self, candidate: Formula) -> bool:
+        return self.quick(candidate) and self.proved(candidate)
+
+
+def search(
+    stated: Formula,
+    setting: Setting,
+    names: tuple[str, ...],
+    target: Target,
+    residual: Residual | None = None,
+    beside: tuple[Formula, ...] = (),
+    head: bool = False,
+    effort: int = EFFORT,
+    depth: int = 3,
+) -> list[Repair]:
+    """Repairs of `stated`, nearest first; empty when none is found within two edits and the effort. `beside` are the
+    other sides, whose indices may be used; `head`: the side is what the formula is for, so that only its symbol and
+    indices are in doubt. `depth`: 1 for one edit,
+    2 for two that move an index, a sign or a transpose, 3 for missing terms and any two edits."""
+    budget = Budget(effort)
+    scope = scope_of(stated, setting, names, beside)
+    first = sorted(
+        unique(itertools.chain(edits(stated, scope), nothing(stated)), stated),
+        key=lambda e: (COSTS[e.kind], len(str(e.result))),
+    )
+    if head:
+        first = [e for e in first if e.kind in ("symbol", "index", "transpose")]
+    if depth == 1 or head:
+        return ranked([Repair(e.result, (e.what,), COSTS[e.kind]) for e in first if target.true(e.result)])
+    if depth == 2:
+        return ranked(two_edits([e for e in first if COSTS[e.kind] == 1], scope, target, budget, cheap=True))
+    found: list[Repair] = []
+    if residual is not None:
+        found = ranked(list(two_terms(stated, scope, residual, target)))
+        if found:
+            return found
+        fitting = [Edit(stated, "", ""), *(e for e in first if e.what != NOTHING)]
+        fitting = [e for e in fitting if residual(e.result)[0] is not None]
+        terms = term_pool(stated, setting, names, residual, scope, beside) if fitting else {}
+        for e in fitting:
+            before = (e.what,) if e.what else ()
+            found += with_missing_term(e.result, before, COSTS.get(e.kind, 0), residual, terms, target)
+            if (found and not before) or budget.spent():
+                break
+    found = ranked(found)
+    if found and found[0].cost <= 3:
+        return found
+    found = ranked(found + two_edits(first, scope, target, budget))
+    if not found and residual is not None:
+        more = with_multiples(stated, setting, names, residual, scope, beside)
+        found = [Repair(x, (what,), cost) for x, what, cost in itertools.islice(more, TRIED) if target.true(x)]
+        found = ranked(found) or list(instead(residual, terms, target))
+    return found
+
+
+def two_edits(first: list[Edit], scope: Scope, target: Target, budget: Budget, cheap: bool = False) -> list[Repair]:
+    """Pairs of edits; `cheap`: only those that move an index, a sign or a transpose."""
+    found: list[Repair] = []
+    seen: set[Formula] = set()
+    for e in first:
+        if found and COSTS[e.kind] > 1:
+            break
+        for other in edits(e.result, scope):
+            if other.result in seen or (cheap and COSTS[other.kind] > 1):
+                continue
+            seen.add(other.result)
+            if target.true(other.result):
+                found.append(Repair(other.result, (e.what, other.what), COSTS[e.kind] + COSTS[other.kind]))
+            if budget.spent():
+                return found
+    return found
+
+
+def two_terms(stated: Formula, scope: Scope, residual: Residual, target: Target) -> Iterator[Repair]:
+    """One edit in each of two terms of a sum: for every edit of one term, the other's is looked up by what it must
+    be."""
+    if stated.op != "add":
+        return
+    known = residual.all_known()
+    vectors = [residual.vector(x) for x in stated.args]
+    if None in vectors:
+        return
+    variants: list[list[tuple[Edit, tuple]]] = []
+    for x in stated.args:
+        mine = [(e, residual.vector(e.result)) for e in unique(edits(x, scope), x)]
+        variants.append([(e, v) for e, v in mine if v is not None and None not in v])
+    for i, j in itertools.combinations(range(len(stated.args)), 2):
+        rest = [v for k, v in enumerate(vectors) if k not in (i, j) and v is not None]
+        if any(None in v for v in rest):  # a third term is at fault
+            continue
+        reduce = residual.arithmetic.reduce
+        wanted = tuple(reduce(a - sum(v[m] for v in rest)) for m, a in enumerate(known))
+        table: dict[tuple, Edit] = {}
+        for e, v in sorted(variants[j], key=lambda pair: -COSTS[pair[0].kind]):
+            table[residual.key(v)] = e
+        for e, v in variants[i]:
+            other = table.get(residual.key(tuple(reduce(a - b) for a, b in zip(wanted, v))))
+            if other is not None:
+                args = list(stated.args)
+                args[i], args[j] = e.result, other.result
+                result = add(*args)
+                if target.true(result):
+                    yield Repair(result, (e.what, other.what), COSTS[e.kind] + COSTS[other.kind])
+
+
+def nothing(stated: Formula) -> Iterator[Edit]:
+    yield Edit(product(formula(0), stated), "drop", NOTHING)
+
+
+def unique(candidates: Iterator[Edit], stated: Formula) -> Iterator[Edit]:
+    seen = {stated}
+    for e in candidates:
+        if e.result not in seen:
+            seen.add(e.result)
+            yield e
+
+
+def ranked(found: list[Repair]) -> list[Repair]:
+    """Cheapest and shortest first, without repairs that print alike."""
+    best: dict[str, Repair] = {}
+    for r in sorted(found, key=lambda r: (r.cost, len(str(r.result)), str(r.result))):
+        best.setdefault(str(r.result), r)
+    return list(best.values())
+
+
+def with_missing_term(
+    stated: Formula,
+    before: tuple[str, ...],
+    cost: int,
+    residual: Residual,
+    terms: Pool,
+    target: Target,
+) -> Iterator[Repair]:
+    """`stated` with one term more, read off from what is left over."""
+    key, scale = residual(stated)
+    if key not in terms:
+        return
+    own = stated.args if stated.op == "add" else (stated,)
+    if any(residual.key_of(x) == key and residual.ratio(scale, x) for x in own):
+        return
+    for term in terms[key]:
+        ratio = residual.ratio(scale, term)
+        if ratio is not None:
+            added = scaled(abs(ratio), term)
+            result = add(stated, negative(added) if ratio < 0 else added)
+            if target.true(result):
+                yield Repair(result, (*before, f"the missing term {'-' if ratio < 0 else ''}{added}"), cost + 3)
+                return
+
+
+def instead(residual: Residual, terms: Pool, target: Target) -> Iterator[Repair]:
+    """A product of quantities in scope that is the whole other side."""
+    key, scale = residual.normalised(residual.all_known())
+    for term in terms.get(key, ()):
+        ratio = residual.ratio(scale, term)
+        if ratio is not None:
+            result = negative(scaled(-ratio, term)) if ratio < 0 else scaled(ratio, term)
+            if target.true(result):
+                yield Repair(result, (f"{result} in place of the whole",), 6)
+                return
+
+
+def scaled(ratio: Fraction, term: Formula) -> Formula:
+    return term if ratio == 1 else product(formula(ratio), term)
+
+
+def edited(statement: Equal, position: int, side: Formula) -> Equal:
+    sides = (*statement.sides[:position], side, *statement.sides[position + 1 :])
+    return replace(statement, sides=sides)

@@ -1,0 +1,237 @@
+"""Repairs of claims: which side to edit, under which reading, and what counts as true; `repair.py` searches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from chunkform.spec.language.claims import Claim, Setting
+from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.statements import Equal, Number, Statement, Together
+
+from .arithmetic import Transcendental
+from .check import Failure, check, environments
+from .evaluate import Evaluator
+from .fingerprint import Faults, Residual, has_value
+from .properties import Finding
+from .prover import Bodies, Prover
+from .repair import Repair, Target, edited, ranked, search
+from .scope import formulas_of, parts_of
+from .trial_sizes import Point
+
+HEADS = ("at", "transpose", "gradient")  # what a formula is for, when it stands on the left
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a claim, and what was found under it."""
+
+    label: str
+    bodies: Bodies
+    statement: Statement
+    finding: Finding
+
+    @property
+    def true(self) -> bool:
+        return self.finding.failure is None and not self.finding.mixed
+
+
+class Mender:
+    """Looks for the nearest true formula of a claim that fails under every reading."""
+
+    def __init__(self, prover: Prover) -> None:
+        self.prover = prover
+
+    def repairs(self, claim: Claim, findings: list[Reading]) -> tuple[list[Repair], str]:
+        """The nearest repairs over all readings, and the reading under which they are right. First what is near, then
+        the rest."""
+        for depth in (1, 2, 3):
+            best: list[Repair] = []
+            where = ""
+            for f in findings:
+                if f.finding.failure is None:
+                    continue
+                found = list(f.finding.repairs) or (self.repair(claim, f, depth) if f.finding.exact else [])
+                if found and (not best or found[0].cost < best[0].cost):
+                    best, where = found, f.label
+            if best:
+                return best, where
+        return [], ""
+
+    def repair(self, claim: Claim, reading: Reading, depth: int) -> list[Repair]:
+        setting, bodies, statement = claim.setting, reading.bodies, reading.statement
+        point = point_of(reading.finding.failure)
+        if claim.defines:
+            q = setting.quantities[claim.defines]
+            assert q.body is not None
+            beside = tuple(formulas_of(statement))
+
+            def defined_as(x: Formula) -> tuple[Statement, Bodies]:
+                return statement, {**bodies, claim.defines: x}
+
+            names = scope_names(setting, {claim.defines})
+            stated = bodies.get(claim.defines, q.body)
+            target = self.target(defined_as, setting, point)
+            return search(stated, setting, names, target, beside=beside, depth=depth)
+        if isinstance(statement, Number):
+
+            def number(x: Formula) -> tuple[Statement, Bodies]:
+                return Number(x), bodies
+
+            return search(statement.of, setting, (), self.target(number, setting, point), depth=depth)
+        if isinstance(statement, Together):
+            return self.repair_parts(statement, setting, bodies, depth)
+        return self.repair_equation(statement, setting, bodies, depth, point)
+
+    def repair_parts(self, whole: Together, setting: Setting, bodies: Bodies, depth: int) -> list[Repair]:
+        """Each false part of a system is repaired by itself, under the same reading."""
+        shown: list[Formula] = []
+        what: list[str] = []
+        cost = 0
+        for part in parts_of(whole):
+            if not isinstance(part, Equal):
+                return []
+            failure, _ = self.prover.first_failure(part, setting, bodies)
+            if failure is not None:
+                found = self.repair_equation(part, setting, bodies, depth, point_of(failure))
+                if not found:
+                    return []
+                cost += found[0].cost
+                what += found[0].edits
+                shown.append(found[0].result)
+            else:
+                shown += [Formula("equation", pair) for pair in itertools.pairwise(part.sides)]
+        return [Repair(Formula("all", tuple(shown)), tuple(what), cost)] if what else []
+
+    def repair_equation(
+        self, statement: Statement, setting: Setting, bodies: Bodies, depth: int, point: Point
+    ) -> list[Repair]:
+        """Repairs of one equation, as whole equations: of its last side, or of what stands on its left."""
+        if not isinstance(statement, Equal):
+            return []
+        found: list[Repair] = []
+        last = len(statement.sides) - 1
+        for position in (0, *range(last, 0, -1)):
+            stated = statement.sides[position]
+            known = statement.sides[position - 1] if position else statement.sides[1]
+
+            def statement_with(x: Formula, position: int = position) -> tuple[Statement, Bodies]:
+                return edited(statement, position, x), bodies
+
+            names = scope_names(setting, heads(known, stated))
+            target = self.target(statement_with, setting, point, statement, position, known, bodies)
+            residual = self.residual(statement, known, stated, setting, bodies, point)
+            beside = tuple(s for s in statement.sides if s is not stated)
+            head = position == 0 and (stated.op in HEADS or depth > 1)
+            for r in search(stated, setting, names, target, residual, beside, head, depth=depth):
+                pair = (r.result, known) if position == 0 else (known, r.result)
+                found.append(replace(r, result=Formula("equation", pair), cost=r.cost + (position == 0)))
+        return ranked(found)
+
+    def residual(
+        self, statement: Equal, known: Formula, stated: Formula, setting: Setting, bodies: Bodies, point: Point
+    ) -> Residual | None:
+        for real in (False, True):
+            try:
+                found = Residual(statement, known, stated, self.prover.evaluator(setting, point, bodies, real))
+            except Faults:
+                continue
+            if found.envs:
+                return found
+        return None
+
+    def target(
+        self,
+        statement_with: Callable[[Formula], tuple[Statement, Bodies]],
+        setting: Setting,
+        point: Point,
+        statement: Equal | None = None,
+        position: int = 0,
+        known: Formula | None = None,
+        bodies: Bodies | None = None,
+    ) -> Target:
+        kinds = [False]  # whether 50-digit arithmetic is needed; found out on the way
+
+        def evaluator(inner: Bodies) -> Evaluator:
+            return self.prover.evaluator(setting, point, inner, kinds[0])
+
+        def retried(attempt: Callable[[], bool]) -> bool:
+            try:
+                return attempt()
+            except Transcendental:
+                if kinds[0]:
+                    return False
+            except Faults:
+                return False
+            kinds[0] = True
+            return retried(attempt)
+
+        def needed() -> list[Mapping[str, int]]:
+            """The indices at which the formula as stated, and the other side, have values."""
+            if statement is None or known is None:
+                return []
+            evaluate = evaluator(bodies or {})
+            found = []
+            for env in environments(statement.sides, statement.over, evaluate):
+                if all(has_value(x, env, evaluate) for x in (statement.sides[position], known)):
+                    found.append(env)
+            return found[::-1]  # what is wrong from some step on shows at the last one
+
+        points: dict[bool, list[Mapping[str, int]]] = {}
+        stated = statement.sides[position] if statement is not None else None
+
+        def same_as_known(x: Formula) -> bool:
+            evaluate = evaluator(bodies or {})
+            if kinds[0] not in points:
+                points[kinds[0]] = needed()
+            for env in points[kinds[0]]:
+                a, b = evaluate(known, env), evaluate(x, env)  # type: ignore[arg-type]
+                settled = evaluate.algebra.settled(a).a, evaluate.algebra.settled(b).a
+                if a.shape != b.shape or not evaluate.world.arithmetic.equal(*settled):
+                    return False
+            return bool(points[kinds[0]])
+
+        def true_there(x: Formula) -> bool:
+            whole, inner = statement_with(x)
+            return check(whole, evaluator(inner)) is None
+
+        def true(x: Formula) -> bool:
+            whole, inner = statement_with(x)
+            return self.prover.tried(whole, setting, inner, point.reach).failure is None
+
+        def quick(x: Formula) -> bool:
+            if known is not None and (x == known or (contains(x, known) and not contains(stated, known))):  # type: ignore[arg-type]
+                return False
+            return retried(lambda: same_as_known(x) if known is not None else true_there(x))
+
+        def proved(x: Formula) -> bool:
+            return retried(lambda: true(x))
+
+        return Target(quick, proved)
+
+
+def point_of(failure: Failure | None) -> Point:
+    """The world in which candidates are compared: the first usual one, or one around constants where only such a one shows
+    that the formula is false."""
+    point = failure.point if failure is not None and failure.point is not None else Point()
+    return point if point.around else replace(point, variant=0)
+
+
+def heads(known: Formula, stated: Formula) -> set[str]:
+    """Names that a repair may not bring in: those of the side that it is compared with, unless it has them already."""
+    there = {y.attrs[0] for y in walk(stated) if y.op == "at"}
+    return {y.attrs[0] for y in walk(known) if y.op == "at"} - there if known.op in ("at", "transpose") else set()
+
+
+def scope_names(setting: Setting, without: set[str]) -> tuple[str, ...]:
+    r = setting.recurrence
+    if r is not None:
+        carried = [*(x.name for x in r.states), *(x.name for x in r.outputs)]
+        for name in (*(v.name for v in r.variables), *carried, *(f"d{x}" for x in carried)):
+            setting.lookup(name)
+    return tuple(name for name in setting.quantities if name not in without)
+
+
+def contains(x: Formula, part: Formula) -> bool:
+    return any(y == part for y in walk(x))

@@ -1,0 +1,130 @@
+"""`chunkform.compile`: from a spec to its op at once, through a cache on disk that several processes may fill."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hashlib
+import importlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from filelock import FileLock
+
+from chunkform.errors import BuildError, LoadError, SpecError
+from chunkform.runtime import cached
+from chunkform.runtime.launch.files import cache_folder, cache_instead, folder_made, write_whole
+from chunkform.runtime.op.naming import named
+from chunkform.spec.language import Declaration, find
+
+from .kinds import kind_of
+
+_CHECKSUM = "\n# checksum: "
+_log = logging.getLogger(__name__)
+
+
+@named
+def compile_op(spec: Declaration | str | os.PathLike) -> Callable[..., Any]:
+    """The op of a spec: a `Recurrence` (or another kind of declaration), a spec file, or a name of the catalogue.
+
+    The generated module is kept in `cache_folder()`, keyed by what the spec says and by the compiler itself; a damaged entry
+    is built anew. The op has the module as `op.__module__` in `sys.modules`, whose source can be read.
+    """
+    return getattr(compile_module(spec), _one(spec).name)
+
+
+def compile_module(spec: Declaration | str | os.PathLike) -> ModuleType:
+    """The generated module of a spec."""
+    r = _one(spec)
+    kind = kind_of(r)
+    with uncollected():
+        c = kind.compile_spec(r)
+        key = hashlib.sha256(f"{kind.spec_hash(c)}{compiler_hash()}".encode()).hexdigest()[:16]
+        return _load(_kept(f"{r.name}_{key}.py", lambda: kind.emit(c, tidy=False)))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the collector of cycles: the compiler makes nodes and trees by the million, and hardly a cycle, and looking at all
+    of them again and again took a third of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _kept(name: str, made: Callable[[], str]) -> Path:
+    """The file of this name in the cache, with the text that is made for it; in a temporary folder where there can be none."""
+    folder = cache_folder()
+    try:
+        return _written(folder / name, made)
+    except BuildError as error:
+        return _written(cache_instead(folder, str(error)) / name, made)
+
+
+def _written(path: Path, made: Callable[[], str]) -> Path:
+    if _intact(path):
+        _log.info("%s is compiled already: %s", path.stem.rpartition("_")[0], path)
+        return path
+    folder_made(path.parent)
+    try:
+        with FileLock(path.with_suffix(".lock")):
+            if not _intact(path):
+                begun = time.perf_counter()
+                text = made()
+                write_whole(path, text + _CHECKSUM + _digest(text) + "\n")
+                _log.info("printed in %.1f s: %s", time.perf_counter() - begun, path)
+    except OSError as error:
+        raise BuildError(f"can't write {path}: {error.strerror or error}") from error
+    return path
+
+
+@functools.cache
+def compiler_hash() -> str:
+    """A hash of the compiler's own files: a new compiler doesn't use what an old one printed."""
+    here = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for path in sorted([*here.rglob("*.py"), *here.rglob("*.jinja")]):
+        digest.update(path.relative_to(here).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _one(spec: Declaration | str | os.PathLike) -> Declaration:
+    if isinstance(spec, Declaration):
+        return spec
+    if not isinstance(spec, str | os.PathLike):
+        raise SpecError(f"compile takes a Recurrence, a spec file or a name of the catalogue, got {spec!r}")
+    found = find(os.fspath(spec))
+    if len(found) != 1:
+        raise LoadError(
+            f"{spec} holds {len(found)} {found[0].noun}s ({', '.join(r.name for r in found)}): pass one of them to compile"
+        )
+    return found[0]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _intact(path: Path) -> bool:
+    try:
+        text, mark, digest = path.read_text(encoding="utf-8").rpartition(_CHECKSUM)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(mark) and digest.strip() == _digest(text)
+
+
+def _load(path: Path) -> ModuleType:
+    cached.__path__[:] = [str(path.parent)]
+    importlib.invalidate_caches()  # the file may be younger than what Python has seen of its folder
+    return importlib.import_module(f"{cached.__name__}.{path.stem}")

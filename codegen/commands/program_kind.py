@@ -1,0 +1,96 @@
+"""What the commands do for a program; `kinds.py` describes these functions."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from chunkform.runtime.launch.files import removed_at_exit
+from chunkform.spec.language.program import Program
+
+from ..programs.emit import emit, spec_hash
+from ..programs.explain import explanation, latex_document, show, svg
+from ..programs.pipeline import CompiledProgram
+from ..programs.pipeline import compile_program as compile_spec
+
+if TYPE_CHECKING:
+    from ..performance.compile_report import InspectRow
+    from ..recurrence.situations import Subject
+    from .check import Checked
+
+__all__ = [
+    "check_one",
+    "compile_spec",
+    "conditions_of",
+    "emit",
+    "explanation",
+    "inspect_one",
+    "latex_document",
+    "show",
+    "spec_hash",
+    "subject",
+    "svg",
+]
+
+
+def check_one(p: Program, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+    """The largest errors of a program's op, the residuals of its solves, and what its iterations need."""
+    from ..programs.check import check_program
+    from ..recurrence.check import Case
+    from .check import DTYPES, Checked
+    from .compile import compile_module
+
+    c = compile_spec(p)
+    op = getattr(compile_module(p), p.name)
+    found: list[Checked] = []
+    for dtype in DTYPES[device]:
+        worst: dict[str, Checked] = {}
+        for seed in range(seeds):
+            case = Case(steps=steps, width=width, dtype=dtype, device=device, seed=seed)
+            for r in check_program(c, op, case):
+                kind = str(dtype).removeprefix("torch.")
+                made = Checked(p.name, r.quantity, kind, device, r.error, r.bound, r.allowed, r.ok)
+                if r.quantity not in worst or made.badness > worst[r.quantity].badness:
+                    worst[r.quantity] = made
+        found += worst.values()
+    return found
+
+
+def subject(p: Program, c: CompiledProgram, op: Callable[..., Any], device: str) -> Subject:
+    from ..programs.oracle import oracle, sample
+    from ..recurrence.situations import Subject
+
+    return Subject(p, c, op, device, sample, oracle)
+
+
+def conditions_of(p: Program, device: str) -> list[Checked]:
+    """The residuals of a program's solves, and what its iterations need."""
+    rows = check_one(p, 1, 40, 32, device)
+    return [r for r in rows if r.quantity.startswith(("residual of ", "|1 - step"))]
+
+
+def inspect_one(c: CompiledProgram, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:
+    """Rows for every kernel that a call of the program launches."""
+    from ..performance.compile_report import _launches, _row
+
+    module = generated_module(c)
+    rows = []
+    for dtype in dtypes:
+        for width in widths:
+            rows += [_row(x, arch, dtype, width, 0) for x in _launches(c, module, dtype, width)]  # type: ignore[arg-type]
+    return rows
+
+
+def generated_module(c: CompiledProgram) -> Any:
+    """The generated file as a module; Triton reads a kernel's source from its file."""
+    folder = removed_at_exit("chunkform_program_")
+    path = folder / f"program_{c.name}.py"
+    path.write_text(emit(c, tidy=False), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(f"chunkform_program_{c.name}_{folder.name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module

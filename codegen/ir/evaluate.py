@@ -1,0 +1,352 @@
+"""Exact evaluation: the interpreter of the expression graph, which every gate uses.
+
+`Field` computes modulo the prime 2^61 - 1: two rational programs that agree at random points there are equal, up to an error
+probability of degree / 2^61. Other functions (exp, sigmoid, roots) are uninterpreted there: the same argument gives the same
+random value. `Reals` computes with 50 digits. `Dual` adds a tangent to either; its rules for scalar functions come from SymPy,
+so it doesn't depend on the compiler's derivative table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from functools import cache, lru_cache
+from typing import Any, Protocol
+
+import mpmath
+import numpy as np
+import sympy
+
+from ..recurrence.step.lower import scalar_node
+from .expr import Node, dim_of, leaf, walk
+from .functions import TABLE
+
+PRIME = 2**61 - 1
+Env = dict[tuple[str, str], Any]  # (kind, name) of a leaf -> its value, axes in storage order
+
+
+class Arithmetic(Protocol):
+    """What the evaluator needs of numbers. Values are arrays whose last axes are the node's axes."""
+
+    def const(self, value: Fraction) -> Any: ...
+    def number(self, text: str) -> Any: ...
+    def add(self, a: Any, b: Any) -> Any: ...
+    def mul(self, a: Any, b: Any) -> Any: ...
+    def pow(self, a: Any, n: Fraction) -> Any: ...
+    def fn(self, name: str, a: Any) -> Any: ...
+    def sum(self, a: Any, axis: int) -> Any: ...
+    def peak(self, a: Any, axis: int) -> Any: ...
+
+
+class Field:
+    """Arithmetic modulo a prime, on numpy arrays of Python integers."""
+
+    exact = True
+
+    def __init__(self, prime: int = PRIME) -> None:
+        self.p = prime
+
+    def const(self, value: Fraction) -> Any:
+        return _residue(value, self.p)
+
+    def number(self, text: str) -> Any:
+        return _array(self._hash("number", text))
+
+    def add(self, a: Any, b: Any) -> Any:
+        return (a + b) % self.p
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return (a * b) % self.p
+
+    def pow(self, a: Any, n: Fraction) -> Any:
+        if n.denominator != 1:
+            a = self._map(lambda x: self._hash(f"root{n.denominator}", x), a)
+        if n < 0 and np.any(a == 0):
+            raise ZeroDivisionError
+        return self._map(lambda x: pow(int(x), n.numerator, self.p), a)
+
+    def fn(self, name: str, a: Any) -> Any:
+        return self._map(lambda x: self._hash(name, x), a)
+
+    def sum(self, a: Any, axis: int) -> Any:
+        return _array(a.sum(axis=axis) % self.p)
+
+    def peak(self, a: Any, axis: int) -> Any:
+        return _along(lambda x: self._hash("peak", sorted(x)), a, axis)
+
+    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:
+        return _fill(shape, lambda: rng.randrange(1, self.p))
+
+    def equal(self, a: Any, b: Any) -> bool:
+        return bool(np.all(np.asarray(a) == np.asarray(b)))
+
+    def _map(self, f: Callable[[Any], int], a: Any) -> Any:
+        a = np.asarray(a, dtype=object)
+        return _array([f(x) for x in a.ravel()], a.shape)
+
+    def _hash(self, name: str, x: Any) -> int:
+        digest = hashlib.blake2b(f"{name}:{x}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % self.p
+
+
+class Reals:
+    """50-digit arithmetic, on numpy arrays of mpmath numbers."""
+
+    exact = False
+
+    def __init__(self, digits: int = 50) -> None:
+        self.context = mpmath.mp.clone()
+        self.context.dps = digits
+        self.tolerance = mpmath.mpf(10) ** (15 - digits)
+
+    def const(self, value: Fraction) -> Any:
+        return _array(self.context.mpf(value.numerator) / value.denominator)
+
+    def number(self, text: str) -> Any:
+        return _array(self.context.mpf(str(sympy.N(sympy.sympify(text), self.context.dps + 5))))
+
+    def add(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return a * b
+
+    def pow(self, a: Any, n: Fraction) -> Any:
+        if n.denominator == 1:
+            return self._map(lambda x: x**n.numerator, a)
+        exponent = self.context.mpf(n.numerator) / n.denominator
+        return self._map(lambda x: self.context.power(x, exponent), a)
+
+    def fn(self, name: str, a: Any) -> Any:
+        with mpmath.workdps(self.context.dps):
+            return self._map(lambda x: self.context.mpf(TABLE[name].mpmath(x)), a)
+
+    def sum(self, a: Any, axis: int) -> Any:
+        return _array(a.sum(axis=axis))
+
+    def peak(self, a: Any, axis: int) -> Any:
+        return _along(max, a, axis)
+
+    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:
+        if decay:
+            return _fill(shape, lambda: self.context.mpf(rng.uniform(0.3, 1.0)))
+        return _fill(shape, lambda: self.context.mpf(rng.uniform(-1.0, 1.0)))
+
+    def equal(self, a: Any, b: Any) -> bool:
+        a, b = np.asarray(a, dtype=object), np.asarray(b, dtype=object)
+        difference = np.asarray(abs(a - b), dtype=object).ravel()
+        bound = self.tolerance * (1 + max(np.asarray(abs(b), dtype=object).ravel(), default=0))
+        return bool(all(x <= bound for x in difference))
+
+    def _map(self, f: Callable[[Any], Any], a: Any) -> Any:
+        a = np.asarray(a, dtype=object)
+        return _array([f(x) for x in a.ravel()], a.shape)
+
+
+class Pair:
+    """A value and its tangent."""
+
+    __slots__ = ("tangent", "value")
+
+    def __init__(self, value: Any, tangent: Any) -> None:
+        self.value, self.tangent = value, tangent
+
+
+class Dual:
+    """Forward-mode differentiation over another arithmetic."""
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+        self.zero = base.const(Fraction(0))
+
+    def const(self, value: Fraction) -> Pair:
+        return Pair(self.base.const(value), self.zero)
+
+    def number(self, text: str) -> Pair:
+        return Pair(self.base.number(text), self.zero)
+
+    def add(self, a: Pair, b: Pair) -> Pair:
+        return Pair(self.base.add(a.value, b.value), self.base.add(a.tangent, b.tangent))
+
+    def mul(self, a: Pair, b: Pair) -> Pair:
+        m = self.base.mul
+        return Pair(m(a.value, b.value), self.base.add(m(a.tangent, b.value), m(a.value, b.tangent)))
+
+    def pow(self, a: Pair, n: Fraction) -> Pair:
+        m, value = self.base.mul, self.base.pow(a.value, n)
+        if n == 1:
+            return a
+        slope = m(self.base.const(n), self.base.pow(a.value, n - 1))
+        if n.denominator != 1:  # n a^n / a, so that an uninterpreted root is used once only
+            slope = m(self.base.const(n), m(value, self.base.pow(a.value, Fraction(-1))))
+        return Pair(value, m(slope, a.tangent))
+
+    def fn(self, name: str, a: Pair) -> Pair:
+        slope = evaluate(_sympy_derivative(name), {("input", "x"): a.value}, self.base, {})
+        return Pair(self.base.fn(name, a.value), self.base.mul(slope, a.tangent))
+
+    def sum(self, a: Pair, axis: int) -> Pair:
+        shape = np.broadcast_shapes(np.shape(a.value), np.shape(a.tangent))
+        return Pair(
+            self.base.sum(np.broadcast_to(a.value, shape), axis), self.base.sum(np.broadcast_to(a.tangent, shape), axis)
+        )
+
+    def peak(self, a: Pair, axis: int) -> Pair:
+        return Pair(self.base.peak(a.value, axis), self.zero)
+
+
+@lru_cache(maxsize=2**10)
+def _residue(value: Fraction, prime: int) -> Any:
+    """A fraction modulo a prime, as an array that stays as it is."""
+    made = _array(value.numerator * pow(value.denominator, -1, prime) % prime)
+    made.flags.writeable = False
+    return made
+
+
+@cache
+def _sympy_derivative(name: str) -> Node:
+    x = sympy.Symbol("x", real=True)
+    slope = sympy.diff(TABLE[name].sympy(x), x)
+    return scalar_node(slope, {x: leaf("input", "x")}, lambda _: None, name, differentiable=False)
+
+
+def _array(value: Any, shape: tuple[int, ...] | None = None) -> Any:
+    out = np.empty(np.shape(value) if shape is None else shape, dtype=object)
+    flat = np.asarray(value, dtype=object).ravel() if shape is None else value
+    out.ravel()[:] = flat
+    return out
+
+
+def _along(f: Callable[[Any], Any], a: Any, axis: int) -> Any:
+    rows = np.moveaxis(np.asarray(a, dtype=object), axis, -1)
+    return _array([f(list(x)) for x in rows.reshape(-1, rows.shape[-1])], rows.shape[:-1])
+
+
+def stacked(values: Iterable[Any], axis: int = 0) -> Any:
+    """Values, as of each step, as one array of Python numbers: machine integers would overflow."""
+    return np.stack([np.asarray(x, dtype=object) for x in values], axis)
+
+
+def _fill(shape: tuple[int, ...], draw: Callable[[], Any]) -> Any:
+    count = int(np.prod(shape)) if shape else 1
+    return _array([draw() for _ in range(count)], shape)
+
+
+# --- the interpreter ------------------------------------------------------------------------------------------------
+
+
+def evaluate(node: Node, env: Env, arithmetic: Any, sizes: dict[str, int], done: dict[Node, Any] | None = None) -> Any:
+    return evaluate_all([node], env, arithmetic, sizes, done)[0]
+
+
+def evaluate_all(
+    nodes: Iterable[Node], env: Env, arithmetic: Any, sizes: dict[str, int], done: dict[Node, Any] | None = None
+) -> list[Any]:
+    """The values of nodes, their axes sorted as in `node.axes`. `sizes` gives the size of each dim.
+
+    `done` holds the values that are known under this `env`, and takes the new ones: what several calls share is evaluated once.
+    Between such calls leaves may be added to `env`; none may change.
+    """
+    nodes = tuple(nodes)
+    done = {} if done is None else done
+    for x in _in_order(nodes):
+        if x not in done:
+            done[x] = _apply(x, done, env, arithmetic, sizes)
+    return [done[x] for x in nodes]
+
+
+@lru_cache(maxsize=2**10)
+def _in_order(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """What nodes are made of, arguments first; a gate evaluates the same nodes at each step, chunk and point."""
+    return tuple(walk(*nodes))
+
+
+def _apply(x: Node, done: dict[Node, Any], env: Env, m: Any, sizes: dict[str, int]) -> Any:
+    match x.op:
+        case "leaf":
+            kind, name, order = x.attrs
+            return _each(env[kind, name], lambda a: _transpose(a, order, x.axes))
+        case "const":
+            return m.const(x.attrs[0])
+        case "number":
+            return m.number(x.attrs[0])
+        case "size":
+            return m.const(Fraction(sizes[x.attrs[0]]))
+        case "eye":
+            n = sizes[dim_of(x.axes[0])]
+            grid = np.eye(n, dtype=int)
+            return _from_mask(grid, m)
+        case "add" | "mul":
+            combine = m.add if x.op == "add" else m.mul
+            first, *rest = [aligned(done[a], a.axes, x.axes) for a in x.args]
+            for other in rest:
+                first = combine(first, other)
+            return first
+        case "pow":
+            return m.pow(done[x.args[0]], x.attrs[0])
+        case "fn":
+            return m.fn(x.attrs[0], done[x.args[0]])
+        case "sum":
+            body = x.args[0]
+            return m.sum(done[body], body.axes.index(x.attrs[0]) - len(body.axes))
+        case "peak":
+            body = x.args[0]
+            return m.peak(done[body], body.axes.index(x.attrs[0]) - len(body.axes))
+        case "expand":
+            value = aligned(done[x.args[0]], x.args[0].axes, x.axes)
+            shape = tuple(sizes[dim_of(a)] for a in x.axes)
+            return _each(value, lambda a: _broadcast(a, (*a.shape[: a.ndim - len(shape)], *shape)))
+    if x.op in WHOLES:
+        whole = WHOLES[x.op](x)
+        if whole not in done:
+            done[whole] = CHUNK_OPERATIONS[whole.op](whole, [done[a] for a in x.args], m, sizes)
+        return CHUNK_OPERATIONS[x.op](x, [done[whole]], m, sizes)
+    return CHUNK_OPERATIONS[x.op](x, [done[a] for a in x.args], m, sizes)
+
+
+BEYOND = "beyond"  # in sizes: how many of a chunk's last rows are beyond the sequence's end, where decays are one
+CHUNK_OPERATIONS: dict[str, Any] = {}  # filled by chunk.py with the exact meaning of its operations
+WHOLES: dict[str, Callable[[Node], Node]] = {}  # by operations that take parts of a whole: the node of that, made once
+
+
+def _from_mask(grid: Any, m: Any) -> Any:
+    one, zero = m.const(Fraction(1)), m.const(Fraction(0))
+    if isinstance(one, Pair):
+        return Pair(_from_mask(grid, m.base), m.base.mul(_from_mask(grid, m.base), m.zero))
+    if isinstance(one, np.ndarray):
+        return _array([one.item() if g else zero.item() for g in grid.ravel()], grid.shape)
+    return one * one.new_tensor(grid.tolist())
+
+
+def _each(value: Any, f: Callable[[Any], Any]) -> Any:
+    return Pair(f(value.value), f(value.tangent)) if isinstance(value, Pair) else f(value)
+
+
+def _broadcast(a: Any, shape: tuple[int, ...]) -> Any:
+    return np.broadcast_to(a, shape) if isinstance(a, np.ndarray) else a.expand(shape)
+
+
+def _transpose(a: Any, order: tuple[str, ...], axes: tuple[str, ...]) -> Any:
+    if order == axes:
+        return a
+    lead = a.ndim - len(order)
+    permutation = [*range(lead), *(lead + order.index(x) for x in axes)]
+    return a.transpose(permutation) if isinstance(a, np.ndarray) else a.permute(permutation)
+
+
+def aligned(value: Any, own: tuple[str, ...], axes: tuple[str, ...]) -> Any:
+    """value, over `own` axes, with length-1 axes inserted so that it broadcasts over `axes`."""
+    if own == axes:
+        return value
+    if isinstance(value, Pair):
+        return Pair(aligned(value.value, own, axes), aligned(value.tangent, own, axes))
+    a = value if hasattr(value, "ndim") else np.asarray(value, dtype=object)
+    return a if a.ndim < len(own) else a[_inserted(own, axes)]  # the former: a zero tangent without axes
+
+
+@cache
+def _inserted(own: tuple[str, ...], axes: tuple[str, ...]) -> tuple[Any, ...]:
+    """The index that inserts axes; both are in the same order."""
+    return (..., *(slice(None) if a in own else None for a in axes))

@@ -1,0 +1,111 @@
+"""The table of scalar functions: one row each, with derivative, SymPy form, and printed forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import sympy
+
+from chunkform.spec.language.functions import sigmoid_, softplus_
+
+from .expr import Node, add, fn, mul, number, power
+
+# Triton has no tanh and log1p of its own. Near 0 tanh is Cephes' polynomial; log1p(e) is e log(u) / (u - 1), u = 1 + e.
+_TRITON_TANH = (
+    "tl.where(tl.abs({0}) < 0.55, ({0}) + ({0}) * ({0}) * ({0}) * (-3.33332819e-1 + ({0}) * ({0}) * (1.33314422e-1 "
+    "+ ({0}) * ({0}) * (-5.37397156e-2 + ({0}) * ({0}) * (2.06390888e-2 - 5.70498873e-3 * ({0}) * ({0}))))), "
+    "2.0 * tl.sigmoid(2.0 * ({0})) - 1.0)"
+)
+_TRITON_SOFTPLUS = (
+    "(tl.maximum({0}, 0.0) + tl.where(tl.abs({0}) > 16.0, tl.exp(-tl.abs({0})), tl.log(1.0 + tl.exp(-tl.abs({0}))) "
+    "* tl.exp(-tl.abs({0})) / ((1.0 + tl.exp(-tl.abs({0}))) - 1.0)))"
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    """`derivative(x)` is f'(x); None where there is none. `torch` and `triton` are formats of the argument's text."""
+
+    name: str
+    derivative: Callable[[Node], Node] | None
+    sympy: Callable[[Any], Any]
+    mpmath: Callable[[Any], Any]
+    torch: str
+    triton: str
+
+
+def _f(name: str) -> Callable[[Node], Node]:
+    return lambda x: fn(name, x)
+
+
+exp, log, sigmoid, tanh, sin, cos, sign, step = map(_f, "exp log sigmoid tanh sin cos sign step".split())
+
+TABLE = {
+    row.name: row
+    for row in (
+        Function("exp", lambda x: exp(x), sympy.exp, mpmath.exp, "torch.exp({})", "tl.exp({})"),
+        Function("log", lambda x: power(x, -1), sympy.log, mpmath.log, "torch.log({})", "tl.log({})"),
+        Function(
+            "sigmoid",
+            lambda x: mul(sigmoid(x), add(1, mul(-1, sigmoid(x)))),
+            sigmoid_,
+            lambda x: 1 / (1 + mpmath.exp(-x)),
+            "torch.sigmoid({})",
+            "tl.sigmoid({})",
+        ),
+        Function(
+            "tanh",
+            lambda x: add(1, mul(-1, power(tanh(x), 2))),
+            sympy.tanh,
+            mpmath.tanh,
+            "torch.tanh({})",
+            _TRITON_TANH,
+        ),
+        Function("sin", lambda x: cos(x), sympy.sin, mpmath.sin, "torch.sin({})", "tl.sin({})"),
+        Function("cos", lambda x: mul(-1, sin(x)), sympy.cos, mpmath.cos, "torch.cos({})", "tl.cos({})"),
+        Function(
+            "softplus",
+            lambda x: sigmoid(x),
+            softplus_,
+            lambda x: mpmath.log(1 + mpmath.exp(x)),
+            "torch.nn.functional.softplus({})",
+            _TRITON_SOFTPLUS,
+        ),
+        Function(
+            "erf",
+            lambda x: mul(number("2/sqrt(pi)"), exp(mul(-1, power(x, 2)))),
+            sympy.erf,
+            mpmath.erf,
+            "torch.erf({})",
+            "tl.erf({})",
+        ),
+        Function("abs", lambda x: sign(x), sympy.Abs, abs, "torch.abs({})", "tl.abs({})"),
+        Function(
+            "relu",
+            lambda x: step(x),
+            lambda x: sympy.Max(x, 0),
+            lambda x: max(x, mpmath.mpf(0)),
+            "torch.relu({})",
+            "tl.maximum({}, 0.0)",
+        ),
+        Function(
+            "sign",
+            None,
+            sympy.sign,
+            mpmath.sign,
+            "torch.sign({})",
+            "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0))",
+        ),
+        Function(
+            "step",
+            None,
+            lambda x: sympy.Heaviside(x, 0),
+            lambda x: mpmath.mpf(1 if x > 0 else 0),
+            "torch.heaviside({0}, torch.zeros_like({0}))",
+            "tl.where({} > 0, 1.0, 0.0)",
+        ),
+    )
+}

@@ -1,0 +1,83 @@
+"""The step program: what one step of a recurrence, or of its adjoint, computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .expr import Node, leaf
+
+
+@dataclass(frozen=True)
+class Var:
+    """A quantity that a program is given. kind:
+
+    input, decay        one value a step (a decay is in (0, 1])
+    parameter, decay parameter   one value a head
+    constant            one number
+    cotangent           the incoming gradient of an output, one value a step
+    trajectory          the previous state of the forward program, one value a step
+    """
+
+    name: str
+    kind: str
+    axes: tuple[str, ...]
+    default: float | None = None
+
+    @property
+    def leaf(self) -> Node:
+        return leaf(self.kind, self.name, self.axes)
+
+    @property
+    def is_decay(self) -> bool:
+        return self.kind.startswith("decay")
+
+    @property
+    def per_step(self) -> bool:
+        return self.kind in ("input", "decay", "cotangent", "trajectory")
+
+
+@dataclass(frozen=True)
+class StateVar:
+    """A state. `initial` is None for zeros."""
+
+    name: str
+    axes: tuple[str, ...]
+    initial: Node | None = None
+
+    @property
+    def leaf(self) -> Node:
+        return leaf("state", self.name, self.axes)
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """One step. `updates` gives each state after the step, `outputs` each output, both as nodes over the leaves.
+
+    direction is +1 for a forward program, which walks t = 1..n, and -1 for an adjoint, which walks t = n..1.
+    `names` holds names for inner nodes (used in print only); `origins` where in the spec a node was written.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    variables: tuple[Var, ...]
+    states: tuple[StateVar, ...]
+    updates: dict[str, Node]
+    outputs: dict[str, Node]
+    direction: int = 1
+    names: dict[Node, str] = field(default_factory=dict)
+    origins: dict[Node, Any] = field(default_factory=dict)
+    output_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def leading(self) -> Var:
+        """The variable whose dtype the outputs have: the first input with axes, or else the first input or tensor."""
+        tensors = [v for v in self.variables if v.kind != "constant"]
+        inputs = [v for v in tensors if v.kind == "input"]
+        return next((v for v in inputs if v.axes), (inputs or tensors)[0])
+
+    def variable(self, name: str) -> Var:
+        return next(v for v in self.variables if v.name == name)
+
+    def state(self, name: str) -> StateVar:
+        return next(s for s in self.states if s.name == name)

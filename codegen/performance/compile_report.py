@@ -1,0 +1,267 @@
+"""Compile every kernel of an op without a GPU, and report registers, spills, shared memory and tensor-core instructions.
+
+The op's own functions run on tensors without data, so that each kernel is compiled exactly as it would be launched: with the
+configuration, the dtypes and the divisibilities of a real call.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from chunkform.runtime.launch.files import removed_at_exit
+from chunkform.runtime.launch.parallel_compile import noting
+
+from ..ir.expr import dim_of
+from ..recurrence.pipeline import Compiled
+
+SHARED, RESERVED = 233472, 1024  # bytes of shared memory of a multiprocessor of sm_90, of which each program takes some
+SHARED_LIMIT = SHARED - RESERVED  # that a program may use
+# Bytes of spill stores or loads that a kernel may have, by the bytes of its operands. A product in float32 takes three passes
+# over split operands, which no tile of 256 channels keeps in registers: float32 is for checks, two bytes are for training.
+SPILL_LIMIT = {2: 1280, 4: 16384}
+REGISTERS = 262144  # bytes of registers of one multiprocessor: a program whose states alone take them must spill
+WIDTHS = (128, 256)  # one of each class of `runtime/launch/launch.py`
+ARCHITECTURES = tuple(
+    f"sm_{n}" for n in (80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
+)  # others end LLVM, and Python with it
+DTYPES = ("bfloat16", "float32")  # float16 is compiled as bfloat16 is
+
+
+@dataclass(frozen=True)
+class InspectRow:
+    """One kernel in one configuration. `problem` is empty where all limits are kept."""
+
+    kernel: str
+    dtype: str
+    width: int
+    config: str
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    tensor_core: int  # wgmma and mma instructions
+    dots: int
+    problem: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+def inspect_op(
+    c: Compiled,
+    arch: str = "sm_90",
+    dtypes: tuple[str, ...] = DTYPES,
+    widths: tuple[int, ...] = WIDTHS,
+    module: Any = None,
+) -> list[InspectRow]:
+    """Rows for every kernel that a call of the op launches. `module` is the generated one; by default it is built anew."""
+    module = module or _module(c)
+    rows = []
+    for dtype in dtypes:
+        for width in widths:
+            for launched in _launches(c, module, dtype, width):
+                rows.append(_row(launched, arch, dtype, width, _held(c, launched)))
+    return rows
+
+
+# --- what a call launches -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Launch:
+    kernel: Any
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def _module(c: Compiled) -> Any:
+    """The Triton section of the op as a module; Triton reads a kernel's source from its file."""
+    from ..recurrence.emit import emit
+
+    return _module_of(c.name, emit(c, tidy=False))
+
+
+def _module_of(name: str, text: str) -> Any:
+    folder = removed_at_exit("chunkform_inspect_")
+    path = folder / f"inspect_{name}.py"
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(f"chunkform_inspect_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]:
+    """The launches of a forward and a backward call, on tensors without data. Each kernel once."""
+    import torch
+
+    p = c.step
+    kind = getattr(torch, dtype)
+    batch, steps, heads = 2, 8192, 4  # so long that parts are walked over in pieces
+    found: dict[str, _Launch] = {}
+
+    def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
+        key = " ".join([kernel.fn.__name__, *(str(options.get(n, "")) for n in ("FLAT", "YIELD", "READ", "PIECE"))])
+        found.setdefault(key, _Launch(kernel, args, options))
+
+    def empty(lead: tuple[int, ...], axes: tuple[str, ...], wide: bool = False) -> Any:
+        shape = (*lead, *(width for _ in map(dim_of, axes)))
+        return torch.empty(shape, dtype=torch.float32 if wide else kind, device="meta")
+
+    given, constants = {}, {}
+    for v in p.variables:
+        if v.kind == "constant":
+            constants[v.name] = 0.5 if v.default is None else v.default
+        else:
+            given[v.name] = empty((batch, steps, heads) if v.per_step else (heads,), v.axes, v.kind != "input")
+    states = {s.name: empty((batch, heads), s.axes, True) for s in p.states}
+    cotangents = {n: empty((batch, steps, heads), axes) for n, axes in p.output_axes.items()}
+    needs = frozenset([*given, *states])
+    with replaced_launches(module, record):
+        _, _, saved = module.triton_forward(given, states, constants)
+        module.triton_backward(given, states, constants, saved, cotangents, dict(states), needs)
+    return list(found.values())
+
+
+@contextmanager
+def replaced_launches(module: Any, record: Any, parts: int = 2) -> Iterator[None]:
+    """Where a kernel would be launched, `record` is called instead; a module's functions cut sequences into `parts`."""
+    before = getattr(module, "parts_for", None)
+    if before is not None:
+        module.parts_for = lambda *_: parts
+    try:
+        with noting(record):
+            yield
+    finally:
+        if before is not None:
+            module.parts_for = before
+
+
+def _held(c: Compiled, launched: _Launch) -> int:
+    """Bytes of the states that one program of a sequential kernel keeps: those of chunk-parallel kernels are always tiles."""
+    if c.forward is not None:
+        return 0
+    blocks = [[launched.options[f"block_{dim_of(a)}"] for a in s.axes] for s in c.step.states]
+    return sum(4 * math.prod(block) for block in blocks)
+
+
+# --- compiling ------------------------------------------------------------------------------------------------------
+
+
+def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> InspectRow:
+    options = dict(launched.options)
+    settings: dict[str, Any] = {n: options.pop(n, None) for n in ("num_warps", "num_stages", "maxnreg")}
+    settings = {n: x for n, x in settings.items() if x is not None}
+    words = [f"C={options['C']}"] if "C" in options else []
+    words += [f"{n}={options[n]}" for n in ("FLAT", "YIELD", "PIECE") if n in options]
+    words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "part_"))]
+    config = " ".join([*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items())])
+    name = launched.kernel.fn.__name__
+    try:
+        compiled = _compiled(launched, options, settings, arch)
+    except Exception as error:  # whatever the compiler raises is a problem of this row
+        return InspectRow(name, dtype, width, config, 0, 0, 0, 0, 0, f"does not compile: {error}"[:200])
+    ptx = compiled.asm["ptx"]
+    registers, spills = _resources(ptx, arch)
+    shared = compiled.metadata.shared
+    ttgir = compiled.asm["ttgir"]
+    dots = re.findall(r"^.*(?:tt\.dot|warp_group_dot) .*$", ttgir, re.M)
+    slow = [d for d in dots if not re.search(r"->\s*tensor<[^>]*#mma", d)]
+    instructions = len(re.findall(r"wgmma\.mma_async|\bmma\.sync", ptx))
+    problems = []
+    if slow or (dots and not instructions):
+        problems.append(f"{len(slow)} of {len(dots)} products use no tensor core")
+    programs = _programs(settings) if "YIELD" in options and dtype != "float32" and arch == "sm_90" else 1
+    if shared > SHARED // programs - RESERVED:
+        problems.append(f"{shared} bytes of shared memory, limit {SHARED // programs - RESERVED}")
+    limit = SPILL_LIMIT[4 if dtype == "float32" else 2]
+    if spills > limit and held < REGISTERS:
+        problems.append(f"{spills} bytes spilled, bound {limit}")
+    return InspectRow(
+        name, dtype, width, config, registers, spills, shared, instructions, len(dots), "; ".join(problems)
+    )
+
+
+def _programs(settings: dict[str, Any]) -> int:
+    """How many programs of a walk a multiprocessor is to hold: of 8 warps together, or as many as have registers."""
+    warps, most = settings["num_warps"], settings.get("maxnreg")
+    return max(1, 8 // warps if most is None else REGISTERS // (4 * 32 * warps * most))
+
+
+def _compiled(launched: _Launch, options: dict[str, Any], settings: dict[str, Any], arch: str) -> Any:
+    """The kernel compiled for these arguments, as Triton's own launcher would specialise them."""
+    import torch
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = launched.kernel
+    values = dict(zip(kernel.arg_names, launched.args, strict=False)) | options
+    types = {
+        torch.float32: "*fp32",
+        torch.bfloat16: "*bf16",
+        torch.float16: "*fp16",
+        torch.int8: "*i8",
+        torch.int32: "*i32",
+    }
+    fixed = {p.name for p in kernel.params if p.is_constexpr}
+    plain = {p.name for p in kernel.params if p.do_not_specialize}
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    for n, name in enumerate(kernel.arg_names):
+        value = values[name]
+        if name in fixed or value is None or (isinstance(value, int) and value == 1 and name not in plain):
+            signature[name] = "constexpr"
+            constants[n,] = value
+        elif isinstance(value, torch.Tensor):
+            signature[name] = types[value.dtype]
+            attributes[n,] = [["tt.divisibility", 16]]
+        elif isinstance(value, int):
+            signature[name] = "i32"
+            if value % 16 == 0 and name not in plain:
+                attributes[n,] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "fp32"
+    source = ASTSource(kernel, signature, constants, attributes)
+    return triton.compile(source, target=GPUTarget("cuda", int(arch.removeprefix("sm_")), 32), options=settings)
+
+
+def _resources(ptx: str, arch: str) -> tuple[int, int]:
+    """(registers, bytes of spill stores and loads, the larger), as the assembler reports them."""
+    target = re.search(r"\.target (sm_\w+)", ptx)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        command = [assembler(), "-v", f"--gpu-name={target[1] if target else arch}", str(path), "-o", os.devnull]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers = [int(x) for x in re.findall(r"Used (\d+) registers", report)]
+    spills = [int(x) for x in re.findall(r"(\d+) bytes spill (?:stores|loads)", report)]
+    return max(registers, default=0), max(spills, default=0)
+
+
+def assembler() -> str:
+    """The ptxas that Triton brings."""
+    import triton
+
+    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    for name in ("ptxas", "ptxas-blackwell"):
+        if (folder / name).exists():
+            return str(folder / name)
+    return "ptxas"

@@ -1,0 +1,357 @@
+"""Print step-level nodes as statements of torch or Triton, for whoever prints a kernel.
+
+    printer = NodePrinter(Torch(size_text, like="S"))
+    lines, results = printer.statements({"o": node}, leaf_text)
+
+Shared values are computed once (also those that differ only in the names of their axes), and sums of products become
+matrix products in torch. `leaf_text` gives the text of a leaf: a name of a value whose last axes are the leaf's, in
+storage order (`attrs[2]`); a leaf of kind `constant` is a plain number. A result is the text of a value whose axes are,
+after any batch axes, `node.axes` (sorted), or those asked for with `orders`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
+from fractions import Fraction
+
+import mpmath
+import sympy
+
+from ..ir.expr import Node, plain_name
+from ..ir.functions import TABLE
+from .dialects import ADD, ATOM, MUL, UNARY, Dialect, Operand, Text, Torch, Triton
+from .terms import Axes, Positions, Term, Terms, below, storage_order
+
+__all__ = ["NodePrinter", "Torch", "Triton"]
+
+LeafText = Callable[[Node], str]
+ZERO, FINITE, UNKNOWN = range(3)  # what padding holds along one position
+LONGEST = 88  # a longer expression is split into statements
+KEEP_ZERO = frozenset("tanh sin relu abs erf sign step".split())  # f(0) = 0
+
+
+class NodePrinter:
+    """Prints nodes in one dialect. Names that it invents start with `prefix`; they are not in `taken`, a set of names in
+    plain letters, and join it."""
+
+    def __init__(self, dialect: Dialect, prefix: str = "t", taken: Iterable[str] = ()) -> None:
+        self.dialect, self.prefix = dialect, prefix
+        self.taken = taken if isinstance(taken, set) else set(taken)
+
+    def statements(
+        self,
+        nodes: Mapping[str, Node],
+        leaf_text: LeafText,
+        *,
+        names: Mapping[Node, str] | None = None,
+        orders: Mapping[str, Axes] | None = None,
+        padding: Callable[[Node], int] | None = None,
+        whole: Container[str] = (),
+    ) -> tuple[list[str], dict[str, str]]:
+        """(statements, text of each result). `names` suggests names for inner nodes; `padding` says what a leaf holds
+        beyond its size: ZERO unless given, or FINITE; results in `whole` are full tiles with zeros there (Triton only)."""
+        job = _Job(self, leaf_text, padding or (lambda _: ZERO), storage_order(*nodes.values()))
+        uses = {name: job.terms.of(node) for name, node in nodes.items()}
+        suggested = {job.terms.of(node)[0]: name for node, name in (names or {}).items() if _printable(node)}
+        job.prepare([term for term, _ in uses.values()], suggested)
+        results = {}
+        for name, (term, axes) in uses.items():
+            target = (orders or {}).get(name, nodes[name].axes)
+            places = tuple(target.index(a) for a in axes)
+            text = job.placed(term, places, tuple(range(len(target))), split=False)
+            results[name] = (job.whole(text, term, places) if name in whole else text).text
+        return job.lines, results
+
+    def fresh(self, wanted: str | None = None) -> str:
+        """A name that wasn't used before."""
+        if wanted:
+            base = re.sub(r"\W", "_", wanted)
+            name, n = base, 2
+            while plain_name(name) in self.taken:
+                name, n = f"{base}_{n}", n + 1
+        else:
+            n = 1
+            while (name := f"{self.prefix}{n}") in self.taken:
+                n += 1
+        self.taken.add(plain_name(name))
+        return name
+
+
+def _printable(node: Node) -> bool:
+    return node.op in ("add", "mul", "pow", "fn", "sum", "peak", "expand")
+
+
+class _Job:
+    """The state of one call of `statements`."""
+
+    def __init__(
+        self, printer: NodePrinter, leaf_text: LeafText, padding: Callable[[Node], int], order: tuple[str, ...]
+    ) -> None:
+        self.printer, self.dialect = printer, printer.dialect
+        self.leaf_text, self.leaf_padding = leaf_text, padding
+        self.terms = Terms(order)
+        self.lines: list[str] = []
+        self.done: dict[Term, Text] = {}
+        self.named: set[Term] = set()
+        self.suggested: dict[Term, str] = {}
+        self.uniform: dict[Term, bool] = {}
+        self.padding: dict[Term, tuple[int, ...]] = {}
+        self.numbers: dict[Term, float] = {}
+
+    def prepare(self, roots: list[Term], suggested: dict[Term, str]) -> None:
+        """Decide which values get a name of their own, and what is known of each."""
+        self.suggested = suggested
+        for term, count in below(roots).items():
+            args = [a for a, _ in term.args]
+            self.uniform[term] = term.op != "eye" and (
+                all(self.uniform[a] for a in args) if args else term.op != "leaf" or term.attrs[0] == "constant"
+            )
+            self.padding[term] = self._padding(term)
+            if (number := self._number(term)) is not None:
+                self.numbers[term] = number
+            elif args and (count > 1 or term in suggested or term.bound is not None):
+                self.named.add(term)
+
+    def value(self, term: Term) -> Text:
+        """The text of a term, over its own positions."""
+        if term not in self.done:
+            text = self._expression(term)
+            self.done[term] = self._name(term, text) if term in self.named else text
+        return self.done[term]
+
+    def _name(self, term: Term, text: Text) -> Text:
+        name = self.printer.fresh(self.suggested.get(term))
+        self.lines.append(f"{name} = {text.text}")
+        return Text(name)
+
+    def _atom(self, term: Term) -> Text:
+        """A name, a number or something as short, for a text that is used more than once."""
+        text = self.value(term)
+        if not re.fullmatch(r"[\w.]+", text.text):
+            self.done[term] = text = self._name(term, text)
+        return text
+
+    def placed(self, term: Term, places: Positions, target: Positions, split: bool = True) -> Text:
+        """The text of a term whose own positions lie at `places`, so that it broadcasts over `target`."""
+        if (
+            term.op in ("add", "mul", "expand")
+            and term not in self.done
+            and term not in self.named | self.numbers.keys()
+        ):
+            args = [(arg, tuple(places[p] for p in own)) for arg, own in term.args]
+            local = tuple(p for p in target if p in places)
+            text = self._entrywise(term.op, args, local)
+            if split and len(text.text) > LONGEST and local == places:
+                self.done[term] = text = self._name(term, text)
+            return text if self.uniform[term] else self.dialect.align(text, local, target)
+        text = self.value(term)
+        if split and len(text.text) > LONGEST and term.args:
+            self.done[term] = text = self._name(term, text)
+        return text if self.uniform[term] else self.dialect.align(text, places, target)
+
+    def whole(self, text: Text, term: Term, places: Positions) -> Text:
+        """The text of a term placed at `places`, with all axes, and zeros in the padding."""
+        dims = tuple(term.dims[places.index(i)] for i in range(term.rank))
+        if term.op == "expand" or self.uniform[term]:
+            text = self.dialect.spread(text, dims)
+        for position, held in zip(places, self.padding[term]):
+            if held != ZERO:
+                text = self.dialect.mask(text, dims, position)
+        return text
+
+    # --- one operation
+
+    def _expression(self, term: Term) -> Text:
+        if term in self.numbers:
+            return _literal(self.numbers[term])
+        match term.op:
+            case "leaf":
+                return Text(self.leaf_text(term.node))
+            case "size":
+                return self.dialect.size(term.attrs[0])
+            case "eye":
+                return self.dialect.eye(term.dims[0])
+            case "pow":
+                arg = term.args[0][0]
+                n = term.attrs[0]
+                if n == -1:
+                    return Text(f"1.0 / {self.value(arg).at(UNARY)}", MUL)
+                text = self._atom(arg) if self.dialect.masked else self.value(arg)
+                return self.dialect.power(text, n, self.uniform[arg])
+            case "fn":
+                arg = term.args[0][0]
+                repeated = self.dialect.repeats(term.attrs[0])
+                text = self._atom(arg) if repeated else self.value(arg)
+                return self.dialect.function(term.attrs[0], text, self.uniform[arg])
+            case "sum":
+                return self._sum(term)
+            case "peak":
+                return self._peak(term)
+        return self._entrywise(term.op, term.args, term.positions)
+
+    def _entrywise(self, op: str, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
+        if op == "add":
+            return self._add(args, target)
+        if op == "mul":
+            return self._product(args, target)
+        ((arg, places),) = args  # expand
+        return self.placed(arg, places, target)
+
+    def _add(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
+        parts = [self.placed(arg, places, target) for arg, places in args]
+        signed = [(p.text.startswith("-"), p) for p in parts]
+        signed.sort(key=lambda s: s[0])
+        text = signed[0][1].text
+        for negative, p in signed[1:]:
+            text += f" - {p.text[1:]}" if negative and p.level >= MUL else f" + {p.at(MUL)}"
+        return Text(text, ADD)
+
+    def _product(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
+        """The product over `target`: factors over the same positions first, then ever wider ones."""
+        groups: dict[frozenset[int], tuple[list[tuple[Term, Positions]], list[tuple[Term, Positions]]]] = {}
+        sign, scale = "", 1.0
+        for arg, own in args:
+            if arg in self.numbers:
+                scale *= self.numbers[arg]
+                continue
+            inverse = arg.op == "pow" and arg.attrs[0] == -1 and arg not in self.named
+            factor = (arg.args[0][0], own) if inverse else (arg, own)
+            groups.setdefault(frozenset(own), ([], []))[inverse].append(factor)
+        if scale < 0:
+            sign, scale = "-", -scale
+        acc: Text | None = None if scale == 1.0 else _literal(scale)
+        over: Positions = ()
+        plain = True  # so far a number, which needs no alignment
+        for key in sorted(groups, key=lambda k: (len(k), sorted(k))):
+            wider = tuple(p for p in target if p in key or p in over)
+            if acc is not None and not plain:
+                acc = self.dialect.align(acc, over, wider)
+            times, divide = groups[key]
+            for arg, own in times:
+                text = self.placed(arg, own, wider)
+                acc = text if acc is None else Text(f"{acc.at(MUL)} * {text.at(UNARY)}", MUL)
+                plain = plain and self.uniform[arg]
+            for arg, own in divide:
+                text = self.placed(arg, own, wider)
+                acc = Text(f"{acc.at(MUL) if acc else '1.0'} / {text.at(UNARY)}", MUL)
+                plain = plain and self.uniform[arg]
+            over = wider
+        if acc is None:
+            acc = _literal(1.0)
+        elif over != target and not plain:
+            acc = self.dialect.align(acc, over, target)
+        return Text(f"-{acc.at(MUL)}", MUL) if sign else acc
+
+    def _sum(self, term: Term) -> Text:
+        ((body, places),) = term.args
+        bound = term.bound
+        assert bound is not None
+        if body.op == "mul" and body not in self.named and (len(places) > 2 or not self.dialect.masked):
+            groups = self._groups(list(body.args))
+            texts: list[Operand] = []
+            for members, own in groups:
+                text = self._product(members, own)
+                zero = any(self.padding[m][o.index(bound)] == ZERO for m, o in members) and len(members) == 1
+                if self.dialect.masked and not zero:
+                    text = self.dialect.mask(text, tuple(body.dims[p] for p in own), own.index(bound))
+                texts.append((text, own))
+            if len(groups) > 1 and (product := self.dialect.contract(texts, bound, len(places))) is not None:
+                return product
+        value = self.value(body)
+        if self.dialect.masked and self.padding[body][bound] != ZERO:
+            value = self.dialect.mask(value, body.dims, bound)
+        return self.dialect.sum(value, bound, len(places))
+
+    def _peak(self, term: Term) -> Text:
+        ((body, places),) = term.args
+        assert term.bound is not None
+        value = self.value(body)
+        if self.dialect.masked:
+            value = self.dialect.mask(value, body.dims, term.bound, 'float("-inf")')
+        return self.dialect.peak(value, term.bound, len(places))
+
+    def _groups(self, factors: list[tuple[Term, Positions]]) -> list[tuple[list[tuple[Term, Positions]], Positions]]:
+        """Factors of a contraction as operands, by their positions; vectors go into matrices while more than two remain."""
+        by_key: dict[frozenset[int], list[tuple[Term, Positions]]] = {}
+        for arg, own in factors:
+            by_key.setdefault(frozenset(own), []).append((arg, own))
+        keys = sorted(by_key, key=lambda k: (len(k), sorted(k)))
+        while len(keys) > 2:
+            hosts = [k for k in keys if k > keys[0]]
+            if not hosts:
+                break
+            by_key[hosts[0]] = by_key.pop(keys[0]) + by_key[hosts[0]]
+            keys = keys[1:]
+        out = []
+        for k in keys:
+            members = by_key[k]
+            stored = next(own for _, own in members if len(own) == len(k))
+            out.append((members, stored))
+        return out
+
+    # --- what is known of a value
+
+    def _number(self, term: Term) -> float | None:
+        args = [self.numbers.get(a) for a, _ in term.args]
+        if any(a is None for a in args):
+            return None
+        values = [a for a in args if a is not None]
+        match term.op:
+            case "const":
+                return float(term.attrs[0])
+            case "number":
+                return float(sympy.sympify(term.attrs[0]))
+            case "add":
+                return sum(values)
+            case "mul":
+                return float(sympy.prod(values))
+            case "pow":
+                return float(values[0] ** float(term.attrs[0]))
+            case "fn":
+                return float(TABLE[term.attrs[0]].mpmath(mpmath.mpf(values[0])))
+        return None
+
+    def _padding(self, term: Term) -> tuple[int, ...]:
+        """What a value holds in the padding of each of its positions: zeros, finite numbers, or anything."""
+        if not term.rank:
+            return ()
+        match term.op:
+            case "leaf":
+                return (self.leaf_padding(term.node),) * term.rank
+            case "eye":
+                return (FINITE,) * term.rank
+        own = [[self.padding[a][places.index(p)] for a, places in term.args if p in places] for p in range(term.rank)]
+        match term.op:
+            case "add":  # less a peak, what is padding may have any size
+                lacking = UNKNOWN if any(_is_peak(a) for a, _ in term.args) else FINITE
+                return tuple(max(x) if len(x) == len(term.args) else max(lacking, *x) for x in own)
+            case "mul":
+                return tuple(UNKNOWN if UNKNOWN in x else min(x) for x in own)
+            case "expand":
+                return tuple(x[0] if x else FINITE for x in own)
+            case "pow":
+                n: Fraction = term.attrs[0]
+                if n > 0:
+                    return tuple(
+                        ZERO if x[0] == ZERO else FINITE if x[0] == FINITE and n.denominator == 1 else UNKNOWN
+                        for x in own
+                    )
+                return (UNKNOWN,) * term.rank
+            case "fn":
+                name = term.attrs[0]
+                if name == "log":
+                    return (UNKNOWN,) * term.rank
+                return tuple(UNKNOWN if x[0] == UNKNOWN else x[0] if name in KEEP_ZERO else FINITE for x in own)
+            case "sum" | "peak":
+                outer = self.padding[term.args[0][0]]
+                return tuple(x for i, x in enumerate(outer) if i != term.bound)
+        return (UNKNOWN,) * term.rank
+
+
+def _is_peak(term: Term) -> bool:
+    return term.op == "peak" or (term.op == "mul" and any(_is_peak(a) for a, _ in term.args))
+
+
+def _literal(value: float) -> Text:
+    return Text(repr(float(value)), UNARY if value < 0 else ATOM)

@@ -1,0 +1,365 @@
+"""Conjugate gradients in one Triton kernel, printed from the chunk program of the matrix's product with a vector.
+
+Two kernels: one walks the sequence and keeps the states before each chunk; the other has a program for each chunk, which holds
+that state, the chunk's writes and its decays on chip, and runs all steps for all solves of the chunk at once. What of the product
+doesn't depend on the vector is computed ahead of the loop over steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jinja2
+
+from ..ir.expr import COL, ROW, ZERO, Node, dim_of, factors_of, leaf, mul, plain_name, rebuild, total, walk
+from ..ir.expr import replace as substituted
+from ..recurrence.chunkwise.chunk_program import chunk_program
+from ..recurrence.chunkwise.planner import Map, Sweep
+from ..recurrence.step.adjoint import gradient_name
+from ..recurrence.triton.kernels.tile_lowering import (
+    Argument,
+    CannotPrint,
+    Tiles,
+    Value,
+    at_row,
+    axis_name,
+    block_name,
+    size_name,
+)
+from ..recurrence.triton.plan_passes.hoist import Opened, opened
+from ..recurrence.triton.section import TEMPLATES
+from .graph import Operation
+
+MODULES = {
+    "chunkform.runtime.chunk_kernels.kernels": "FLOOR LOG2E power",
+    "chunkform.runtime.launch.launch": "DTYPES cdiv launch padded steps whole",
+    "chunkform.runtime.solves.solves": "conjugate_gradients",
+    "chunkform.runtime.chunk_kernels.split_precision": "INTERPRETED narrowed widened",
+    "chunkform.runtime.solves.launch": "CONVERGED conjugate_step over_root relative solve_config strides3",
+}
+OWN = frozenset(  # what the kernels' skeleton calls its own
+    "x p r hp along delta size rest inside place state first last_out borders_out x_out fine_out "
+    "residual_out borders_p right_p right_b right_t right_h tolerance SIGN COUNT block_tile".split()
+)
+RESERVED = OWN | frozenset(
+    "B T H C DT LEVELS EVEN EXACT tl triton torch i c h b bh t0 at step last chunks tile given states constants right steps "
+    "config some residual launch power whole before count solves borders matrix CONVERGED conjugate_step over_root "
+    "narrowed relative widened".split()
+)
+
+
+class CannotSolve(Exception):
+    """Why no kernel here solves with this matrix."""
+
+
+ELEMENTWISE = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "expand")
+PER_HEAD = ("parameter", "decay parameter")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A kernel's parts as lines, and its arguments."""
+
+    arguments: tuple[Argument, ...]
+    setup: list[str]
+    loop: list[str]
+
+
+def solve_source(op: Operation, fine: bool = False) -> tuple[str, dict[str, str]]:
+    """`triton_matrix` and `triton_solve`, and the modules that they use; `fine`: what it finds goes on in float32 as well.
+    Raises `CannotSolve`."""
+    try:
+        return _Solve(op, fine).text(), MODULES
+    except CannotPrint as why:
+        raise CannotSolve(str(why)) from why
+
+
+def summed_parameters(op: Operation) -> tuple[str, ...]:
+    """The parameters for which the section has `triton_parameters(given, constants, cotangent)`: their gradients, [H, ..]."""
+    try:
+        return tuple(_Solve(op).parameters()[1])
+    except (CannotPrint, CannotSolve):
+        return ()
+
+
+class _Chunk(Tiles):
+    """Tiles of one chunk whose decays are summed on the spot."""
+
+    by_head = False
+
+    def __init__(self, o: Opened, name_of: Callable[[Node], str]) -> None:
+        super().__init__(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
+        self.names |= OWN
+
+    def _cumulative(
+        self, d: Node, inclusive: bool, end: bool = False, over: tuple[str, ...] | None = None
+    ) -> tuple[str, str]:
+        node = self.decays[d]
+        if node.op != "leaf" or node.attrs[0] != "decay" or node.axes:
+            raise CannotPrint("its decay isn't one argument, a scalar a step")
+        name = self.name_of(node)
+        self.argument(f"{name}_p", "step", node)
+        if (name, "sums") not in self.loads:
+            self.loads[name, "sums"] = name
+            self.names |= {f"{name}_{x}" for x in ("own", "a", "a_before", "a_end", "r", "r_before", "r_end")}
+            at = f"{name}_p + t0 * {name}_t + i * {name}_t"
+            self.head += [
+                f"{name}_own = tl.load({at}, mask=i_ok, other=0.0).to(tl.float32) * LOG2E",
+                f"{name}_own = tl.maximum({name}_own, FLOOR)",
+                f"{name}_a = tl.cumsum({name}_own, axis=0)",
+                f"{name}_a_before = {name}_a - {name}_own",
+                f"{name}_a_end = tl.sum({name}_own, axis=0)",
+                f"{name}_r = -1",
+                f"{name}_r_before = -1",
+                f"{name}_r_end = -1",
+            ]
+        suffix = "_end" if end else "" if inclusive else "_before"
+        return f"{name}_a{suffix}", f"{name}_r{suffix}"
+
+
+class _Solve:
+    def __init__(self, op: Operation, fine: bool = False) -> None:
+        c, self.fine = op.compiled, fine
+        if c.forward is None or c.forward.form.write_leaves():
+            raise CannotSolve("its product isn't chunk-parallel")
+        self.op, self.c = op, c
+        sweeps = [s for s in c.forward.stages if isinstance(s, Sweep)]
+        if len(sweeps) != 1 or len(sweeps[0].group) != 1 or len(sweeps[0].chunk.outputs) != 1:
+            raise CannotSolve("it is made of several states")
+        self.sweep = sweeps[0]
+        (self.value,) = next(x for x in c.forward.stages if isinstance(x, Map)).values.values()
+        assert op.vector is not None
+        self.vector = op.vector
+        self.names: dict[tuple[str, ...], str] = {}
+        if any(y.op not in ("leaf", "const", "number", "add", "mul", "pow", "fn", "expand") for y in walk(self.value)):
+            raise CannotSolve("something else is contracted in it")
+
+    def name_of(self, x: Node) -> str:
+        key = tuple(map(str, x.attrs[:2])) if x.op == "leaf" else (x.key,)
+        if key not in self.names:
+            name = x.attrs[1] if x.op == "leaf" else "decay"
+            dims = self.c.step.dims
+            own = (*map(size_name, dims), *map(axis_name, dims), *self.names.values())
+            taken = RESERVED | set(map(plain_name, own))
+            while plain_name(name) in taken:
+                name += "_"
+            self.names[key] = name
+        return self.names[key]
+
+    # --- the two kernels --------------------------------------------------------------------------------------------
+
+    def borders(self) -> tuple[Printed, Opened]:
+        """The walk: the state before each chunk is stored, and then carried on."""
+        s = self.sweep.group[0]
+        bare = Sweep((s,), False, "row", (), (s.name,), chunk_program((s,), (), False, {}))
+        o = opened(bare)
+        if o.prepared or o.definitions or len(o.full) != 1 or len(o.tile) != 1:
+            raise CannotSolve("its state's walk needs a kernel ahead")
+        tiles = _Chunk(o, self.name_of)
+        own = tiles.ordered(tuple(o.rename.get(a, a) for a in s.axes))
+        tiles.memo[leaf("state in", s.name, tuple(o.rename.get(a, a) for a in s.axes))] = Value("state", own)
+        v = tiles.value(o.states[s.name])
+        lines = [*tiles.head, *tiles.lines, f"state = {v.over(own)}  # {tiles.note(o.states[s.name])}"]
+        return Printed(tuple(tiles.arguments.values()), [], lines), o
+
+    def steps(self) -> tuple[Printed, Opened]:
+        """The solves of one chunk: what is fixed, and one product."""
+        s = self.sweep.group[0]
+        o = opened(self.sweep)
+        if o.prepared or o.definitions or len(o.full) != 1 or len(o.tile) != 1:
+            raise CannotSolve("its product needs a kernel ahead")
+        tiles = _Chunk(o, self.name_of)
+        axes = tuple(o.rename.get(a, a) for a in s.axes)
+        tiles.memo[leaf("state in", s.name, axes)] = Value("state", tiles.ordered(axes), raw=True)
+        ((read, node),) = o.outputs.items()
+        vectors = {
+            y for y in walk(node, at_row(self.value)) if y.op == "leaf" and y.attrs[:2] == ("input", self.vector)
+        }
+        for y in vectors:
+            tiles.memo[y] = Value("p", tiles.ordered(y.axes), raw=True, wide="widened(p)")
+        node = self.fixed(node, tiles)
+        (own,) = (a for a in at_row(self.value).axes if a != ROW)
+        rest = self.fixed(at_row(self.value), tiles)
+        ahead, tiles.lines = tiles.lines, []
+        v = tiles.value(self.inner_first(node, tiles))
+        name = v.text if v.text.isidentifier() else tiles.assign("y", v.over(v.axes), v.axes).text
+        made = leaf("fixed", name, (ROW, own))
+        tiles.memo[made] = Value(name, (ROW, own))
+        rest = substituted(rest, {y: made for y in walk(rest) if y.op == "leaf" and y.attrs[:2] == read.attrs[:2]})
+        out = tiles.value(rest)
+        lines = [*tiles.lines, f"hp = {out.over((ROW, own))}" + ("" if rest is made else f"  # {tiles.note(rest)}")]
+        return Printed(tuple(tiles.arguments.values()), [*tiles.head, *ahead], lines), o
+
+    def inner_first(self, x: Node, tiles: Tiles) -> Node:
+        """x with leaves in place of what its products make of other products; these come ahead of all else, in the dtype of
+        operands, so that fewer sums are held at once."""
+        if x.op == "sum":
+            factors = factors_of(x.args[0])
+            inside = [f for f in factors if set(f.axes) <= {ROW, COL}]
+            if any(y.op == "sum" for y in walk(*inside)):
+                v = tiles.value(mul(*inside))
+                v = tiles.assign("g", f"{v.over(v.axes)}.to(DT)", v.axes, raw=True, note=tiles.note(mul(*inside)))
+                made = leaf("fixed", v.text, v.axes)
+                tiles.memo[made] = v
+                return total(mul(made, *(f for f in factors if f not in inside)), x.attrs[0])
+        return rebuild(x, (self.inner_first(a, tiles) for a in x.args)) if x.args else x
+
+    def fixed(self, x: Node, tiles: Tiles) -> Node:
+        """x with leaves in place of what doesn't depend on the vector; these are computed at once."""
+
+        def moves(y: Node) -> bool:
+            return any(
+                z.op == "leaf" and (z.attrs[:2] == ("input", self.vector) or z.attrs[0] == "read") for z in walk(y)
+            )
+
+        def still(y: Node) -> Node:
+            if y.op in ("const", "number", "size"):
+                return y
+            v = tiles.value(y)
+            if not v.text.isidentifier():
+                v = tiles.assign("f", v.over(v.axes), v.axes, note=tiles.note(y))
+            if y.op == "leaf":
+                return y
+            made = leaf("fixed", v.text, y.axes)
+            tiles.memo[made] = v
+            return made
+
+        def visit(y: Node) -> Node:
+            if not moves(y):
+                return still(y)
+            if y.op == "mul":
+                inside = [f for f in y.args if not moves(f) and set(f.axes) <= {ROW, COL}]
+                others = [f for f in y.args if f not in inside]
+                parts = [still(mul(*inside))] if inside else []
+                return mul(*parts, *(visit(f) for f in others))
+            return rebuild(y, (visit(a) for a in y.args)) if y.args else y
+
+        return visit(x)
+
+    def parameters(self) -> tuple[Printed, dict[str, tuple[str, bool]]]:
+        """Sums over batch and steps for parameters whose gradient is a product at each step: for each its value, and whether it
+        runs over the vector's dim."""
+        c = self.c
+        assert c.backward is not None
+        o = opened(self.sweep)
+        tiles = _Chunk(replace(o, full=o.full, decays={}), self.name_of)
+        found: dict[str, tuple[str, bool]] = {}
+        started = {
+            y.attrs[:2] for s in c.step.states if s.initial is not None for y in walk(s.initial) if y.op == "leaf"
+        }
+        for v in c.step.variables:
+            node = c.backward.form.values.get(gradient_name(v))
+            if v.kind not in PER_HEAD or node is None or node is ZERO or (v.kind, v.name) in started:
+                continue
+            kinds = {y.attrs[0] for y in walk(node) if y.op == "leaf"}
+            plain = all(y.op in ELEMENTWISE for y in walk(node)) and kinds <= {
+                "input",
+                "cotangent",
+                "constant",
+                *PER_HEAD,
+            }
+            if not plain or len(node.axes) > 1 or node.axes != v.axes or any(a != o.full[0] for a in node.axes):
+                continue
+            value = tiles.value(at_row(node))
+            axes = (ROW, *node.axes)
+            if set(value.axes) != set(axes):
+                continue
+            inside = "i_ok[:, None]" if node.axes else "i_ok"
+            found[v.name] = f"tl.sum(tl.where({inside}, {value.over(axes)}, 0.0), axis=0)", bool(node.axes)
+        return Printed(tuple(tiles.arguments.values()), [], [*tiles.head, *tiles.lines]), found
+
+    # --- text -------------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        sums, found = self.parameters()
+        walked, o = self.borders()
+        solved, o2 = self.steps()
+        p = self.c.step
+        s = self.sweep.group[0]
+        (dim,) = {dim_of(a) for a in s.axes}
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(TEMPLATES),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        return environment.get_template("solve.py.jinja").render(
+            state=s.name,
+            dim=axis_name(dim),
+            kept=f"{axis_name(dim)}_kept",
+            size=size_name(dim),
+            block=block_name(dim),
+            full=axis_name(o.full[0]),
+            tile=axis_name(o.tile[0]),
+            rows=[axis_name(o.rename.get(a, a)) for a in s.axes],
+            solve_rows=[axis_name(o2.rename.get(a, a)) for a in s.axes],
+            solve_first=axis_name(_Chunk(o2, self.name_of).ordered((*o2.full, *o2.tile))[0]),
+            fine=self.fine,
+            walk=walked,
+            solve=solved,
+            parameters=parameters,
+            passed=self.passed,
+            bases=[a.name.removesuffix("_p") for a in walked.arguments if a.layout == "step"],
+            solve_bases=[a.name.removesuffix("_p") for a in solved.arguments if a.layout == "step"],
+            tensors=[
+                (self.name_of(v.leaf), v.name, v.per_step)
+                for v in p.variables
+                if v.kind != "constant" and v.name != self.vector
+            ],
+            torch_matrix=f"torch_{self.op.name}_matrix",
+            initial=self.initial(),
+            sums=sums,
+            found=found,
+            sums_bases=[a.name.removesuffix("_p") for a in sums.arguments if a.layout == "step"],
+            sums_tensors=[
+                (self.name_of(a.source), _given(a.source))
+                for a in sums.arguments
+                if a.source is not None and a.layout in ("step", "head")
+            ],
+        )
+
+    def passed(self, a: Argument) -> str:
+        """An argument as the launch gives it."""
+        x = a.source
+        assert x is not None
+        if a.layout == "number":
+            return f'constants["{x.attrs[1]}"]'
+        name = self.name_of(x)
+        return f"{name}, *strides3({name})" if a.layout == "step" else name
+
+    def initial(self) -> str:
+        """The spec's own initial state, as torch has it, or nothing."""
+        s = self.c.step.states[0]
+        if s.initial is None:
+            return ""
+        from ..printing.expressions import NodePrinter, Torch
+
+        printer = NodePrinter(Torch(lambda d: size_name(d), like="some"), taken=set(RESERVED) | {"some"})
+
+        def text(x: Node) -> str:
+            kind, name, _ = x.attrs
+            if kind == "constant":
+                return f'constants["{name}"]'
+            return f"{self.name_of(x)}.float()" + (".exp()" if kind.startswith("decay") else "")
+
+        lines, results = printer.statements({"first": s.initial}, text, orders={"first": s.axes})
+        if lines:
+            raise CannotSolve("its initial state takes several statements")
+        shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
+        return f"torch.as_tensor({results['first']}, dtype=torch.float32, device=some.device).expand(({shape}))"
+
+
+def _given(x: Node) -> str:
+    """What the function for parameters takes a leaf from."""
+    kind, name, _ = x.attrs
+    if kind == "cotangent":
+        return "steps(cotangent)"
+    return f'steps(given["{name}"])' if kind == "input" else f'given["{name}"].contiguous()'
+
+
+def parameters(a: Argument) -> str:
+    if a.layout == "step":
+        base = a.name.removesuffix("_p")
+        return f"{a.name}, {base}_b, {base}_t, {base}_h"
+    return a.name

@@ -1,0 +1,226 @@
+"""The matrix of a solve in torch: a function of a vector, printed from the chunk program of their product.
+
+The states at the chunks' borders are swept once; what doesn't depend on the vector is computed once, and each product is then a
+few matrix products over all chunks at once.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..ir.expr import ROW, Node, dim_of, walk
+from ..printing.torch_expressions import TorchText, swapped
+from ..recurrence.chunkwise.chunk_program import chunk_program
+from ..recurrence.chunkwise.planner import Map, Sweep
+from ..recurrence.torch_form.passes import _Function
+from ..recurrence.torch_form.sweep import INDENT, Streams, SweepText, operation_text
+from .graph import Operation
+
+
+def matrix_source(op: Operation) -> str:
+    """`torch_matrix(given, states, constants)`, which yields the product with a vector, and the last states."""
+    if op.compiled.forward is None or op.compiled.forward.form.write_leaves():
+        return stepwise_source(op)
+    return "\n\n\n".join(_Matrix(op).text())
+
+
+def stepwise_source(op: Operation) -> str:
+    """The same where the product isn't chunk-parallel: every product goes through the sequence step by step."""
+    vector, output = op.vector, op.product
+    some = next(v.name for v in op.compiled.step.variables if v.per_step and vector_axes(op) and v.name != vector)
+    return f'''def torch_matrix(given, states, constants):
+    """The product with a vector [B, H, T, d], step by step; last states."""
+    dtype = dtype_of(given)
+    given = {{n: x.to(dtype) for n, x in given.items()}}
+
+    def product({vector}):
+        return torch_forward({{**given, "{vector}": {vector}.transpose(1, 2)}}, states, constants)[0]["{output}"].transpose(1, 2)
+
+    nothing = given["{some}"].new_zeros((*given["{some}"].shape[:3], {width_text(op)}))
+    return product, torch_forward({{**given, "{vector}": nothing}}, states, constants)[1]'''
+
+
+def vector_axes(op: Operation) -> tuple[str, ...]:
+    assert op.vector is not None
+    return op.compiled.step.variable(op.vector).axes
+
+
+def width_text(op: Operation) -> str:
+    """The length of the vector, from another argument that has its dim, or from the states."""
+    (axis,) = vector_axes(op)
+    for v in op.compiled.step.variables:
+        if v.name != op.vector and dim_of(axis) in map(dim_of, v.axes):
+            return f'given["{v.name}"].shape[{[dim_of(a) for a in v.axes].index(dim_of(axis)) - len(v.axes)}]'
+    raise AssertionError(axis)
+
+
+class _Vectors(Streams):
+    """Streams that depend on the vector: chunks of it, or of it times something."""
+
+    def text(self, x: Node, logged: bool = False, fill: float = 0.0) -> str:
+        assert not logged and fill == 0.0
+        node = self.node_of[x.attrs[1]]
+        if node not in self.nodes:
+            self.nodes.append(node)
+        return f"vector_{self.nodes.index(node) + 1}"
+
+
+class _Fixed(TorchText):
+    """What doesn't depend on the vector."""
+
+    def __init__(self, parent: _Matrix, sweep: Sweep, lines: list[str], number: int) -> None:
+        super().__init__(self._leaf, lines, {}, f"fixed_{number + 1}_")
+        self.parent, self.sweep = parent, sweep
+        self.streams = Streams({x: n for x, n in sweep.chunk.streams.items() if not parent.depends(n)})
+        self.mixes: dict = {}
+
+    def _leaf(self, x: Node) -> str:
+        if x.op != "leaf":
+            return operation_text(x, self, self.streams, self.mixes, self.lines)
+        if x.attrs[0] == "stream":
+            return self.streams.text(x)
+        return f"{x.attrs[1]}_edges"
+
+    def decay_text(self, mask: Node) -> str:
+        return self.streams.text(mask.args[0], logged=True)
+
+
+class _Product(TorchText):
+    """What depends on the vector, inside the function that is returned."""
+
+    def __init__(self, fixed: _Fixed, vectors: _Vectors, lines: list[str], prefix: str) -> None:
+        super().__init__(self._leaf, lines, {}, prefix)
+        self.fixed, self.vectors = fixed, vectors
+        self.decay_text = fixed.decay_text  # type: ignore[method-assign]
+
+    def value(self, x: Node) -> str:
+        if x.op in ("const", "number", "size") or self.moves(x):
+            return super().value(x)
+        text = self.fixed.value(x)
+        if not text.removesuffix(".mT").isidentifier():
+            name = f"{self.fixed.prefix}{len(self.fixed.lines)}"
+            self.fixed.lines.append(f"{name} = {text}")
+            self.fixed.names[x] = text = name
+        return text
+
+    def moves(self, x: Node) -> bool:
+        """Does x depend on the vector?"""
+        known = {k for k in self.vectors.node_of}
+        return any(y.op == "leaf" and y.attrs[0] == "stream" and y.attrs[1] in known for y in walk(x))
+
+    def _leaf(self, x: Node) -> str:
+        assert x.op == "leaf", x
+        return self.vectors.text(x)
+
+
+class _Matrix(_Function):
+    def __init__(self, op: Operation) -> None:
+        c = op.compiled
+        assert c.forward is not None and op.vector is not None
+        super().__init__(c, c.forward, backward=False)
+        self.op, self.vector = op, op.vector
+
+    def depends(self, node: Node) -> bool:
+        return any(y.op == "leaf" and y.attrs[:2] == ("input", self.vector) for y in walk(node))
+
+    def text(self) -> list[str]:
+        self._open()
+        product: list[str] = []
+        for n, stage in enumerate(self.p.stages):
+            if isinstance(stage, Sweep):
+                self._borders(stage)
+                product += self._reads(stage, n)
+        product += self._result()
+        name = self.vector
+        lasts = ", ".join(f'"{s.name}": {s.name}_last' for s in self.c.step.states)
+        formula = ", ".join(s.name for s in self.c.step.states)
+        lines = [
+            "def torch_matrix(given, states, constants):",
+            f'{INDENT}"""The product with a vector [B, H, T, d], from {formula} at the borders of chunks; last states."""',
+            *(INDENT + x for x in self.lines),
+            "",
+            f"{INDENT}def product({name}):",
+            *(INDENT * 2 + x for x in product),
+            "",
+            f"{INDENT}return product, {{{lasts}}}",
+        ]
+        return [*self.sweeps, "\n".join(lines)]
+
+    def _borders(self, s: Sweep) -> None:
+        """The walk that keeps the states before each chunk."""
+        names = tuple(x.name for x in s.group)
+        bare = Sweep(s.group, False, s.side, (), names, chunk_program(s.group, (), False, self.p.form.reads))
+        printer = SweepText(self, bare, names)
+        self.sweeps.append(printer.text().replace(printer.name, f"_{'_'.join(names)}_borders"))
+        arguments = []
+        for node in printer.streams.nodes:
+            self.text_of.count([node])
+            arguments.append(self.text_of.value(node))
+        size = self._size(s)
+        firsts = [self.state_name(n) for n in names]
+        results = [*(f"{n}_edges" for n in names), *(f"{n}_last" for n in names)]
+        sizes = ", ".join(f"size_{d}" for d in self.c.step.dims)
+        streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, firsts))
+        call = f"in_segments(_{'_'.join(names)}_borders, {streams}, {states}, lead, 1, {size}, dtype, device, {sizes})"
+        self.lines.append(f"{', '.join(results)} = {call}")
+        self.size_now = size
+
+    def _reads(self, s: Sweep, number: int) -> list[str]:
+        """The reads of a sweep: its fixed part goes ahead, the rest is returned."""
+        assert not s.chunk.definitions
+        fixed_lines: list[str] = []
+        lines: list[str] = []
+        fixed = _Fixed(self, s, fixed_lines, number)
+        vectors = _Vectors({x: n for x, n in s.chunk.streams.items() if self.depends(n)})
+        printer = _Product(fixed, vectors, lines, f"made_{number + 1}_")
+        for t in (fixed, printer):
+            t.count(s.chunk.outputs.values())
+        results = []
+        for x, node in s.chunk.outputs.items():
+            name = self.leaves.get("read", x.attrs[1], "y")
+            text = printer.value(node)
+            axes = tuple(sorted({ROW, *x.axes}))
+            if node.axes != axes:
+                index = ", ".join(":" if a in node.axes else "None" for a in axes)
+                text = f"({text})[..., {index}]"
+            results.append(f"{name} = from_chunks({text}, lead, {len(x.axes)})")
+        for node in fixed.streams.nodes:
+            self.text_of.count([node])
+        arguments = [self.text_of.value(node) for node in fixed.streams.nodes]
+        size = self.size_now
+        opened = [x.replace("lead, size", f"lead, {size}") for x in fixed.streams.lines()]
+        body = [x.replace("order_mask(size,", f"order_mask({size},") for x in (*opened, *fixed_lines)]
+        body, lines = ([_renamed(x, number) for x in part] for part in (body, lines))
+        results = [_renamed(x, number) for x in results]
+        for n, argument in reversed(list(enumerate(arguments))):
+            body = [x.replace(f"to_chunks(s{n + 1},", f"to_chunks({argument},") for x in body]
+        self.lines += body
+        lines_ahead: list[str] = []
+        inner = TorchText(self.leaf, lines_ahead, {}, "step_")
+        inner.count(vectors.nodes)
+        ahead = [
+            f"vector_{n + 1} = to_chunks({inner.value(node)}, lead, {size}, {len(node.axes)})"
+            for n, node in enumerate(vectors.nodes)
+        ]
+        return [*lines_ahead, *ahead, *lines, *results]
+
+    def _result(self) -> list[str]:
+        """The product, from the reads and what is added to them."""
+        stage = next(x for x in self.p.stages if isinstance(x, Map))
+        lines: list[str] = []
+        printer = TorchText(self.leaf, lines, {}, "sum_")
+        (name,) = stage.values
+        node, axes = stage.values[name], self.c.step.output_axes[name]
+        printer.count([node])
+        result = f"return {swapped(printer.value(node), axes)}"
+        return [*lines, result]
+
+    def leaf(self, x: Node) -> str:
+        if x.op == "leaf" and x.attrs[:2] == ("input", self.vector):
+            return self.vector
+        return super().leaf(x)
+
+
+def _renamed(text: str, number: int) -> str:
+    """Chunks of streams, which the sweep's printer calls x1, x2, .., by names that nothing else here has."""
+    return re.sub(r"\bx(\d+(?:_kept)?)\b", rf"chunks_{number + 1}_\1", text)

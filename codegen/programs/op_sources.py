@@ -1,0 +1,166 @@
+"""The texts of a program's operations, side by side in one file: each function with the operation's name in its own."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from chunkform.spec.language.methods import cg
+
+from ..recurrence.backends import torch_section, triton_section
+from ..recurrence.triton import Fine
+from .graph import Graph, Operation, OpNode, SolveNode
+from .matrix_product import matrix_source
+
+
+@dataclass
+class Texts:
+    """Functions of all operations for one backend, and the modules whose names they use. `reasons`: why an operation goes another
+    way than chunk by chunk in kernels; `summed`: parameters whose gradients have a kernel of their own; `fine`: what solves
+    find that goes on in float32 as well, and `given`, by operation, which inputs it is."""
+
+    backend: str
+    parts: list[str] = field(default_factory=list)
+    modules: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    summed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fine: frozenset[str] = frozenset()
+    given: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return "\n\n\n".join(self.parts)
+
+    def add(self, text: str, modules: dict[str, str]) -> None:
+        self.parts.append(text)
+        for module, names in modules.items():
+            known = set(self.modules.get(module, "").split())
+            self.modules[module] = " ".join(sorted(known | set(names.split())))
+
+
+def torch_texts(g: Graph) -> Texts:
+    """What every program has: torch functions, which run on any device."""
+    out = Texts("torch")
+    solved = {id(n.op) for n in g.solves}
+    repeated = {x.name: x for x in g.repeated.values()}
+    for op in g.operations:
+        section = torch_section(op.compiled)
+        bare = (id(op) in solved or op.name in repeated) and not keeps(op, "torch")
+        roots = ["torch_backward"] if bare else ["torch_forward", "torch_backward"]
+        out.add(named(section.text, op, "torch", roots), section.modules)
+        if op.name in repeated:
+            out.add(named(matrix_source(repeated[op.name]), op, "torch", ["torch_matrix"]), section.modules)
+        if id(op) in solved:
+            out.add(named(f"{matrix_source(op)}\n\n\n{section.text}", op, "torch", ["torch_matrix"]), section.modules)
+    return out
+
+
+def triton_texts(g: Graph) -> Texts:
+    """Kernels of the operations that have them. Maps stay in torch."""
+    from .cg_kernel import CannotSolve, solve_source, summed_parameters
+
+    out = Texts("triton")
+    solved = {id(n.op): n for n in g.solves}
+    kernels: dict[int, tuple[str, dict[str, str]]] = {}
+    for op in g.operations:
+        try:
+            if id(op) in solved:
+                kernels[id(op)] = solve_source(op, fine_of(g, op, g.fine) is not None)
+        except CannotSolve as why:
+            out.reasons[op.name] = f"its products are made in torch, because {why}"
+    out.fine = _fine(g, kernels)
+    for op in g.operations:
+        if op.is_map:
+            continue
+        fine = fine_of(g, op, out.fine)
+        section = triton_section(op.compiled, exchanges=False, fine=fine, unwanted=op.vector)
+        if fine is not None and section.stepwise is None and op.compiled.forward is not None:
+            out.given[op.name] = fine.given
+        bare = id(op) in solved and not keeps(op, "triton")
+        roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
+        beside = torch_section(op.compiled).text if op.compiled.forward is None else ""
+        out.add(named(section.text, op, "triton", roots, beside), section.modules)
+        if section.stepwise:
+            out.reasons[op.name] = section.stepwise
+        if id(op) in kernels:
+            text, modules = kernels[id(op)]
+            out.summed[op.name] = summed_parameters(op)
+            roots = ["triton_matrix", "triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
+            out.add(named(text, op, "triton", roots), modules)
+    return out
+
+
+def _fine(g: Graph, kernels: Iterable[int]) -> frozenset[str]:
+    """What goes on in float32 from solves in these operations' kernels. Solves that share a kernel are alike."""
+    alike: dict[int, list[SolveNode]] = {}
+    for n in g.solves:
+        alike.setdefault(id(n.op), []).append(n)
+    found = [
+        group
+        for key, group in alike.items()
+        if key in kernels
+        and any(n.name in g.fine for n in group)
+        and all(isinstance(n.method, cg) for n in group)
+        and triton_section(group[0].op.compiled, exchanges=False).stepwise is None
+    ]
+    return frozenset(n.name for group in found for n in group)
+
+
+def fine_of(g: Graph, op: Operation, fine: frozenset[str]) -> Fine | None:
+    """How an op stands between others, where it makes or reads one of these quantities of solves."""
+    nodes = [n for n in g.nodes if n.op is op]
+    given = frozenset(own for n in nodes if isinstance(n, OpNode) for own, q in n.inputs.items() if q in fine)
+    if all(v.name in given for v in op.compiled.step.variables if v.kind == "input"):
+        given = frozenset()  # the others tell the dtype of products
+    if not given and not any(n.name in fine for n in nodes if isinstance(n, SolveNode)):
+        return None
+    several = {q for q in g.arguments if sum(q in n.given.values() for n in g.nodes) > 1}
+    gradients = frozenset(own for n in nodes for own, q in n.inputs.items() if q in several | fine)
+    return Fine(given, gradients, states=bool(given))
+
+
+def keeps(op: Operation, backend: str) -> bool:
+    """May the backward pass use what the forward pass keeps? Kernels keep what enters the parts of a sequence that is cut."""
+    return backend == "triton" or op.compiled.forward is None or bool(op.compiled.forward.form.write_leaves())
+
+
+def function(op: Operation, backend: str, kind: str) -> str:
+    """The name of an operation's function in the generated file."""
+    return f"{backend}_{op.name}_{kind}"
+
+
+def named(text: str, op: Operation, backend: str, roots: list[str], beside: str = "") -> str:
+    """The functions that the roots need, each with the operation's name in its own; those of the torch text `beside`, which
+    is in the file as well, by the names that they have there."""
+    bodies = _functions(text)
+    used: list[str] = []
+    todo = list(roots)
+    while todo:
+        name = todo.pop()
+        if name in used:
+            continue
+        used.append(name)
+        todo += [w for w in dict.fromkeys(re.findall(r"\w+", bodies[name])) if w in bodies and w != name]
+    new = {name: _renamed(name, op, backend) for name in used}
+    new |= {name: _renamed(name, op, "torch") for name in _functions(beside) if name not in bodies}
+    pattern = re.compile(rf"(?<![\w.\"'])({'|'.join(map(re.escape, new))})(?![\w\"'])")
+    return "\n\n\n".join(pattern.sub(lambda m: new[m[1]], body) for name, body in bodies.items() if name in used)
+
+
+def _functions(text: str) -> dict[str, str]:
+    """The functions of a text, by name."""
+    lines = text.splitlines()
+    bodies = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            bodies[node.name] = "\n".join(lines[start - 1 : node.end_lineno])
+    return bodies
+
+
+def _renamed(name: str, op: Operation, backend: str) -> str:
+    if name.startswith(f"{backend}_"):
+        return function(op, backend, name.removeprefix(f"{backend}_"))
+    return f"_{op.name}{name}" if name.startswith("_") else f"{op.name}_{name}"

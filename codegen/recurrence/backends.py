@@ -1,0 +1,102 @@
+"""The backends of a recurrence, each as the text of two functions, and what that text imports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir.expr import dim_of
+from .pipeline import Compiled, once
+from .stepwise import sequential_torch_source, sequential_triton_source, start_source
+from .stepwise.initial import depends_on_parameters
+from .torch_form.passes import torch_saved, torch_source
+from .torch_form.segment_maps import segments_source
+from .triton import IMPORTS as TRITON_IMPORTS
+from .triton import CannotPrint, Fine, cuttable, in_substeps, roles, scan_source, scanned, triton_source, whole_walk
+
+
+@dataclass(frozen=True)
+class Section:
+    """The text of one backend. `modules` are the runtime modules whose names it may use: module -> names.
+
+    `stepwise` says why a chunk-parallel recurrence goes step by step here, or is None. `features` are those of
+    `runtime.signature.Backend`: what the two functions take beyond the plain case; `saved` is its `saved`.
+    """
+
+    backend: str
+    text: str
+    modules: dict[str, str]
+    stepwise: str | None = None
+    features: tuple[str, ...] = ()
+    states: bool = False  # has it functions for the states that enter a part of a sequence?
+    saved: dict[str, tuple[tuple[str, ...], str]] | None = None
+
+
+_TORCH = {
+    "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
+    "chunkform.runtime.torch_form.decays": (
+        "apart_mask decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
+    ),
+    "chunkform.runtime.torch_form.coupled_states": "Mix",
+    "chunkform.runtime.torch_form.segment_maps": "PIECE Segment in_pieces over_chunks",
+    "chunkform.runtime.torch_form.chunks": (
+        "CHANNEL_CHUNK CHUNK dtype_of expanded from_chunks from_heads from_steps in_parts in_segments per_head "
+        "steps_first to_chunks"
+    ),
+}
+_SEQUENTIAL = {
+    "chunkform.runtime.launch.launch": "launch",
+    "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
+    "chunkform.runtime.torch_form.recurrent": (
+        "block_of computed_in gradient_like incoming layout_of rows_of segment_length stacked strides_of tile_of too_wide "
+        "typed_like warps_for whole_warps"
+    ),
+    "chunkform.runtime.torch_form.chunks": "dtype_of",
+}
+_STEPWISE = ("packed", "groups", "inference", "replays")
+
+
+def sections(c: Compiled) -> tuple[Section, Section]:
+    """The torch form and the Triton kernels."""
+    return torch_section(c), triton_section(c)
+
+
+def torch_section(c: Compiled) -> Section:
+    if c.forward is None:
+        return Section("torch", sequential_torch_source(c), _SEQUENTIAL, features=("packed", "mixed"))
+    text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
+    features = ("packed", "mixed", "own start") if depends_on_parameters(c) else ("packed", "mixed")
+    return Section("torch", text, _TORCH, features=features, states=True, saved=torch_saved(c))
+
+
+def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...], str]]:
+    """The layout of what kernels that take `count` steps of c for each save in any case: the writes, and states at the borders of
+    blocks, as `Backend.saved` has it."""
+    times = "" if count == 1 else f"{count} "
+    found = {n: (("B", f"{times}T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
+    for s in c.step.states:
+        if s.name in roles(c).given:
+            found[f"{s.name} borders"] = ("B", "H", f"{times}T blocks", *(dim_of(a) for a in s.axes)), "input"
+    return found
+
+
+@once
+def triton_section(
+    c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None
+) -> Section:
+    """Kernels over chunks; over steps where the recurrence, or the chunk program that the kernels would need, asks for it."""
+    alone = fine is None and unwanted is None
+    if alone and scanned(c):
+        return Section("triton", scan_source(c), TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
+    if c.forward is None:
+        return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
+    try:
+        part, count = in_substeps(c) if alone else (c, 1)
+        elsewhere = ["exchange"] if exchanges and cuttable(part) else []
+        features = ("packed", "groups", "inference", "finals", "replays", *elsewhere)
+        text = triton_source(c, exchanges, fine, unwanted)
+        if alone and whole_walk(part) is not None:
+            features = (*features, "overwrites")
+        return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(part, count))
+    except CannotPrint as why:
+        text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"
+        return Section("triton", text, _SEQUENTIAL, stepwise=str(why), features=_STEPWISE)

@@ -1,0 +1,348 @@
+"""Compare an op's numbers with the float64 oracle: outputs, last states and every gradient, on fresh random inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import SpecError
+
+from ..checking.accuracy import Judged, head_axis, judge, relative_error
+from ..ir.expr import dim_of
+from ..ir.step_program import StepProgram
+from .definition import Oracle, defined
+from .oracle import oracle
+from .pipeline import Compiled
+
+EXPLODED = 1e12
+PERTURBED = 4  # how many roundings of the arguments are tried
+FLOORS = (None, -40.0, -10.0, -3.0)  # of log decays
+POSITIVE = ((), ("states",), ("states", "variables"))  # what is drawn positive, for functions such as logarithms
+BOUND = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to run: sizes (T need not be a multiple of any chunk), dtype, device, how strong the decays are."""
+
+    batch: int = 2
+    steps: int = 150
+    heads: int = 2
+    width: int = 32
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    seed: int = 0
+    decay: str = "usual"  # usual | extreme | none | strong | constant | forgetful
+    initial: bool = True
+    same: bool = False  # are all dims of the same size? Else each is 8 wider than the one before
+    positive: tuple[str, ...] = ()  # as in POSITIVE
+    widths: tuple[int, ...] = ()  # of the dims, in order, in the place of `width`
+    groups: tuple[tuple[str, int], ...] = ()  # arguments with fewer heads than `heads`
+    packed: str = ""  # one | several: sequences packed in one batch entry of so many steps
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        """Of packed sequences; of several, some are empty, and one has a single step."""
+        if not self.packed:
+            return None
+        first, one = self.steps // 3, min(1, self.steps)
+        return (self.steps,) if self.packed == "one" else (0, first, one, 0, self.steps - first - one)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The error of one quantity: ||out - ref|| / ||ref|| of its worst head, against its bound."""
+
+    name: str
+    quantity: str
+    case: Case
+    error: float
+    bound: float
+    rounding: float | None = None  # what rounding makes of the definition; taken where `bound` isn't met
+    head: int = 0
+
+    @property
+    def judged(self) -> Judged:
+        return Judged(self.head, self.error, self.bound, self.rounding)
+
+    @property
+    def ok(self) -> bool:
+        return self.judged.ok
+
+    @property
+    def allowed(self) -> float:
+        return self.judged.allowed
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Random arguments of an op and incoming gradients."""
+
+    given: dict[str, Tensor]
+    states: dict[str, Tensor | None]
+    constants: dict[str, float]
+    cotangents: dict[str, Tensor | None]
+    final_cotangents: dict[str, Tensor | None]
+
+
+def sample(c: Compiled, case: Case) -> Sample:
+    """Random arguments. Inputs are scaled by 1 / sqrt(width) where they run over a dim, so that reads stay of order one."""
+    g = torch.Generator().manual_seed(case.seed)
+    dims = {d: case.width + (0 if case.same else 8 * i) for i, d in enumerate(c.step.dims)}
+    dims |= dict(zip(c.step.dims, case.widths, strict=False))
+    lengths, few = case.lengths, dict(case.groups)
+    batch = case.batch if lengths is None else 1
+    half = case.dtype in (torch.bfloat16, torch.float16)
+    wide = torch.float32 if half else case.dtype
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g)
+
+    given: dict[str, Tensor] = {}
+    constants: dict[str, float] = {}
+    for v in c.step.variables:
+        own = [dims[dim_of(a)] for a in v.axes]
+        heads = few.get(v.name, case.heads)
+        lead = [batch, case.steps, heads] if v.per_step else [heads]
+        if v.kind == "constant":
+            constants[v.name] = 0.5 if v.default is None else v.default
+        elif v.is_decay:
+            given[v.name] = _log_decay(normal(*lead, *own), case.decay, g).to(wide)
+        elif own:
+            given[v.name] = (normal(*lead, *own) / own[0] ** 0.5).to(case.dtype if v.kind == "input" else wide)
+        else:
+            given[v.name] = torch.rand(*lead, generator=g).to(case.dtype if v.kind == "input" else wide)
+    if "variables" in case.positive:
+        given = {n: x if c.step.variable(n).is_decay else x.abs() for n, x in given.items()}
+    sequences = batch if lengths is None else len(lengths)
+    shapes = {s.name: [sequences, case.heads, *(dims[dim_of(a)] for a in s.axes)] for s in c.step.states}
+    states: dict[str, Tensor | None] = {
+        n: (0.1 * normal(*shape)).to(wide) if case.initial and c.step.state(n).initial is None else None
+        for n, shape in shapes.items()
+    }
+    if "states" in case.positive:
+        states = {n: None if x is None else x.abs() for n, x in states.items()}
+    cotangents: dict[str, Tensor | None] = {
+        n: normal(batch, case.steps, case.heads, *(dims[dim_of(a)] for a in axes)).to(case.dtype)
+        for n, axes in c.step.output_axes.items()
+    }
+    finals: dict[str, Tensor | None] = {n: (0.1 * normal(*shape)).to(wide) for n, shape in shapes.items()}
+
+    def moved(x: dict[str, Tensor | None]) -> Any:
+        return {n: None if t is None else t.to(case.device) for n, t in x.items()}
+
+    return Sample(moved(dict(given)), moved(states), constants, moved(cotangents), moved(finals))
+
+
+def _log_decay(x: Tensor, how: str, g: torch.Generator) -> Tensor:
+    if how == "none":
+        return torch.zeros_like(x)
+    if how == "strong":
+        return -8.0 * torch.rand(x.shape, generator=g)
+    if how == "constant":
+        return torch.full_like(x, -12.0)
+    if how == "forgetful":
+        return -28.0 * torch.rand(x.shape, generator=g)
+    usual = torch.nn.functional.logsigmoid(x + 2.0)
+    if how == "extreme":
+        pick = torch.rand(x.shape, generator=g)
+        usual = torch.where(pick < 0.1, torch.full_like(x, -1e4), usual)
+        usual = torch.where((pick >= 0.1) & (pick < 0.15), torch.full_like(x, -torch.inf), usual)
+        usual = torch.where((pick >= 0.15) & (pick < 0.3), torch.zeros_like(x), usual)
+        return torch.where((pick >= 0.3) & (pick < 0.35), torch.full_like(x, -45.0), usual)
+    return usual
+
+
+def check_op(c: Compiled, op: Callable[..., Any], case: Case, backend: str | None = None) -> list[Row]:
+    """The errors of one call, forward and backward. `op` is the generated function.
+
+    A quantity that misses its bound is judged by the problem's own conditioning (see `Row.rounding`). A recurrence whose values
+    float32 can't hold is checked with milder decays, or on a shorter sequence, and one that has none with positive arguments; the
+    rows' cases say which.
+
+    Raises:
+        SpecError: it has no finite values with any of them.
+    """
+    keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
+    for held, s, exact in samples(c, case):
+        rows = _rows(c, op, held, s, keys, exact, backend)
+        if rows is not None:
+            return rows
+    raise SpecError(
+        f"{c.name} can't be checked: it should have finite values for random arguments, and has none even after one step, also "
+        "where these are positive",
+        c.spec.where,
+    )
+
+
+def _rows(
+    c: Compiled,
+    op: Callable[..., Any],
+    case: Case,
+    s: Sample,
+    keys: dict[str, str],
+    exact: dict[str, Tensor],
+    backend: str | None,
+) -> list[Row] | None:
+    """The rows of one sample; None where a quantity misses its bound, and its definition itself overflows in float32."""
+    arguments = {n: x.detach().clone().requires_grad_() for n, x in s.given.items()}
+    states = {n: None if x is None else x.detach().clone().requires_grad_() for n, x in s.states.items()}
+    initial: Any = tuple(states.values()) if len(states) > 1 else next(iter(states.values()))
+    if all(x is None for x in states.values()):
+        initial = None
+    *outputs, last = op(
+        **{keys[n]: x for n, x in arguments.items()},
+        **s.constants,
+        initial_state=initial,
+        output_final_state=True,
+        backend=backend,
+    )
+    lasts = dict(zip(states, last if isinstance(last, tuple) else (last,), strict=True))
+    named = dict(zip(c.step.outputs, outputs, strict=True))
+    wanted = [*arguments.values(), *(x for x in states.values() if x is not None)]
+    torch.autograd.backward(
+        [*named.values(), *lasts.values()],
+        [*(s.cotangents[n] for n in named), *(s.final_cotangents[n] for n in lasts)],
+        inputs=wanted,
+    )
+    computed = {**named, **{f"final {n}": x for n, x in lasts.items()}}
+    computed |= {f"d{n}": x.grad for n, x in arguments.items()}
+    computed |= {f"d initial {n}": x.grad for n, x in states.items() if x is not None}
+    judged = judge_all(c, computed, exact, s, case)
+    rows = [
+        Row(
+            c.name,
+            f"d{keys[n[1:]]}" if n not in named and n[1:] in keys else n,
+            case,
+            j.error,
+            j.bound,
+            j.rounding,
+            j.head,
+        )
+        for n, j in judged.items()
+    ]
+    return None if any(j.overflows for j in judged.values()) and case.steps > 1 else rows
+
+
+def judge_all(
+    c: Any,
+    computed: dict[str, Tensor | None],
+    exact: dict[str, Tensor],
+    s: Sample,
+    case: Case,
+    of: Oracle = oracle,
+    bounds: Mapping[str, float] | None = None,
+    **options: Any,
+) -> dict[str, Judged]:
+    """The worst head of each quantity. Where one misses the bound of the case's dtype, or its own of `bounds`, it is judged by
+    what rounding makes of the definition: of its arguments, and of a run in float32. No gradient counts as zeros."""
+    bound, gradients = BOUND[case.dtype], any(n.startswith("d") and n not in c.step.outputs for n in computed)
+
+    @functools.cache
+    def others() -> list[dict[str, Tensor]]:
+        found = [
+            defined(c, _rounded(s, case, seed), case.lengths, of=of, gradients=gradients) for seed in range(PERTURBED)
+        ]
+        if case.dtype != torch.float64:
+            found.append(defined(c, s, case.lengths, torch.float32, of, gradients, **options))
+        return found
+
+    def rounded(n: str) -> Callable[[], list[Tensor]]:
+        return lambda: [x[n] for x in others()]
+
+    found = {}
+    for n, x in computed.items():
+        value = torch.zeros_like(exact[n]) if x is None else x
+        own = (bounds or {}).get(n, bound)
+        dtype = case.dtype if x is None else None
+        found[n] = judge(value, exact[n], head_axis(c.step, n), own, rounded(n), dtype)
+    return found
+
+
+def samples(
+    c: Any,
+    case: Case,
+    largest: float = EXPLODED,
+    draw: Callable[[Any, Case], Sample] | None = None,
+    of: Oracle = oracle,
+    gradients: bool = True,
+) -> Iterator[tuple[Case, Sample, dict[str, Tensor]]]:
+    """(case, arguments, the oracle's values): random arguments, the wildest first whose values are below `largest`, so that
+    float32 can hold and multiply them.
+
+    For each length milder decays are tried as well, for what divides by a decay; shorter ones are for what explodes. Positive
+    arguments are for what has no values otherwise, even after one step. `draw` and `of`: a program's own `sample` and oracle.
+    """
+
+    def sampled(case: Case, steps: int, floor: float | None) -> tuple[Case, Sample, dict[str, Tensor]] | None:
+        return _sampled(c, case, steps, floor, largest, draw or sample, of, gradients)
+
+    lengths = [case.steps]
+    while lengths[-1] > 1:
+        lengths.append(lengths[-1] // 2 | 1 if lengths[-1] > 3 else 1)
+    tries = list(itertools.product(lengths, FLOORS))
+    for positive in POSITIVE:
+        case = dataclasses.replace(case, positive=positive)
+        if sampled(case, *tries[-1]) is None:
+            continue
+        for steps, floor in tries:
+            found = sampled(case, steps, floor)
+            if found is not None:
+                yield found
+
+
+def _sampled(
+    c: Any,
+    case: Case,
+    steps: int,
+    floor: float | None,
+    largest: float,
+    draw: Callable[[Any, Case], Sample],
+    of: Oracle,
+    gradients: bool,
+) -> tuple[Case, Sample, dict[str, Tensor]] | None:
+    """Arguments for so many steps, with log decays no lower than a floor, if the oracle's values are below `largest`."""
+    case = dataclasses.replace(case, steps=steps)
+    s = draw(c, case)
+    note = case.decay
+    if floor is not None:
+        decays = {v.name for v in c.step.variables if v.is_decay}
+        s = dataclasses.replace(s, given={n: x.clamp(min=floor) if n in decays else x for n, x in s.given.items()})
+        note = f"{case.decay}, at least {floor:g}"
+    exact = defined(c, s, case.lengths, of=of, gradients=gradients)
+    if all(not x.numel() or (bool(x.isfinite().all()) and float(x.abs().max()) < largest) for x in exact.values()):
+        return dataclasses.replace(case, decay=note), s, exact
+    return None
+
+
+def _rounded(s: Sample, case: Case, seed: int = 0) -> Sample:
+    """The sample with each input off by half a unit in the last place."""
+    g = torch.Generator().manual_seed(case.seed + 1 + seed)
+    unit = torch.finfo(case.dtype).eps / 2
+
+    def off(x: Tensor | None) -> Tensor | None:
+        if x is None:
+            return None
+        sign = torch.where(torch.rand(x.shape, generator=g) < 0.5, -1.0, 1.0).to(x.device, torch.float64)
+        return x.to(torch.float64) * (1 + unit * sign)
+
+    return dataclasses.replace(
+        s,
+        given={n: off(x) for n, x in s.given.items()},
+        states={n: off(x) for n, x in s.states.items()},
+    )
+
+
+def error_of(
+    program: StepProgram, quantity: str, value: Tensor | None, reference: Tensor, dtype: torch.dtype | None = None
+) -> float:
+    """The error of a quantity's worst head; no gradient counts as zeros."""
+    value = torch.zeros_like(reference) if value is None else value
+    return relative_error(value, reference, head_axis(program, quantity), dtype)

@@ -1,0 +1,224 @@
+"""States that are added to each other as a whole, as momentum is: the same chunk form, with a small matrix for the decay.
+
+A group of n states takes S_t = A_t S_{t-1} + writes, where A_t is n x n with a scalar in each entry. Products of A over the
+steps of a chunk take the place of exp(a_i - a_j). They are formed as they are, without logarithms, so any scalar will do.
+
+    mix_mask    [i, j]  how much of a write of step j to one state a read of another sees at step i
+    mix_in      [i]     ... of the state before the chunk
+    mix_out     [j]     how much of a write of step j to one state is in another after the chunk
+    mix_all             ... of the state before the chunk
+
+The arguments are the entries of A; `positions` says where each stands, and (to, of) which product is meant.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, WHOLES
+from ...ir.expr import (
+    COL,
+    ONE,
+    ROW,
+    ZERO,
+    Node,
+    add,
+    const,
+    factors_of,
+    leaf,
+    make,
+    mul,
+    rebuild,
+    replace,
+    split_constant,
+    terms_of,
+    total,
+    walk,
+)
+from ..normal_form.form import StateForm
+
+
+def state_in(s: StateForm) -> Node:
+    """The state that enters a chunk."""
+    return leaf("state in", s.name, s.axes)
+
+
+def is_mixed(group: tuple[StateForm, ...]) -> bool:
+    return any(s.mix for s in group)
+
+
+def entries(group: tuple[StateForm, ...]) -> dict[tuple[int, int], Node]:
+    """The entries of A that aren't zero, by (to, of), as step-level nodes."""
+    order = [s.name for s in group]
+    out: dict[tuple[int, int], Node] = {}
+    for n, s in enumerate(group):
+        own = ONE if s.decay is None else s.decay
+        for m, c in ((n, own), *((order.index(name), c) for name, c in s.mix)):
+            if c is not ZERO:
+                out[n, m] = c
+    return out
+
+
+class Mixing:
+    """The four weights of a group, given how a step-level node becomes a stream."""
+
+    def __init__(self, group: tuple[StateForm, ...], stream: Any) -> None:
+        self.order = [s.name for s in group]
+        table = entries(group)
+        self.positions = tuple(table)
+        self.streams = tuple(stream(x) for x in table.values())
+        self.direction = group[0].direction
+        self.reached = reached(self.positions, len(group))
+
+    def _attrs(self, to: StateForm, of: StateForm) -> tuple[Any, ...]:
+        return (self.positions, len(self.order), self.order.index(to.name), self.order.index(of.name))
+
+    def mask(self, to: StateForm, of: StateForm, late: bool) -> Node:
+        return self._weight("mix_mask", to, of, (late,), (ROW, COL))
+
+    def incoming(self, to: StateForm, of: StateForm, late: bool) -> Node:
+        return self._weight("mix_in", to, of, (late,), (ROW,))
+
+    def outgoing(self, to: StateForm, of: StateForm) -> Node:
+        return self._weight("mix_out", to, of, (), (ROW,))
+
+    def all(self, to: StateForm, of: StateForm) -> Node:
+        return self._weight("mix_all", to, of, (), ())
+
+    def _weight(self, op: str, to: StateForm, of: StateForm, late: tuple[bool, ...], axes: tuple[str, ...]) -> Node:
+        """A weight; zero where nothing of a state ever gets into the other."""
+        places = self.order.index(to.name), self.order.index(of.name)
+        if places not in self.reached:
+            return ZERO
+        return make(op, self.streams, (*self._attrs(to, of), *late, self.direction), axes)
+
+
+def reached(positions: tuple[tuple[int, int], ...], n: int) -> set[tuple[int, int]]:
+    """(to, of) for each state `of` that gets into another, `to`, in some steps, or in none."""
+    found = {(k, k) for k in range(n)}
+    while more := {(to, of) for to, way in positions for by, of in found if by == way} - found:
+        found |= more
+    return found
+
+
+def is_weight(x: Node) -> bool:
+    """Is x a weight between states, or a sum of such, with numbers before them?"""
+    terms = [split_constant(t)[1] for t in x.args] if x.op == "add" else [x]
+    return all(t.op.startswith("mix_") for t in terms)
+
+
+def factored(x: Node) -> Node:
+    """x with terms that differ in a weight alone as one, with the sum of these weights: writes of the same to several states."""
+    x = rebuild(x, map(factored, x.args)) if x.args else x
+    place = 0
+    while x.op == "add":
+        terms = [(*split_constant(t), _weights_of(split_constant(t)[1])) for t in x.args]
+        if all(len(found) <= place for _, _, found in terms):
+            break
+        groups: dict[Any, list[Node]] = {}
+        for c, core, found in terms:
+            if len(found) <= place:
+                groups[core] = [mul(c, core)]
+                continue
+            w = found[place]
+            kinds = {(y.op, y.attrs[4:], y.args) for y in walk(w) if y.op.startswith("mix_")}
+            hole = leaf("weight", str(place), w.axes)
+            groups.setdefault((replace(core, {w: hole}), hole, frozenset(kinds)), []).append(mul(c, w))
+        x = add(*(y[0] if isinstance(k, Node) else replace(k[0], {k[1]: add(*y)}) for k, y in groups.items()))
+        place += 1
+    return x
+
+
+def gathered(x: Node) -> Node:
+    """x, a sum, with terms that differ in what the same weights are times as one: products with these of a sum."""
+    groups: dict[Any, list[tuple[Node, Callable[[Node], Node]]]] = {}
+    for term in terms_of(x):
+        key, core, around = _opened(term)
+        groups.setdefault(key, []).append((core, around))
+    return add(*(found[0][1](add(*(core for core, _ in found))) for found in groups.values()))
+
+
+def _opened(x: Node) -> tuple[Any, Node, Callable[[Node], Node]]:
+    """(what a term is around its core, the core, the term of another core) of sums with weights, in one another. What else a
+    sum is times is in the core."""
+    number, x = split_constant(x)
+    factors = factors_of(x)
+    sums = [f for f in factors if f.op == "sum" and any(map(is_weight, walk(f)))]
+    weights = [f for f in factors if is_weight(f)]
+    rest = mul(const(number), *(f for f in factors if f not in weights and f not in sums))
+    if len(sums) == 1:
+        inner, core, around = _opened(sums[0].args[0])
+        key = ("sum", sums[0].attrs, frozenset(weights), inner)
+        return key, mul(rest, core), lambda y: mul(*weights, total(around(y), *sums[0].attrs))
+    return ("weights", frozenset(weights)), mul(rest, *sums), lambda y: mul(*weights, y)
+
+
+def _weights_of(x: Node) -> list[Node]:
+    """The weights that a term is a product with, inside of sums or not; none where it is so with one twice."""
+    if is_weight(x):
+        return [x]
+    inside = x.args if x.op == "mul" else x.args[:1] if x.op == "sum" else ()
+    found = [w for y in inside for w in _weights_of(y)]
+    return found if len(set(found)) == len(found) else []
+
+
+# --- exact meaning, for gates -----------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=2**12)
+def _products_of(x: Node) -> Node:
+    """What all weights between the states of a group are entries of."""
+    return make("mix_products", x.args, (*x.attrs[:2], x.attrs[-1]))
+
+
+def _products(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+    """[i, j, to, of] -> the product of the matrices A of the steps from j up to i, without i, the last of them leftmost; steps
+    are counted in the order of the sweep. A is the identity for the steps beyond the sequence's end."""
+    positions, n, direction = x.attrs
+    count, beyond = sizes[ROW], sizes.get(BEYOND, 0)
+    one, zero = m.const(Fraction(1)).item(), m.const(Fraction(0)).item()
+    entries = [np.broadcast_to(np.asarray(a, dtype=object), (count,)) for a in args]
+    out = np.full((count + 1, count + 1, n, n), zero, dtype=object)
+    for i in range(count + 1):
+        for k in range(n):
+            out[i, i, k, k] = one
+    for i in range(count):
+        at = i if direction > 0 else count - 1 - i
+        before, after = out[i, : i + 1], out[i + 1, : i + 1]  # the latter is a view, to be filled
+        if at >= count - beyond:
+            after[...] = before
+            continue
+        rows: dict[int, Any] = {}
+        for (row, col), values in zip(positions, entries, strict=True):
+            part = m.mul(values[at], before[:, col])
+            rows[row] = m.add(rows[row], part) if row in rows else part
+        for row, value in rows.items():
+            after[:, row] = value
+    return out
+
+
+def _mix(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+    (products,), count, direction = args, sizes[ROW], x.attrs[-1]
+    products = products[:, :, x.attrs[2], x.attrs[3]]
+    late = int(x.attrs[4]) if x.op in ("mix_mask", "mix_in") else 0
+    order = slice(None) if direction > 0 else slice(None, None, -1)
+    match x.op:
+        case "mix_all":
+            return np.asarray(products[count, 0], dtype=object)
+        case "mix_in":
+            return products[late : count + late, 0][order]
+        case "mix_out":
+            return products[count, 1:][order]
+    out = np.full((count, count), m.const(Fraction(0)).item(), dtype=object)
+    for i in range(count):
+        out[i, : i + late] = products[i + late, 1 : i + late + 1]
+    return out[order, order]
+
+
+CHUNK_OPERATIONS.update(mix_products=_products, mix_mask=_mix, mix_in=_mix, mix_out=_mix, mix_all=_mix)
+WHOLES.update(dict.fromkeys(("mix_mask", "mix_in", "mix_out", "mix_all"), _products_of))

@@ -1,0 +1,277 @@
+"""Pass 6, emit: a compiled spec -> the text of its generated file."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import subprocess
+import symtable
+import sys
+from pathlib import Path
+
+import jinja2
+
+from chunkform.errors import BuildError, NameError_
+from chunkform.spec.language import Declaration
+
+from ..ir.expr import dim_of
+from ..ir.letters import Alphabet, is_lettered, step_names
+from ..printing.spelling import spelled, with_names
+from .backends import Section, sections
+from .compiler_fault import blaming
+from .docstring import docstring
+from .notation.derivation import derivation_lines
+from .pipeline import Compiled, in_letters
+from .stepwise.decode import MODULES as DECODE_IMPORTS
+from .stepwise.decode import decoding, public_step
+
+TEMPLATES = Path(__file__).parent / "templates"
+LINE = 120
+OPTIONS = {  # what every op takes after its own arguments: name -> default
+    "initial_state": "None",
+    "output_final_state": "False",
+    "cu_seqlens": "None",
+    "context_parallel": "None",
+    "recompute": '"auto"',
+    "precision": '"default"',
+    "state_dtype": "None",
+    "backend": "None",
+    "deterministic": "False",
+}
+
+
+@blaming
+def emit(c: Compiled, tidy: bool = True) -> str:
+    """The generated file of a spec, formatted where `tidy`."""
+    alphabet = Alphabet.of(step_names(c.step))
+    lettered = in_letters(c, alphabet)
+    parts = sections(lettered)
+    text = "\n\n\n".join(x.text for x in parts)
+    step = decoding(lettered, has_start="def torch_start(" in text)
+    backends = {x.backend: _backend(x) for x in parts}
+    imported = _imported((*parts, Section("step", f"{step.text}{step.step}", DECODE_IMPORTS)))
+    others = other_names(c.name, imported)
+    page = environment().get_template("generated.py.jinja")
+    out = page.render(
+        title=escaped(_title(c)),
+        command=f"chunkform build {c.name}",
+        hash=spec_hash(c),
+        family=c.family,
+        derivation=_wrapped(derivation(c)),
+        imports=_import_lines(imported, others),
+        body=with_names(spelled(f"{text}\n\n\n{step.text}", alphabet), others),
+        signature=signature_text(c),
+        options=", ".join(f"{n}={n}" for n in OPTIONS),
+        backends=alphabet.read("{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}"),
+        step=with_names(alphabet.read(step.step), others),
+        public_step=public_step(c),
+        name=c.name,
+        parameters=", ".join(_parameters(c)),
+        docstring=quoted(docstring(c, lettered)),
+        given="{" + ", ".join(f'"{v.name}": {_key(v.name, v.is_decay)}' for v in c.step.variables) + "}",
+    )
+    check_name(c.spec, out)
+    return formatted(out) if tidy else out
+
+
+def check_name(spec: Declaration, text: str) -> None:
+    """Refuse an op that would take the place of what its file calls otherwise."""
+    bound: list[str] = []
+    for x in ast.parse(text).body:
+        if isinstance(x, ast.Import | ast.ImportFrom):
+            bound += [n.asname or n.name for n in x.names]
+        elif isinstance(x, ast.FunctionDef):
+            bound.append(x.name)
+        elif isinstance(x, ast.Assign):
+            bound += [y.id for y in x.targets if isinstance(y, ast.Name)]
+    if any(bound.count(name) > 1 for name in (spec.name, f"{spec.name}_step")):
+        raise NameError_(f"the name {spec.name!r} is reserved: choose another", spec.where)
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Templates see no undefined names. One for all files, so that each template is read once."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def spec_hash(c: Compiled) -> str:
+    """A hash of what the spec says, not of how its file is laid out."""
+    p = c.step
+    said = [p.name, repr(p.dims)]
+    said += [repr((v.name, v.kind, v.axes, v.default)) for v in p.variables]
+    said += [repr((s.name, s.axes, s.initial.key if s.initial is not None else "")) for s in p.states]
+    said += [f"{n} {x.key}" for n, x in (*p.updates.items(), *p.outputs.items())]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+
+
+def formatted(text: str) -> str:
+    """The text as `ruff format` lays it out."""
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "format",
+        "--isolated",
+        f"--line-length={LINE}",
+        "--stdin-filename=generated.py",
+        "-",
+    ]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=True)
+    except FileNotFoundError as error:
+        raise BuildError(f"can't run ruff to format the generated file: {error}") from error
+    except subprocess.CalledProcessError as error:
+        if "No module named ruff" in error.stderr:
+            raise BuildError("ruff, which formats generated files, isn't installed: pip install ruff") from error
+        raise BuildError(f"the generated text isn't valid Python: {error.stderr.strip()}") from error
+    return done.stdout
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def derivation(c: Compiled) -> list[str]:
+    """The step, its adjoint, its read-write form and its form over chunks as lines of text."""
+    lines = derivation_lines(c)
+    if c.reason:
+        lines += ["", f"Step by step, because {c.reason}"]
+    return lines
+
+
+def _wrapped(lines: list[str]) -> list[str]:
+    """Comment lines that fit the page."""
+    out = []
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        while len(line) > LINE - 4:
+            cut = line.rfind(" ", indent + 8, LINE - 4)
+            if cut <= indent + 8:
+                break
+            out.append(line[:cut])
+            line = " " * (indent + 4) + line[cut + 1 :]
+        out.append(line)
+    return out
+
+
+def _imports(parts: tuple[Section, ...]) -> str:
+    """The import lines that the sections need."""
+    return _import_lines(_imported(parts), {})
+
+
+def _imported(parts: tuple[Section, ...]) -> dict[str, set[str]]:
+    """What the sections need of each module; of torch and Triton, nothing but the module."""
+    wanted: dict[str, set[str]] = {"chunkform.runtime.op.op": {"Argument", "Backend", "Op", "Signature"}}
+    everything: set[str] = set()
+    for section in parts:
+        used = names_from_outside(section.text)
+        everything |= used
+        for module, names in section.modules.items():
+            wanted.setdefault(module, set()).update(used & set(names.split()))
+    return {
+        **({"torch": set()} if "torch" in everything else {}),
+        **({"triton": set()} if "tl" in everything else {}),
+        **{m: names for m, names in sorted(wanted.items()) if names},
+    }
+
+
+def _import_lines(imported: dict[str, set[str]], others: dict[str, str]) -> str:
+    """The lines; `others` are imported under other names."""
+    lines = ["import torch"] if "torch" in imported else []
+    lines += ["import triton", "import triton.language as tl"] if "triton" in imported else []
+    lines.append("")
+    for module, names in imported.items():
+        if names:
+            found = (f"{n} as {others[n]}" if n in others else n for n in sorted(names))
+            lines.append(f"from {module} import {', '.join(found)}")
+    return "\n".join(lines)
+
+
+def other_names(name: str, imported: dict[str, set[str]]) -> dict[str, str]:
+    """Other names for what is imported, where an op, or its step, is called so."""
+    own = {name, f"{name}_step"}
+    return {n: f"{n}_" for names in imported.values() for n in names & own}
+
+
+def names_from_outside(text: str) -> set[str]:
+    """The names that a text takes from outside its functions."""
+    tables = [symtable.symtable(text, "section", "exec")]
+    found: set[str] = set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        outside = table.get_type() == "module"
+        found |= {x.get_name() for x in table.get_symbols() if x.is_referenced() and (outside or x.is_global())}
+    return found
+
+
+def _backend(section: Section) -> str:
+    features = "".join(f'"{x}", ' for x in section.features)
+    told = f", frozenset(({features}))" if features else ""
+    kinds = ("forward_states", "backward_states") if section.states else ()
+    told += "".join(f", {kind}={section.backend}_{kind}" for kind in kinds)
+    if section.saved is not None:
+        told += f", saved={section.saved!r}"
+        if section.backend == "triton":
+            told += ", saved_packed=True"
+    return f"Backend({section.backend}_forward, {section.backend}_backward{told})"
+
+
+def _key(name: str, is_decay: bool) -> str:
+    return f"log_{name}" if is_decay else name
+
+
+def _parameters(c: Compiled) -> list[str]:
+    positional = [_key(v.name, v.is_decay) for v in c.step.variables if v.kind != "constant"]
+    options = [f"{name}={default}" for name, default in OPTIONS.items()]
+    required = [v.name for v in c.step.variables if v.kind == "constant" and v.default is None]
+    defaults = [
+        f"{v.name}={float(v.default)!r}" for v in c.step.variables if v.kind == "constant" and v.default is not None
+    ]
+    if required or defaults:
+        return [*positional, *options, "*", *required, *defaults]
+    return [*positional, *options]
+
+
+def signature_text(c: Compiled) -> str:
+    p = c.step
+    arguments = []
+    for v in p.variables:
+        default = "" if v.default is None else f", default={float(v.default)!r}"
+        arguments.append(f'Argument("{v.name}", "{v.kind}", {_dims(v.axes)}{default}),')
+    states = "".join(f'("{s.name}", {_dims(s.axes)}),' for s in p.states)
+    outputs = "".join(f'("{n}", {_dims(axes)}),' for n, axes in p.output_axes.items())
+    return f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}))'
+
+
+def _dims(axes: tuple[str, ...]) -> str:
+    inner = ", ".join(f'"{dim_of(a)}"' for a in axes)
+    return f"({inner},)" if len(axes) == 1 else f"({inner})"
+
+
+def _title(c: Compiled) -> str:
+    doc = (c.spec.doc or "").strip().splitlines()
+    return f"{c.name}: {doc[0]}" if doc else f"{c.name}, from its spec."
+
+
+def escaped(text: str) -> str:
+    """A text as it stands between the quotes of a docstring that isn't raw: it says the same there, whatever is in it."""
+    found = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    return "".join(x if _stands(x) else x.encode("unicode_escape").decode() for x in found)
+
+
+def _stands(x: str) -> bool:
+    """May a letter stand in a docstring as it is?"""
+    return x in "\n\t" or (x.isprintable() and not is_lettered(x))
+
+
+def quoted(text: str) -> str:
+    """A docstring that says a text: raw, as LaTeX is read best, where it can be."""
+    plain = '"""' not in text and all(map(_stands, text))
+    return f'r"""{text}"""' if plain else f'"""{escaped(text)}"""'

@@ -1,0 +1,333 @@
+"""`chunkform explain`: what the compiler knows of a recurrence, for people and as JSON (docs/json.md describes the fields)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..ir.expr import ZERO, dim_of, leaves, mul
+from ..ir.notation import Notation
+from .backends import triton_section
+from .chunkwise.plan import Plan, Sweep
+from .compiler_fault import blaming
+from .cost import CHUNK, Cost, Sizes, backward_cost, forward_cost, launches, sweep_flops
+from .gates.symbolic_proof import symbolic_proof
+from .normal_form.form import StateForm
+from .notation.derivation import derivation
+from .notation.form_notation import Reader
+from .notation.formulas import Section, order_of, stateless_names
+from .pipeline import Compiled
+from .predict import as_data, predict
+from .triton import in_substeps, roles, scanned, simplified, walked, whole_walk
+
+
+@blaming
+def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
+    """Everything as plain data. `width` is the size of every dim and `chunk` the number of steps that costs are counted for."""
+    sizes = Sizes({d: width for d in c.step.dims}, chunk)
+    where = c.reason_where
+    ahead, back = launches(c)
+    part, count = in_substeps(c)
+    passes = {
+        "forward": _pass(part, part.forward, forward_cost(c, sizes), sizes, ahead),
+        "backward": _pass(part, part.backward, backward_cost(c, sizes), sizes, back),
+    }
+    stepwise = triton_section(c).stepwise
+    predicted = predict(c)
+    return {
+        "name": c.name,
+        "doc": next(iter((c.spec.doc or "").strip().splitlines()), ""),
+        "source": c.spec.source,
+        "family": c.family,
+        "reason": c.reason,
+        "reason_where": None if where is None else {"file": where.file, "line": where.line, "text": where.text},
+        "arguments": [
+            {"name": v.name, "kind": v.kind, "dims": [dim_of(a) for a in v.axes], "default": v.default}
+            for v in c.step.variables
+        ],
+        "outputs": [{"name": n, "dims": [dim_of(a) for a in axes]} for n, axes in c.step.output_axes.items()],
+        "states": [{"name": s.name, "dims": [dim_of(a) for a in s.axes]} for s in c.step.states],
+        "decay_shape": {s.name: decay_shape(c, s) for s in _states(c, 1)},
+        "writes": writes(c),
+        "reads": reads(c),
+        **passes,
+        "sweeps": [{"pass": name, **s} for name, p in passes.items() for s in p["sweeps"]],
+        **{
+            key: {name: p[key] for name, p in passes.items()}
+            for key in ("launches", "bytes_per_token", "flops_per_token")
+        },
+        "predicted": None if predicted is None else as_data(predicted),
+        "triton": "scans" if scanned(c) else "steps" if c.forward is None or stepwise else "chunks",
+        "triton_reason": stepwise,
+        "substeps": count,
+        "saved_for_backward": saved(c),
+        "counted_for": {"dims": sizes.dims, "chunk": sizes.chunk, "input_bytes": sizes.element},
+        "gates": [{"name": g.name, "what": g.what, "points": g.points, "error_bound": g.error_bound} for g in c.gates],
+        "proof": symbolic_proof(c),
+        "derivation": [
+            {
+                "title": s.title,
+                "formulas": [{"plain": f.plain, "latex": f.latex, "is_sentence": f.text} for f in s.formulas],
+            }
+            for s in derivation(c)
+        ],
+    }
+
+
+# --- the read-write form in words -------------------------------------------------------------------------------------
+
+
+def _states(c: Compiled, direction: int) -> list[StateForm]:
+    form = c.form if direction > 0 else c.adjoint_form
+    if form is None:
+        return []
+    return [s for group in form.groups for s in group if s.direction == direction]
+
+
+def _notation(c: Compiled) -> Notation:
+    return Notation(False, stateless_names(c.step), order=order_of(c))
+
+
+def decay_shape(c: Compiled, s: StateForm) -> str:
+    """none, scalar, or the dim that it runs over; `constant` where it doesn't change with time."""
+    if s.decay is None:
+        return "none"
+    if s.decay is ZERO:
+        return "forgets"
+    timeless = all(y.attrs[0] in ("decay parameter", "parameter", "constant") for y in leaves(s.decay))
+    shape = f"vector over {dim_of(s.decay.axes[0])}" if s.decay.axes else "scalar"
+    return f"{shape}, constant in time" if timeless else shape
+
+
+def writes(c: Compiled) -> list[dict[str, Any]]:
+    """The rank-one writes of each state: left right^T."""
+    if c.form is None:
+        return []
+    reader, n = Reader(c, c.form), _notation(c)
+    out = []
+    for s in _states(c, 1):
+        for w in s.writes:
+            value = reader.symbols.get(w.leaf) if w.leaf is not None else None
+            out.append(
+                {
+                    "state": s.name,
+                    "write": n.text(mul(reader.spelled(w.left), value or reader.spelled(w.right)), s.axes),
+                    "left": n.text(reader.spelled(w.left)),
+                    "right": n.text(value) if value is not None else n.text(reader.spelled(w.right)),
+                    "meaning": n.text(reader.spelled(w.right)),
+                    "reads_the_state": w.leaf is not None,
+                }
+            )
+    return out
+
+
+def reads(c: Compiled) -> list[dict[str, Any]]:
+    """What the step reads of its states."""
+    if c.form is None:
+        return []
+    reader, n = Reader(c, c.form), _notation(c)
+    return [
+        {
+            "state": r.state,
+            "read": n.text(reader.read(x)),
+            "vector": n.text(reader.spelled(r.vector)),
+            "sees": r.snapshot,
+        }
+        for x, r in c.form.reads.items()
+    ]
+
+
+def saved(c: Compiled) -> list[str]:
+    """Quantities of each step that the forward pass keeps for the backward pass, besides the op's arguments."""
+    if c.backward is None or c.form is None:
+        return []
+    reader, n = Reader(c, c.form), _notation(c)
+    return [n.text(reader.spelled(x)) for x in c.backward.saved]
+
+
+# --- sweeps and costs -------------------------------------------------------------------------------------------------
+
+
+def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int) -> dict[str, Any]:
+    return {
+        "launches": started,
+        "bytes_per_token": round(cost.bytes),
+        "flops_per_token": round(cost.flops),
+        "floor_bytes_per_token": round(cost.floor),
+        "sweeps": [] if plan is None else _sweeps(c, plan, sizes),
+    }
+
+
+def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
+    at_borders = plan is c.backward and triton_section(c).stepwise is None and not scanned(c)
+    plan = walked(c, plan) if at_borders else plan
+    alone = whole_walk(c) if at_borders else None
+    if alone is not None:  # which makes what all sweeps yield
+        assert c.backward is not None
+        plan = simplified(c.backward)
+    walks = [alone.first] if alone is not None else roles(c).walks if at_borders else range(len(plan.stages))
+    return [
+        _sweep(c, plan, s, sizes) | {"walks": k in walks} for k, s in enumerate(plan.stages) if isinstance(s, Sweep)
+    ]
+
+
+def _sweep(c: Compiled, plan: Plan, sweep: Sweep, sizes: Sizes) -> dict[str, Any]:
+    reader, n = Reader(c, plan.form), _notation(c)
+    values = {x: name for name, x in plan.form.values.items()}
+    outputs = []
+    for x in sweep.chunk.outputs:
+        meaning = n.text(reader.spelled(x))
+        outputs.append(f"{values[x]} = {meaning}" if x in values and f"{values[x]}_t" != meaning else meaning)
+    axis = sweep.group[0].row if sweep.side == "row" else sweep.group[0].col
+    return {
+        "direction": "forwards" if sweep.direction > 0 else "backwards",
+        "states": list(sweep.states),
+        "solves": sweep.solve,
+        "contracts": None if axis is None else dim_of(axis),
+        "outputs": outputs,
+        "last_states": list(sweep.finals),
+        "stored": [n.text(reader.spelled(x)) for x in sweep.chunk.outputs],
+        "flops_per_token": round(sweep_flops(sweep, sizes)),
+    }
+
+
+# --- for the terminal -------------------------------------------------------------------------------------------------
+
+
+def show(c: Compiled, console: Console, width: int = 64, chunk: int = CHUNK) -> None:
+    """Print an explanation."""
+    data = explanation(c, width, chunk)
+    console.print(Text.assemble((c.name, "bold"), "  ", (c.family, "green" if c.form else "yellow")))
+    if data["doc"]:
+        console.print(Text(data["doc"], style="italic"))
+    if c.reason:
+        console.print(reason_text(c))
+    for section in derivation(c):
+        console.print()
+        console.print(section_text(section))
+    for title, table in _tables(data):
+        console.print()
+        console.print(Text(title, style="bold"))
+        console.print(table)
+
+
+def reason_text(c: Compiled) -> Text:
+    """Why a recurrence isn't chunk-parallel, with the line of the spec."""
+    text = Text.assemble(("not chunk-parallel: ", "yellow"), c.reason or "")
+    if c.reason_where is not None:
+        text.append(f"\n  {c.reason_where.place}\n", style="dim")
+        text.append(f"    {c.reason_where.text}", style="cyan")
+    text.append("\n  It runs step by step, with the state in registers, and its derived adjoint.", style="dim")
+    return text
+
+
+def section_text(section: Section) -> Text:
+    """A section of the derivation."""
+    lines = [Text(section.title, style="bold")]
+    for f in section.formulas:
+        lines.append(Text(f"  {f.plain}", style="dim") if f.text else Text(f"    {f.plain}", style="cyan"))
+    return Text("\n").join(lines)
+
+
+def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
+    counted = data["counted_for"]
+    if data["decay_shape"]:
+        table = _table("state", "decay", "is written", "is read")
+        for name, shape in data["decay_shape"].items():
+            written = [w["write"] for w in data["writes"] if w["state"] == name]
+            read = [r["read"] for r in data["reads"] if r["state"] == name]
+            table.add_row(name, shape, "\n".join(written), "\n".join(read))
+        yield "In words", table
+    sweeps = _table("pass", "goes", "carries", "yields", "FLOPs a token")
+    for name in ("forward", "backward"):
+        for s in data[name]["sweeps"]:
+            end = "n" if s["direction"] == "forwards" else "0"
+            yields = [*s["outputs"], *(f"{x}_{end}" for x in s["last_states"])]
+            solved = ", solving for its writes" if s["solves"] else ""
+            sweeps.add_row(
+                name,
+                s["direction"] if s["walks"] else "at borders",
+                ", ".join(s["states"]) + solved,
+                "\n".join(yields),
+                f"{s['flops_per_token']:,}",
+            )
+    if sweeps.row_count:
+        yield "Sweeps", sweeps
+    costs = _table("pass", "launches", "bytes", "floor", "FLOPs")
+    for name in ("forward", "backward"):
+        p = data[name]
+        costs.add_row(
+            name,
+            str(p["launches"]),
+            f"{p['bytes_per_token']:,}",
+            f"{p['floor_bytes_per_token']:,}",
+            f"{p['flops_per_token']:,}",
+        )
+    if data["triton_reason"]:
+        yield (
+            "Kernels",
+            Text(f"Over chunks in torch; the Triton kernels go step by step, because {data['triton_reason']}."),
+        )
+    if data["triton"] == "scans":
+        yield "Kernels", Text("Over chunks in torch; the Triton kernels scan each entry of the states by itself.")
+    if data["substeps"] > 1:
+        yield (
+            "Kernels",
+            Text(
+                f"A step is {data['substeps']} corrections, one after the other: the Triton kernels walk over as many substeps "
+                "of one each, and so do the sweeps above."
+            ),
+        )
+    width = next(iter(counted["dims"].values()))
+    yield f"Cost per token and head, for dims of {width}, chunks of {counted['chunk']} and 16-bit inputs", costs
+    if data["predicted"]:
+        p = data["predicted"]
+        times = _table("pass", "us", "floor", "moving", "computing", "starting", "segments")
+        for name in ("forward", "backward"):
+            parts = [p[name][f"{x}_us"] for x in ("floor", "moving", "computing", "starting")]
+            times.add_row(name, *(f"{x:,.0f}" for x in (p[name]["us"], *parts)), str(p[name]["segments"]))
+        shape = ", ".join(f"{dim} = {size}" for dim, size in p["shape"].items())
+        yield f"Time that a model predicts on an {p['machine']}, in microseconds, at {shape} and 16-bit inputs", times
+    if data["gates"]:
+        gates = _table("after", "what was found equal", "points", "chance of an error")
+        for g in data["gates"]:
+            gates.add_row(g["name"], g["what"], str(g["points"]), f"{g['error_bound']:.0e}")
+        yield "Gates that it passed", gates
+    yield "A proof in symbols", Text("\n".join(data["proof"]))
+
+
+_NUMBERS = ("bytes", "floor", "FLOPs", "FLOPs a token", "us", "moving", "computing", "starting", "segments")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(header_style="dim", box=None, padding=(0, 3, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
+    return table
+
+
+@blaming
+def latex_document(c: Compiled) -> str:
+    """The derivation as LaTeX: `align*` environments under headings."""
+    parts = []
+    for section in derivation(c):
+        parts.append(rf"\subsection*{{{section.title}}}")
+        block: list[str] = []
+        for f in section.formulas:
+            if f.text:
+                parts += [*_align(block), f.latex]
+                block = []
+            else:
+                block.append(f.latex.replace(" = ", " &= ", 1))
+        parts += _align(block)
+    return "\n".join(parts) + "\n"
+
+
+def _align(block: list[str]) -> list[str]:
+    if not block:
+        return []
+    return [r"\begin{align*}", ",\\\\\n".join(block) + ".", r"\end{align*}"]

@@ -1,0 +1,226 @@
+"""A proof in symbols: at tiny dims and two steps, SymPy finds the same from the steps, from one chunk, and by `diff`.
+
+The gates (see `gates.py`) say more, at random points; this says it in a form that can be read. `explain` prints it.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import sympy
+
+from ...ir.evaluate import Env, stacked
+from ...ir.expr import dim_of
+from ...ir.functions import TABLE
+from ..pipeline import Compiled
+from ..step.adjoint import gradient_name
+from .gates import run_adjoint
+from .run_plan import run_plan
+from .run_steps import run_steps, shape_of, stored
+
+STEPS = 2
+PATIENCE = 10_000  # operations, counted before anything is expanded: a second or two
+READABLE = 200  # characters
+TERMS = 2_000  # that a difference may have once it is expanded
+
+
+def symbolic_proof(c: Compiled) -> list[str]:
+    """Lines of a proof that chunks and gradients are right, for the first dim of size 2, all others 1, and two steps.
+
+    What more than `PATIENCE` operations are needed for is said to be left to the gates.
+    """
+    return _Proof(c).lines()
+
+
+class _Proof:
+    def __init__(self, c: Compiled) -> None:
+        self.c, self.step, self.m = c, c.step, _Symbols()
+        self.sizes = {d: 2 if n == 0 else 1 for n, d in enumerate(c.step.dims)}
+        self.operations = 0
+        self.given = {
+            v.name: _named(v.name, shape_of(v, self.sizes, STEPS), v.per_step, positive=v.is_decay)
+            for v in c.step.variables
+        }
+        self.initial = {s.name: _named(f"{s.name}_0", self.shape(s.axes), False) for s in c.step.states}
+        self.cotangents = {
+            f"d{n}": _named(f"d{n}", (STEPS, *self.shape(c.step.output_axes[n])), True) for n in c.step.outputs
+        }
+        self.last = {f"d{s.name}": _named(f"d{s.name}_{STEPS}", self.shape(s.axes), False) for s in c.step.states}
+        self.outputs, self.finals, _ = run_steps(self.step, self.given, self.initial, self.m, self.sizes, STEPS)
+
+    def shape(self, axes: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(self.sizes[dim_of(a)] for a in axes)
+
+    def lines(self) -> list[str]:
+        sizes = ", ".join(f"{n} = {k}" for n, k in self.sizes.items())
+        out = [f"In symbols, for {sizes} and {STEPS} steps:"]
+        for name in self.outputs:
+            for t in (STEPS, 1):  # the last step where that can be read, else the first
+                entry = np.ravel(np.asarray(self.outputs[name][t - 1], dtype=object))[0]
+                if _larger(entry, TERMS):
+                    continue
+                shown = str(sympy.factor_terms(entry))
+                if len(shown) <= READABLE:
+                    out.append(f"  {name}_{t}{'[1]' if self.step.output_axes[name] else ''} = {shown}")
+                    break
+        if self.c.forward is not None:
+            out += self.chunks()
+        return out + self.gradients()
+
+    def chunks(self) -> list[str]:
+        """The same from one chunk."""
+        assert self.c.forward is not None
+        env: Env = {(v.kind, v.name): self.given[v.name] for v in self.step.variables}
+        values, states, _ = run_plan(self.c.forward, env, self.initial, self.m, self.sizes, [STEPS])
+        out = []
+        for name in self.step.outputs:
+            out.append(
+                self.verdict(name, "from one chunk less step by step", values[name], stacked(self.outputs[name]))
+            )
+        for name, value in self.finals.items():
+            out.append(self.verdict(f"{name}_{STEPS}", "from one chunk less step by step", states[name], value))
+        return out
+
+    def gradients(self) -> list[str]:
+        """Each gradient by the adjoint, less SymPy's derivative of L = sum <do, o> + <dS_n, S_n>."""
+        step, m = self.step, self.m
+        got, first = run_adjoint(
+            self.c.adjoint, self.given, self.initial, self.cotangents, self.last, m, self.sizes, STEPS
+        )
+        loss = sympy.Integer(0)
+        for name, node in step.outputs.items():
+            for t in range(STEPS):
+                value = stored(self.outputs[name][t], node.axes, step.output_axes[name])
+                loss += _dot(value, self.cotangents[f"d{name}"][t])
+        for s in step.states:
+            loss += _dot(self.finals[s.name], self.last[f"d{s.name}"])
+        what = "by the adjoint less SymPy's derivative"
+        out = []
+        for v in step.variables:
+            if v.kind == "constant":
+                continue
+            name = gradient_name(v)
+            axes = self.c.adjoint.program.outputs[name].axes
+            parts = [stored(x, axes, v.axes) for x in got[name]]
+            mine = stacked(parts) if v.per_step else np.sum(stacked(parts), axis=0)
+            out.append(self.verdict(name, what, mine, self.derivative(loss, self.given[v.name], v.is_decay)))
+        for s in step.states:
+            out.append(
+                self.verdict(f"d{s.name}_0", what, first[f"d{s.name}"], self.derivative(loss, self.initial[s.name]))
+            )
+        return out
+
+    def derivative(self, loss: Any, symbols: Any, of_log: bool = False) -> Any:
+        """None where that takes more operations than there is patience for."""
+        if self.operations > PATIENCE or _larger(loss, PATIENCE):
+            return None
+        symbols = np.asarray(symbols, dtype=object)
+        flat = [sympy.diff(loss, x) * (x if of_log else 1) for x in symbols.ravel()]
+        return _filled(flat, symbols.shape)
+
+    def verdict(self, name: str, what: str, one: Any, other: Any) -> str:
+        left = f"  {name} {what}: left to the gates"
+        if self.operations > PATIENCE or other is None:
+            return left
+        one, other = (np.ravel(np.asarray(x, dtype=object)) for x in (one, other))
+        for a, b in zip(one, other, strict=True):
+            self.operations += PATIENCE + 1 if _larger(a - b, PATIENCE) else sympy.count_ops(a - b)
+            if self.operations > PATIENCE:
+                return left
+            difference = _simplified(a - b)
+            if difference is None:
+                return left
+            if difference != 0:
+                shown = str(difference)
+                shown = shown if len(shown) <= READABLE else "the difference"
+                return f"  {name} {what}: SymPy doesn't simplify {shown} to 0, and leaves it to the gates"
+        return f"  {name} {what} = 0"
+
+
+class _Symbols:
+    """SymPy's arithmetic on numpy arrays of expressions."""
+
+    exact = True
+
+    def const(self, value: Fraction) -> Any:
+        return _filled([sympy.Rational(value.numerator, value.denominator)], ())
+
+    def number(self, text: str) -> Any:
+        return _filled([sympy.sympify(text)], ())
+
+    def add(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return a * b
+
+    def pow(self, a: Any, n: Fraction) -> Any:
+        return np.asarray(a, dtype=object) ** sympy.Rational(n.numerator, n.denominator)
+
+    def fn(self, name: str, a: Any) -> Any:
+        a = np.asarray(a, dtype=object)
+        return _filled([TABLE[name].sympy(x) for x in a.ravel()], a.shape)
+
+    def sum(self, a: Any, axis: int) -> Any:
+        return np.asarray(a.sum(axis=axis), dtype=object)
+
+    def peak(self, a: Any, axis: int) -> Any:
+        return 0 * self.sum(a, axis)  # nothing depends on it
+
+
+def _named(name: str, shape: tuple[int, ...], per_step: bool, positive: bool = False) -> Any:
+    """Symbols such as k_2[1]: the step, where there is one, then the entry."""
+    flat = []
+    for index in np.ndindex(*shape):
+        step, entry = (f"_{index[0] + 1}", index[1:]) if per_step else ("", index)
+        own = ",".join(str(i + 1) for i in entry)
+        assumption = {"positive": True} if positive else {"real": True}
+        flat.append(sympy.Symbol(f"{name}{step}{f'[{own}]' if own else ''}", **assumption))
+    return _filled(flat, shape)
+
+
+def _filled(flat: list[Any], shape: tuple[int, ...]) -> Any:
+    out = np.empty(shape, dtype=object)
+    out.ravel()[:] = flat
+    return out
+
+
+def _dot(a: Any, b: Any) -> Any:
+    return sum((x * y for x, y in zip(np.ravel(a), np.ravel(b), strict=True)), sympy.Integer(0))
+
+
+def _simplified(x: Any) -> Any:
+    """0 where expanding the numerator shows it; else what is left, or None where that has too many terms."""
+    if _terms(x) > TERMS:
+        return None
+    x = sympy.expand(x)
+    if x == 0:
+        return x
+    terms = sympy.Add.make_args(x)
+    quotients = {p for term in terms for p in sympy.fraction(term)[1].as_powers_dict() if not p.is_number}
+    if len(terms) * len(quotients) > TERMS // 4:
+        return None
+    x = sympy.fraction(sympy.together(x))[0]
+    return sympy.expand(x) if _terms(x) <= TERMS else None
+
+
+def _larger(x: Any, operations: int) -> bool:
+    """Is x certainly made by more operations? An addition of a product with -1 has five nodes, of which no more are looked at
+    than that takes."""
+    nodes = sympy.preorder_traversal(x)
+    return next(islice(nodes, 5 * operations + 1, None), None) is not None
+
+
+def _terms(x: Any) -> int:
+    """At most so many terms has x once it is expanded."""
+    if x.is_Add:
+        return sum(map(_terms, x.args))
+    if x.is_Mul:
+        return math.prod(map(_terms, x.args))
+    if x.is_Pow and x.exp.is_Integer and x.exp > 1:
+        return int(_terms(x.base) ** x.exp)
+    return 1

@@ -1,0 +1,32 @@
+"""The natural logarithm of a decay, as a node: what kernels are given, instead of the decay itself."""
+
+from __future__ import annotations
+
+from ...ir.expr import ONE, ZERO, Node, add, const, fn, leaf, mul, number
+from .abstract_interpreter import below_one
+
+FORGET = const(-1000000)  # stands for the logarithm of zero: a reset, far below every threshold
+
+
+def log_of(x: Node) -> Node:
+    """log x, with products, powers and exponentials taken apart. `positive` (interpret.py) says which x have one."""
+    if x is ZERO:
+        return FORGET
+    if x is ONE:
+        return ZERO
+    match x.op:
+        case "leaf" if x.attrs[0].startswith("decay"):
+            return leaf(f"log {x.attrs[0]}", x.attrs[1], x.attrs[2])
+        case "const":
+            return number(f"log({x.attrs[0]})")
+        case "mul":
+            return add(*(log_of(a) for a in x.args))
+        case "pow":
+            return mul(x.attrs[0], log_of(x.args[0]))
+        case "fn" if x.attrs[0] == "exp":
+            return x.args[0]
+        case "fn" if x.attrs[0] == "sigmoid":
+            return mul(-1, fn("softplus", mul(-1, x.args[0])))
+    if (y := below_one(x)) is not None:
+        return mul(-1, fn("softplus", y))
+    return fn("log", x)

@@ -1,0 +1,103 @@
+"""<S, dS> within a step, from what the step reads and writes: what the gradient of a decay is made of.
+
+In read-write form a step makes S_t = D (S_{t-1} + B) + A, and its adjoint dS_{t-1} = D (dS_t + B') + A'. The pairing is
+P = D <S_{t-1} + B, dS_t + B'>, over the decay's axes. So
+
+    P = <S_t, dS_t> + <S_t, B'> - <A, dS_t + B'>                  from what the steps after it leave
+    <S_{t-1}, dS_{t-1}> = P - D <B, dS_t + B'> + <S_{t-1}, A'>    for the step before it
+
+where a write l w^T takes l^T M w of the other side M: a read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ...ir.expr import ONE, Node, add, depends, factors_of, leaf, mul, power, total
+from .abstract_interpreter import Interpreter
+from .abstract_values import MatrixValue, RawWrite, make_key, split_scalars
+from .form import NotAffine
+
+
+def pairing_terms(
+    i: Interpreter, update: MatrixValue, forward: MatrixValue, backward: MatrixValue
+) -> tuple[Node, Node]:
+    """What is added to P's sum at its step (late) and after it (early), over raw reads. `update` is S_t as the step has
+    it; `forward` and `backward` have the writes of both states in their final phases."""
+    decay = forward.decay
+    assert decay is not None
+    axes = decay.axes
+    before = MatrixValue(forward.state, forward.row, forward.col)
+    middle = MatrixValue(backward.state, backward.row, backward.col, None, backward.before)
+    late = add(_taken(i, axes, backward.before, update), mul(-1, _taken(i, axes, forward.after, middle)))
+    taken = mul(-1, decay, _taken(i, axes, forward.before, middle))
+    return late, add(taken, _taken(i, axes, backward.after, before))
+
+
+def pairing_value(
+    i: Interpreter,
+    axes: tuple[str, ...],
+    first: MatrixValue,
+    second: MatrixValue,
+    forward: MatrixValue,
+    backward: MatrixValue,
+) -> Node:
+    """<first, second> over `axes`, two stages of a step, from P and raw reads."""
+    decay = forward.decay
+    assert decay is not None
+    scale = mul(first.decay or ONE, second.decay or ONE)
+    if not set(scale.axes) <= set(decay.axes) or (first.row, first.col) != (forward.row, forward.col):
+        raise NotAffine("the state is scaled at several places of the step", scale)
+    known = mul(leaf("pairing", first.state, decay.axes), *(power(f, -1) for f in factors_of(decay)), scale)
+    parts = [total(known, *(set(decay.axes) - set(axes)))]
+    middle = MatrixValue(forward.state, forward.row, forward.col, first.decay, forward.before)
+    parts.append(_taken(i, axes, _difference(first, forward), second))
+    parts.append(_taken(i, axes, _difference(second, backward), middle))
+    return add(*parts)
+
+
+def cancelled(x: Node) -> Node:
+    """x with products spread over sums that hold a pairing, where a decay cancels against its inverse, even a decay of 0."""
+    whole = next((f for f in factors_of(x) if f.op == "add" and depends(f, _is_pairing)), None)
+    if whole is None:
+        return x
+    rest = mul(*(f for f in factors_of(x) if f is not whole))
+    return add(*(cancelled(mul(rest, term)) for term in whole.args))
+
+
+def _is_pairing(x: Node) -> bool:
+    return x.op == "leaf" and x.attrs[0] == "pairing"
+
+
+def _is_read(i: Interpreter, m: MatrixValue, side: str, vector: Node) -> bool:
+    """Does the step read m so anyway?"""
+    key = make_key(m, side, split_scalars(vector)[1])
+    return any(raw.attrs[1] == key for raw in i.raw_reads)
+
+
+def _difference(m: MatrixValue, final: MatrixValue) -> list[RawWrite]:
+    """m - d (S + B), for m = d (S + b) + a."""
+    from .abstract_values import scaled_write
+
+    def scaled(w: RawWrite, sign: int) -> RawWrite:
+        w = w if m.decay is None else scaled_write(w, m.decay, m.row, m.col)
+        return replace(w, scalar=mul(sign, w.scalar))
+
+    more = [scaled(w, 1) for w in m.before if w not in set(final.before)]
+    less = [scaled(w, -1) for w in final.before if w not in set(m.before)]
+    return [*m.after, *more, *less]
+
+
+def _taken(i: Interpreter, axes: tuple[str, ...], writes: Iterable[RawWrite], m: MatrixValue) -> Node:
+    """The sum of <l w^T, m> over writes, summed over all but `axes`."""
+    parts = []
+    for w in writes:
+        free = m.row not in axes and m.col not in axes
+        by_rows = _is_read(i, m, "row", w.left) and not _is_read(i, m, "col", w.right) if free else m.col in axes
+        if by_rows:
+            value = mul(w.scalar, w.right, i.read(m, "row", w.left))
+        else:
+            value = mul(w.scalar, w.left, i.read(m, "col", w.right))
+        parts.append(total(value, *(set(value.axes) - set(axes))))
+    return add(*parts)

@@ -1,0 +1,267 @@
+"""The chunk programs of all sweeps as matrix formulas: `O = diag(a) Q S_0 + ((Q K^T) . M) V`.
+
+A quantity of each step becomes a matrix whose row i holds step i of the chunk (Q for q, V for v; a scalar becomes a vector).
+Products of decays get symbols, each defined once; a sweep that runs backwards in time uses the transposes of the same masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from ...ir.expr import COL, ROW, Node, canonical_axis, factors_of, leaf, make, rebuild, rename, walk
+from ...ir.notation import Notation
+from ..chunkwise.chunk_program import ChunkProgram
+from ..chunkwise.plan import Plan, Sweep
+from ..normal_form.form import NormalForm
+from ..pipeline import Compiled
+from .chunk_symbols import DecaySymbols, Symbols
+from .form_notation import Reader, solved_letters
+from .formulas import Formula, Section, formula, order_of, sentence, stateless_names
+
+
+def chunk_sections(c: Compiled) -> Iterator[Section]:
+    """The forms over chunks: symbols, the forward sweeps, the backward sweeps."""
+    assert c.forward is not None and c.backward is not None
+    symbols = Symbols(set(order_of(c)))
+    readers = [(plan, Reader(c, plan.form)) for plan in (c.forward, c.backward)]
+    symbols.taken |= {x.attrs[1] for _, reader in readers for x in reader.symbols.values()}
+    symbols.taken |= {x for plan, _ in readers for x in solved_letters(c, plan.form)}  # several are called P_1, P_2, ..
+    passes = []
+    for title, (plan, reader) in zip(("forward", "backward"), readers):
+        passes.append(Section(f"Over a chunk of C steps, {title}", tuple(_sweeps(c, plan, reader, symbols))))
+    if symbols.decays:
+        definitions = [
+            sentence("i, j and s run over the steps of the chunk.", "$i$, $j$ and $s$ run over the steps of the chunk.")
+        ]
+        definitions += [f for _, f in symbols.decays.values()]
+        yield Section("Products of decays in a chunk", tuple(definitions))
+    yield from passes
+
+
+def _sweeps(c: Compiled, plan: Plan, reader: Reader, symbols: Symbols) -> Iterator[Formula]:
+    names = _ChunkNames(c, plan.form, reader, symbols)
+    count = len(plan.sweeps)
+    for i, sweep in enumerate(plan.sweeps):
+        way = "first chunk to the last" if sweep.direction > 0 else "last chunk to the first"
+        yield sentence(f"{'The only sweep' if count == 1 else f'Sweep {i + 1}'} goes from the {way}.")
+        yield from _ChunkFormulas(c, sweep, names, symbols).formulas()
+
+
+class _ChunkNames:
+    """Names of the rows-of-steps matrices."""
+
+    def __init__(self, c: Compiled, form: NormalForm, reader: Reader, symbols: Symbols) -> None:
+        self.c, self.form, self.reader, self.symbols = c, form, reader, symbols
+        self.declared = set(order_of(c))
+        self.lets = stateless_names(c.step)
+        self.pending: list[Formula] = []  # what symbols that were introduced on the way stand for
+        self.known: dict[tuple, Node] = {}
+        values = {x: n for n, x in form.values.items() if x.op == "leaf"}
+        for x in form.reads:
+            if x in values:
+                self.known[x.attrs[:2]] = leaf("chunk", self.capital(values[x], len(x.axes)), (ROW, *x.attrs[2]))
+        for x, symbol in reader.symbols.items():
+            name = values.get(x, symbol.attrs[1])
+            self.known[x.attrs[:2]] = leaf("chunk", self.capital(name, len(x.axes)), (ROW, *x.attrs[2]))
+
+    def capital(self, name: str, axes: int) -> str:
+        d, base = ("d", name[1:]) if name[:1] == "d" and name[1:] in self.declared else ("", name)
+        head = base.rstrip("0123456789")
+        if axes == 0 or len(head) != 1 or head.upper() in {*self.declared, "I"}:
+            return name
+        return d + head.upper() + base[len(head) :]
+
+    def over_rows(self, x: Node) -> Node:
+        """A step-level node over the steps of a chunk."""
+        table = {}
+        for y in walk(x):
+            if y in self.lets:
+                name, axes = self.lets[y].attrs[1:]
+                table[y] = leaf("chunk", self.capital(name, len(axes)), (ROW, *axes))
+            if y.op != "leaf":
+                continue
+            kind, name, axes = y.attrs
+            if kind == "pairing":
+                table[y] = self.of_pairing(y)
+            elif kind in ("read", "write"):
+                known = self.of_read(y)
+                table[y] = rename(known, dict(zip(known.attrs[2][1:], axes, strict=True)))
+            elif kind in ("input", "decay", "cotangent"):
+                table[y] = leaf("chunk", self.capital(name, len(axes)), (ROW, *axes))
+        return _substituted(x, table)
+
+    def of_read(self, y: Node) -> Node:
+        """The symbol of a read or a solved write; a read that isn't a result by itself is called Y."""
+        key = y.attrs[:2]
+        if key not in self.known:
+            self.known[key] = leaf("chunk", self.symbols.numbered("read"), (ROW, *y.attrs[2]))
+        return self.known[key]
+
+    def of_pairing(self, y: Node) -> Node:
+        """The symbol of a sum over the steps that follow, which sweeps have made and a later one uses."""
+        key = y.attrs[:2]
+        if key not in self.known:
+            symbol = leaf("chunk", self.symbols.numbered("read"), (ROW, *y.attrs[2]))
+            self.known[key] = symbol
+            self.pending.append(
+                formula(self.c, partial(self.pairing_text, symbol=symbol, meaning=self.reader.spelled(y)))
+            )
+        return rename(self.known[key], dict(zip(self.known[key].attrs[2][1:], y.attrs[2], strict=True)))
+
+    def pairing_text(self, n: Notation, symbol: Node, meaning: Node) -> str:
+        return f"[{n.text(symbol)}]_{{t}} = {n.text(meaning)}" if n.tex else f"[{n.text(symbol)}]_t = {n.text(meaning)}"
+
+
+class _ChunkFormulas:
+    """The formulas of one sweep."""
+
+    def __init__(self, c: Compiled, sweep: Sweep, names: _ChunkNames, symbols: Symbols) -> None:
+        self.c, self.sweep, self.names, self.symbols = c, sweep, names, symbols
+        self.chunk: ChunkProgram = sweep.chunk
+        self.decays = DecaySymbols(c, sweep, names.reader, symbols)
+        self.streams = {x.attrs[:2]: x for x in self.chunk.streams}
+        self.inner = {x.attrs[:2]: x for x in self.chunk.definitions}
+        self.memo: dict[Node, Node] = {}
+        self.inverses: dict[Node, Node] = {}
+        self.inner_symbols: dict[Node, Node] = {}
+        self.crowded = sum(x.op == "inverse" for x in walk(*self.chunk.definitions.values())) > 1
+        self.pending: list[tuple[Node, Node]] = []  # symbols introduced on the way, with what they stand for
+        self.solved: dict[tuple, Node] = {}  # inner quantities that have been printed as a solved write
+
+    def formulas(self) -> Iterator[Formula]:
+        for x, node in self.chunk.outputs.items():
+            left = self.names.of_read(x)
+            meaning = x if x in self.names.form.reads and self.symbols.is_numbered(left.attrs[1]) else None
+            yield from self.line(left, node, left.attrs[2], meaning)
+            if node.op == "leaf" and node.attrs[0] == "inner":
+                self.solved[node.attrs[:2]] = left
+                self.memo.clear()
+        for name, node in self.chunk.states.items():
+            end = "C" if self.sweep.direction > 0 else "0"
+            axes = self.chunk.state_axes[name]
+            yield from self.line(leaf("chunk", f"{name}_{end}", axes), node, axes)
+
+    def line(self, left: Node, node: Node, axes: tuple[str, ...], meaning: Node | None = None) -> Iterator[Formula]:
+        right = self.named(self.visit(node))
+        pending, self.pending = self.pending, []
+        yield from self.names.pending
+        self.names.pending.clear()
+        if (left, right) in self.symbols.printed:
+            return
+        self.symbols.printed.add((left, right))
+        for symbol, body in pending:
+            yield self.equation(symbol, body, symbol.attrs[2])
+        yield self.equation(left, right, axes, meaning)
+
+    def equation(self, left: Node, right: Node, axes: tuple[str, ...], meaning: Node | None = None) -> Formula:
+        def write(n: Notation) -> str:
+            if len(right.axes) > 2 or self.wants_indices(right):
+                return f"{n.indexed_symbol(left)} = {n.indexed(right).text}"
+            text = f"{n.text(left, axes)} = {n.text(right, axes)}"
+            if meaning is not None:
+                rows = n.text(self.names.reader.read(meaning))
+                text += rf"\quad (\mathrm{{row}}\ t:\ {rows})" if n.tex else f"   (row t: {rows})"
+            return text
+
+        return formula(self.c, write)
+
+    # --- from chunk programs to what is printed -----------------------------------------------------------------------
+
+    def visit(self, x: Node) -> Node:
+        if x not in self.memo:
+            self.memo[x] = self._visit(x)
+        return self.memo[x]
+
+    def _visit(self, x: Node) -> Node:
+        if x.op in ("decay_mask", "order_mask", "decay_in", "decay_out", "decay_all"):
+            return self.decays.symbol(x)
+        if x.op in ("mix_mask", "mix_in", "mix_out", "mix_all"):
+            return self.decays.mixed_symbol(x)
+        if x.op == "inverse":
+            if x not in self.inverses:
+                symbol = self.visit(x.args[0])
+                axes = (
+                    ROW,
+                    COL,
+                    *(a for a in x.axes if a not in (ROW, COL)),
+                )  # a channel: each has a system of its own
+                if symbol.op != "leaf":
+                    symbol = leaf("chunk", self.symbols.numbered("solve"), axes)
+                    self.pending.append((symbol, self.named(self.visit(x.args[0]))))
+                self.inverses[x] = make("inverse", (symbol,), (), axes)
+            return self.inverses[x]
+        if x.op == "leaf":
+            kind, name, order = x.attrs
+            if x.attrs[:2] in self.streams:
+                own = self.streams[x.attrs[:2]]
+                value = self.names.over_rows(self.chunk.streams[own])
+                return _renamed(value, dict(zip(own.attrs[2], order, strict=True)))
+            if x.attrs[:2] in self.solved:
+                known = self.solved[x.attrs[:2]]
+                own = self.inner[x.attrs[:2]]
+                return _renamed(known, dict(zip(own.axes, x.axes, strict=True)))
+            if x.attrs[:2] in self.inner:
+                own = self.inner[x.attrs[:2]]
+                value = self.visit(self.chunk.definitions[own])
+                if self.crowded and value.op not in ("leaf", "inverse") and own not in self.chunk.outputs.values():
+                    value = self.inner_symbol(own, value)
+                return _renamed(value, dict(zip(own.axes, x.axes, strict=True)))
+            if kind == "state in":
+                return leaf("state in", f"{name}_{'0' if self.sweep.direction > 0 else 'C'}", order)
+            return x
+        return rebuild(x, (self.visit(a) for a in x.args))
+
+    def inner_symbol(self, own: Node, value: Node) -> Node:
+        """The symbol of an inner quantity: where several writes are solved for, formulas without them grow too long."""
+        rows = tuple(a for a in (ROW, COL) if a in own.axes)
+        if own not in self.inner_symbols:
+            name = self.symbols.numbered("inner")
+            symbol = leaf("chunk", name, (*rows, *(a for a in own.axes if a not in rows)))
+            self.inner_symbols[own] = symbol
+            self.pending.append((symbol, self.named(value)))
+        return self.inner_symbols[own]
+
+    # --- what matrix notation can't say -------------------------------------------------------------------------------
+
+    def named(self, x: Node) -> Node:
+        """x with a symbol in the place of each sum in which three axes meet."""
+        done: dict[Node, Node] = {}
+        for y in walk(x):
+            node = rebuild(y, (done[a] for a in y.args)) if y.args else y
+            if self.wants_indices(node) and node is not x and len(node.axes) <= 2:
+                node = self.sum_symbol(node)
+            done[y] = node
+        return done[x]
+
+    def sum_symbol(self, x: Node) -> Node:
+        """A symbol for a sum; it is defined with the steps named i and j, whatever x calls them."""
+        steps = sorted((a for a in x.axes if a.startswith("%")), key=lambda a: (a != ROW, a != COL, a))
+        canonical = _renamed(x, dict(zip(steps, (ROW, COL), strict=False)))
+        others = tuple(a for a in x.axes if a not in steps)
+        if canonical not in self.symbols.sums:
+            name = self.symbols.numbered("sum")
+            self.symbols.sums[canonical] = name
+            self.pending.append((leaf("chunk", name, (*(ROW, COL)[: len(steps)], *others)), canonical))
+        return leaf("chunk", self.symbols.sums[canonical], (*steps, *others))
+
+    def wants_indices(self, x: Node) -> bool:
+        return x.op == "sum" and any(len(f.axes) > 2 for f in factors_of(x.args[0]))
+
+
+def _substituted(x: Node, table: dict[Node, Node]) -> Node:
+    """x with leaves replaced by nodes that may have one axis more."""
+    done: dict[Node, Node] = {}
+    for y in walk(x):
+        done[y] = table[y] if y in table else rebuild(y, (done[a] for a in y.args)) if y.args else y
+    return done[x]
+
+
+def _renamed(x: Node, mapping: dict[str, str]) -> Node:
+    """rename, where a new name may be a bound one's or trade places."""
+    mapping = {a: b for a, b in mapping.items() if a in x.axes and a != b}
+    if set(mapping.values()) & (set(x.axes) - set(mapping)):
+        spare = {a: canonical_axis(a, {*x.axes, *mapping.values()}) for a in mapping}
+        x = rename(x, spare)
+        mapping = {spare[a]: b for a, b in mapping.items()}
+    return rename(x, mapping)

@@ -1,0 +1,106 @@
+"""Displayed formulas: an equation in plain text and LaTeX, and the symbols that a spec gives to what its step computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...ir.expr import Node, leaf, leaves, replace, walk
+from ...ir.notation import PRODUCT, Notation
+from ...ir.step_program import StepProgram
+from ..pipeline import Compiled
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One displayed formula, or (`text`) a sentence between formulas."""
+
+    plain: str
+    latex: str
+    text: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled group of formulas."""
+
+    title: str
+    formulas: tuple[Formula, ...]
+
+
+def sentence(text: str, latex: str = "") -> Formula:
+    """Words between formulas; `latex` has the mathematics in them between dollar signs."""
+    return Formula(text, latex or text, text=True)
+
+
+def order_of(c: Compiled) -> tuple[str, ...]:
+    """Declared names, in the order in which factors and terms stand in print."""
+    step = c.step
+    by_kind = sorted(step.variables, key=lambda v: (not v.is_decay, v.kind == "input"))
+    scalars = [v.name for v in by_kind if not v.axes]
+    others = [v.name for v in by_kind if v.axes]
+    return (*scalars, *(s.name for s in step.states), *others, *step.names.values(), *step.outputs)
+
+
+def formula(
+    c: Compiled,
+    write: Callable[[Notation], str],
+    names: dict[Node, Node] | None = None,
+    text: bool = False,
+    **about: object,
+) -> Formula:
+    """Both texts of what `write` says with a notation."""
+    order = order_of(c)
+    plain, tex = (write(Notation(t, names or {}, order=order, **about)) for t in (False, True))  # type: ignore[arg-type]
+    return Formula(plain, tex, text)
+
+
+def equation(
+    c: Compiled, left: Node, right: Node, names: dict[Node, Node] | None = None, axes: tuple[str, ...] | None = None
+) -> Formula:
+    """left = right; the right side isn't printed by the name that it defines."""
+    names = {k: v for k, v in (names or {}).items() if k is not right or v.attrs[1] != left.attrs[1]}
+    return formula(c, lambda n: f"{n.text(left, axes)} = {n.text(right, axes)}", names)
+
+
+def summed(n: Notation, left: Node, g: Node) -> str:
+    """The gradient of what is the same at each step: a sum over the steps."""
+    body = n.bracket(n.piece(g, left.attrs[2]), PRODUCT)
+    under = r"\sum_{t=1}^{n} " if n.tex else "sum_t "
+    return f"{n.text(left)} = {under}{body}"
+
+
+def part_text(n: Notation, part: Node, whole: Node) -> str:
+    mark = "$" if n.tex else ""
+    return f"{mark}{n.text(part)}{mark} is the part of {mark}{n.text(whole)}{mark} that comes from later steps."
+
+
+# --- symbols of the spec ----------------------------------------------------------------------------------------------
+
+
+def step_names(step: StepProgram, trajectory: bool = False) -> dict[Node, Node]:
+    """Symbols for what a step names: its auxiliary quantities, and its states after the step."""
+    names = {x: leaf("let", n, stored_axes(x)) for x, n in step.names.items()}
+    for s in step.states:
+        names[step.updates[s.name]] = leaf("next", s.name, s.axes)
+    if trajectory:
+        names = {as_trajectory(x): n for x, n in names.items()}
+    return {x: n for x, n in names.items() if x.op not in ("leaf", "const")}
+
+
+def stored_axes(x: Node) -> tuple[str, ...]:
+    """The axes of a named term, rows first."""
+    row, col = Notation(False).orient(x)
+    return tuple(a for a in (row, col) if a is not None)
+
+
+def as_trajectory(x: Node) -> Node:
+    """x with the forward states as the adjoint sees them."""
+    states = {y: leaf("trajectory", *y.attrs[1:]) for y in walk(x) if y.op == "leaf" and y.attrs[0] == "state"}
+    return replace(x, states)
+
+
+def stateless_names(step: StepProgram) -> dict[Node, Node]:
+    """Symbols of the auxiliary quantities that don't depend on a state."""
+    lets = {x: n for x, n in step_names(step).items() if n.attrs[0] == "let"}
+    return {x: n for x, n in lets.items() if not any(y.attrs[0] == "state" for y in leaves(x))}

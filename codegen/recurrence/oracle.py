@@ -1,0 +1,218 @@
+"""The oracle: the recurrence in float64, step by step, with PyTorch's own gradients. Every kernel is compared with it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+
+from ..ir.evaluate import Env, evaluate, evaluate_all
+from ..ir.expr import dim_of
+from ..ir.step_program import StepProgram
+from .gates.run_steps import stored
+from .pipeline import Compiled
+
+_FUNCTIONS = {
+    "exp": torch.exp,
+    "log": torch.log,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "erf": torch.erf,
+    "abs": torch.abs,
+    "relu": torch.relu,
+    "softplus": torch.nn.functional.softplus,
+    "sign": torch.sign,
+    "step": lambda x: (x > 0).to(x.dtype),
+}
+
+
+class TorchNumbers:
+    """The evaluator's arithmetic on torch tensors, with any leading batch axes."""
+
+    def __init__(self, device: Any = "cpu", dtype: torch.dtype = torch.float64) -> None:
+        self.device, self.dtype = device, dtype
+
+    def const(self, value: Fraction) -> Tensor:
+        return torch.tensor(float(value), dtype=self.dtype, device=self.device)
+
+    def number(self, text: str) -> Tensor:
+        return torch.tensor(float(sympy.sympify(text)), dtype=self.dtype, device=self.device)
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    def pow(self, a: Tensor, n: Fraction) -> Tensor:
+        return a ** (n.numerator if n.denominator == 1 else float(n))
+
+    def fn(self, name: str, a: Tensor) -> Tensor:
+        return _FUNCTIONS[name](a)
+
+    def sum(self, a: Tensor, axis: int) -> Tensor:
+        return a.sum(axis)
+
+    def peak(self, a: Tensor, axis: int) -> Tensor:
+        return a.detach().amax(axis)
+
+
+class Rounded(TorchNumbers):
+    """Each product with a matrix or a vector is rounded to `low`, gradients alike, as kernels hold what they read and write."""
+
+    def __init__(self, device: Any, dtype: torch.dtype, low: torch.dtype) -> None:
+        super().__init__(device, dtype)
+        self.low = low
+
+    def sum(self, a: Tensor, axis: int) -> Tensor:
+        return a.sum(axis).to(self.low).to(self.dtype)
+
+
+BLOCK = 64  # steps after which kernels round a state
+
+
+def oracle(
+    c: Compiled,
+    given: dict[str, Tensor],
+    states: dict[str, Tensor | None],
+    constants: dict[str, float] | None = None,
+    cotangents: dict[str, Tensor | None] | None = None,
+    final_cotangents: dict[str, Tensor | None] | None = None,
+    dtype: torch.dtype = torch.float64,
+    low: torch.dtype | None = None,
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """(outputs, final states, gradients, gradients of the initial states), computed in `dtype`; with `low`, what is read and
+    written is rounded to that, and states after each block of steps.
+
+    Arguments as in the contract of generated ops: [B, T, H, *dims], decays as natural logarithms, states [B, H, *dims].
+    Gradients are given where `cotangents` or `final_cotangents` are.
+    """
+    program = c.step
+    device = next(iter(given.values())).device
+    differentiate = cotangents is not None or final_cotangents is not None
+    leaves = {n: x.detach().to(dtype).requires_grad_(differentiate) for n, x in given.items()}
+    batch, steps, heads, sizes = _sizes(program, leaves)
+    start: dict[str, Tensor] = {}
+    for s in program.states:
+        given_state = states.get(s.name)
+        if given_state is None:
+            value = initial_state(program, s.name, leaves, constants or {}, sizes, batch, heads, device)
+        else:
+            value = given_state.detach().to(dtype)
+        if not value.requires_grad:  # an initial value made of parameters hands its gradient on to them
+            value = value.requires_grad_(differentiate)
+        start[s.name] = value
+    start = {n: x.to(dtype) for n, x in start.items()}
+    outputs, finals = _run(program, leaves, start, constants or {}, sizes, steps, batch, heads, device, low)
+    if not differentiate:
+        return outputs, finals, {}, {}
+    loss = torch.zeros((), dtype=dtype, device=device)
+    for values, incoming in ((outputs, cotangents), (finals, final_cotangents)):
+        for name, value in values.items():
+            g = (incoming or {}).get(name)
+            if g is not None and value.numel():
+                loss = loss + (value * g.to(dtype)).sum()
+    wanted = [*leaves.values(), *start.values()]
+    grads: list[Any] = [None] * len(wanted)
+    if loss.requires_grad:
+        grads = list(torch.autograd.grad(loss, wanted, allow_unused=True))
+    filled = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, grads, strict=True)]
+    names = list(leaves)
+    return (
+        {n: x.detach() for n, x in outputs.items()},
+        {n: x.detach() for n, x in finals.items()},
+        dict(zip(names, filled, strict=False)),
+        dict(zip(start, filled[len(names) :], strict=True)),
+    )
+
+
+def initial_state(
+    program: StepProgram,
+    name: str,
+    given: dict[str, Tensor],
+    constants: dict[str, float],
+    sizes: dict[str, int],
+    batch: int,
+    heads: int,
+    device: Any,
+) -> Tensor:
+    """The spec's own initial value of a state, [B, H, *dims]."""
+    s = program.state(name)
+    shape = (batch, heads, *(sizes[dim_of(a)] for a in s.axes))
+    if s.initial is None:
+        return torch.zeros(shape, dtype=torch.float64, device=device)
+    numbers = TorchNumbers(device)
+    env: Env = {}
+    for v in program.variables:
+        if v.kind == "constant":
+            env[v.kind, v.name] = torch.tensor(constants.get(v.name, v.default), dtype=torch.float64, device=device)
+        elif not v.per_step:
+            env[v.kind, v.name] = given[v.name].exp() if v.is_decay else given[v.name]
+    value = evaluate(s.initial, env, numbers, sizes)
+    return stored(value, s.initial.axes, s.axes).expand(shape)
+
+
+def _sizes(program: StepProgram, given: dict[str, Tensor]) -> tuple[int, int, int, dict[str, int]]:
+    sizes: dict[str, int] = {}
+    batch = steps = heads = 1
+    for v in program.variables:
+        if v.kind == "constant":
+            continue
+        x = given[v.name]
+        for axis, n in zip(v.axes, x.shape[x.ndim - len(v.axes) :], strict=True):
+            sizes[dim_of(axis)] = n
+        if v.per_step:
+            batch, steps, heads = x.shape[:3]
+        else:
+            heads = x.shape[0]
+    return batch, steps, heads, sizes
+
+
+def _run(
+    program: StepProgram,
+    given: dict[str, Tensor],
+    start: dict[str, Tensor],
+    constants: dict[str, float],
+    sizes: dict[str, int],
+    steps: int,
+    batch: int,
+    heads: int,
+    device: Any,
+    low: torch.dtype | None = None,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    dtype = next(iter(given.values())).dtype
+    numbers = TorchNumbers(device, dtype) if low is None else Rounded(device, dtype, low)
+    values = {
+        v.name: given[v.name].exp() if v.is_decay else given[v.name] for v in program.variables if v.kind != "constant"
+    }
+    states = dict(start)
+    collected: dict[str, list[Tensor]] = {n: [] for n in program.outputs}
+    nodes = [*program.updates.values(), *program.outputs.values()]
+    for t in range(steps):
+        if low is not None and t and t % BLOCK == 0:
+            states = {n: x.to(low).to(dtype) for n, x in states.items()}
+        env: Env = {}
+        for v in program.variables:
+            if v.kind == "constant":
+                env[v.kind, v.name] = numbers.const(Fraction(constants.get(v.name, v.default)))  # type: ignore[arg-type]
+            else:
+                env[v.kind, v.name] = values[v.name][:, t] if v.per_step else values[v.name]
+        for name, x in states.items():
+            env["state", name] = x
+        results = evaluate_all(nodes, env, numbers, sizes)
+        for (name, node), x in zip(program.updates.items(), results, strict=False):
+            own = program.state(name).axes
+            states[name] = stored(x, node.axes, own).expand(batch, heads, *(sizes[dim_of(a)] for a in own))
+        for (name, node), x in zip(program.outputs.items(), results[len(program.updates) :], strict=True):
+            own = program.output_axes[name]
+            collected[name].append(stored(x, node.axes, own).expand(batch, heads, *(sizes[dim_of(a)] for a in own)))
+    outputs = {}
+    for name, parts in collected.items():
+        shape = (batch, 0, heads, *(sizes[dim_of(a)] for a in program.output_axes[name]))
+        outputs[name] = torch.stack(parts, 1) if parts else torch.zeros(shape, dtype=torch.float64, device=device)
+    return outputs, states

@@ -1,0 +1,117 @@
+"""Exponentials that are divided by their sum, as a softmax is, taken less the largest exponent: none of them overflows then.
+
+`exp(x_i) / sum_j exp(x_j)` is the same with `x - c` for any c that all entries share. A term in which a factor of all
+exponentials cancels like this is found by its degree in that factor, whatever it looks like, and c is the peak of x. As the term
+doesn't depend on c, it has no gradient by it. And `log sum_j exp(x_j)` is `c + log sum_j exp(x_j - c)`.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ...ir.expr import Node, add, fn, mul, peak, rebuild, walk
+from ...ir.step_program import StepProgram
+
+
+def stable(step: StepProgram) -> StepProgram:
+    """The step with shifted exponents; the very same one where there is nothing to shift."""
+    roots = (*step.updates.values(), *step.outputs.values())
+    shifts: list[_Shift] = []
+
+    def shifted(x: Node) -> Node:
+        for shift in shifts:
+            x = shift(x)
+        return x
+
+    for exponential, axis in _summed(roots):
+        shifts.append(_Shift(shifted(exponential), axis))
+    if all(shifted(x) is x for x in roots):
+        return step
+    return replace(
+        step,
+        updates={n: shifted(x) for n, x in step.updates.items()},
+        outputs={n: shifted(x) for n, x in step.outputs.items()},
+        names={shifted(x): n for x, n in step.names.items()},
+        origins={shifted(x): where for x, where in step.origins.items()},
+    )
+
+
+def _summed(roots: tuple[Node, ...]) -> list[tuple[Node, str]]:
+    """The exponentials that are summed over an axis of theirs, with that axis; inner ones first."""
+    nodes = list(walk(*roots))
+    found = {
+        (y, x.attrs[0])
+        for x in nodes
+        if x.op == "sum"
+        for y in walk(x.args[0])
+        if y.op == "fn" and y.attrs[0] == "exp" and x.attrs[0] in y.axes
+    }
+    place = {x: n for n, x in enumerate(nodes)}
+    return sorted(found, key=lambda f: (place[f[0]], f[1]))
+
+
+class _Shift:
+    """Rewrites terms with one exponential, whose exponents are taken less their peak along an axis."""
+
+    def __init__(self, exponential: Node, axis: str) -> None:
+        (exponent,) = exponential.args
+        self.exponential, self.axis = exponential, axis
+        self.peak = peak(exponent, axis)
+        self.new = fn("exp", add(exponent, mul(-1, self.peak)))
+        self.done: dict[Node, Node] = {}
+        self.scaled: dict[Node, tuple[Node, Fraction] | None] = {}
+
+    def __call__(self, x: Node) -> Node:
+        """x, where factors of the exponential cancel; elsewhere what lies below."""
+        for y in walk(x):
+            if y not in self.done:
+                found = self._scaled(y)
+                whole = found is not None and not found[1]
+                self.done[y] = found[0] if found and whole else rebuild(y, [self.done[a] for a in y.args])
+        return self.done[x]
+
+    def _scaled(self, x: Node) -> tuple[Node, Fraction] | None:
+        """(y, n) where x is exp(n peak) y, and y has the new exponential; None where it's no such product."""
+        if x not in self.scaled:
+            self.scaled[x] = self._made(x)
+        return self.scaled[x]
+
+    def _made(self, x: Node) -> tuple[Node, Fraction] | None:
+        if x is self.exponential:
+            return self.new, Fraction(1)
+        args = [self._scaled(a) for a in x.args]
+        if any(a is None for a in args):
+            return None
+        nodes, degrees = [a[0] for a in args if a], [a[1] for a in args if a]
+        n = sum(degrees, Fraction(0)) if x.op == "mul" else max(degrees, default=Fraction(0), key=abs)
+        if x.op == "fn" and n and x.attrs[0] == "log":
+            return add(mul(n, self.peak), fn("log", nodes[0])), Fraction(0)
+        if x.op == "pow":
+            n *= x.attrs[0]
+        elif n and not self._keeps_degrees(x, degrees):
+            return None
+        return rebuild(x, nodes), n
+
+    def _keeps_degrees(self, x: Node, degrees: list[Fraction]) -> bool:
+        """Does a factor of these arguments come out of x as one?"""
+        if x.op == "sum":
+            return x.attrs[0] not in self.peak.axes
+        return x.op in ("mul", "expand") or (x.op == "add" and len(set(degrees)) == 1)
+
+
+class Shifted:
+    """Another arithmetic, in which a peak is any number."""
+
+    def __init__(self, base: Any, rng: random.Random) -> None:
+        self.base, self.rng = base, rng
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.base, name)
+
+    def peak(self, a: Any, axis: int) -> Any:
+        return self.base.random(self.rng, np.shape(np.sum(a, axis=axis)))

@@ -1,0 +1,95 @@
+"""The text of an op's decoding step: a torch form, a Triton kernel, and the table by which the kernel is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ....ir.expr import Node, leaves
+from ....printing.expressions import NodePrinter, Torch
+from ...pipeline import Compiled
+from .. import start_source
+from ..names import names_of, sizes, tensors
+from ..template import render
+from .kernel import step_kernel, step_rows
+
+MODULES = {  # the runtime modules whose names the text may use
+    "chunkform.runtime.op.decode": "RowKernel Step StepKernel",
+    "chunkform.runtime.torch_form.recurrent": "computed_in",
+    "chunkform.runtime.torch_form.chunks": "dtype_of",
+}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """`text` defines what `step`, an expression for the op's `Step`, is made of."""
+
+    text: str
+    step: str
+
+
+def decoding(c: Compiled, has_start: bool) -> Decoding:
+    """The step's text. `has_start` says that `torch_start` stands in the file already."""
+    starts = any(s.initial is not None for s in c.step.states)
+    k = step_kernel(c)
+    rows = None if k["tiled"] else step_rows(c)
+    text = render("decode.py.jinja", torch=_torch(c), kernel=k, rows=rows)
+    if starts and not has_start:
+        text = f"{start_source(c, gradients=False)}\n\n\n{text}"
+    return Decoding(text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})")
+
+
+def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> str:
+    """The `StepKernel` that launches the kernel."""
+    wide = ""
+    if rows:
+        wide = f', rows=RowKernel(step_rows_kernel, "{rows["row"]}", "{rows["column"]}", {rows["slots"]})'
+    fields = {
+        "reads": k["reads"],
+        "constants": [key for _, key in k["constants"]],
+        "dims": k["dims"],
+        "tiled": k["tiled"],
+        "shared": k["shared"],
+        "held": k["held"],
+        "smallest": k["smallest"],
+    }
+    return f"StepKernel(step_kernel, {', '.join(f'{n}={_literal(x)}' for n, x in fields.items())}{wide})"
+
+
+def _literal(x: Any) -> str:
+    if isinstance(x, list | tuple):
+        return f"({''.join(f'{_literal(y)}, ' for y in x)})"
+    return f'"{x}"' if isinstance(x, str) else repr(x)
+
+
+def _torch(c: Compiled) -> dict[str, Any]:
+    """What the torch form reads, its statements, and its results, which it puts where it is told."""
+    p = c.step
+    layout = sizes(p)
+    names = names_of(p, {f"size_{d}" for d in layout.dims} | {"following"})
+    nodes: dict[str, Node] = {f"next {n}": x for n, x in p.updates.items()}
+    nodes |= {f"out {n}": x for n, x in p.outputs.items()}
+    orders = {f"next {s.name}": s.axes for s in p.states} | {f"out {n}": axes for n, axes in p.output_axes.items()}
+    printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=set(names.taken))
+    lines, results = printer.statements(nodes, names.leaf, names=p.names, orders=orders)
+    read = {x.attrs[:2] for x in leaves(*nodes.values())}
+    used = " ".join([*lines, *results.values()])
+    return {
+        "lead": layout.lead,
+        "like": "like." in used or "like)" in used,
+        "sizes": {d: text for d, text in layout.dims.items() if f"size_{d}" in used},
+        "given": [
+            {"key": v.name, "name": names.of(v.kind, v.name), "decay": v.is_decay}
+            for v in tensors(p)
+            if (v.kind, v.name) in read
+        ],
+        "constants": [
+            (names.of("constant", v.name), v.name)
+            for v in p.variables
+            if v.kind == "constant" and ("constant", v.name) in read
+        ],
+        "states": [{"key": s.name, "name": names.of("state", s.name)} for s in p.states],
+        "lines": lines,
+        "outputs": [(n, results[f"out {n}"]) for n in p.output_axes],
+        "following": [(s.name, names.fresh(f"next_{s.name}"), results[f"next {s.name}"]) for s in p.states],
+    }

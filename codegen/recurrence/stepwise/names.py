@@ -1,0 +1,95 @@
+"""Names in a printed function: of the quantities of a spec, without clashes with each other or with the function's own."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+from dataclasses import dataclass, field
+
+from ...ir.expr import Node, dim_of, plain_name
+from ...ir.step_program import StepProgram, Var
+from ..pipeline import Compiled
+
+OWN = (
+    "batch steps heads checkpoint offset rest back rows once segment segments start stop now t i torch tl "
+    "triton given states constants saved cotangents final_cotangents needs dtype like outputs finals "
+    "gradients initial_gradients program tile head tiles first launch entries length index sequences "
+    "checkpoints before initial incoming block_of tile_of warps_for strides_of stacked segment_length "
+    "dtype_of computed_in packed layout layout_of entry begin line lines slot room table table_at needs_backward "
+    "gradient_like typed_like moment scratch block_row too_wide rows_of slots block whole_warps origin then there"
+).split()
+
+
+@dataclass
+class Names:
+    """`of(kind, name)` is the text of a quantity's value; the spec's own name wherever that is free."""
+
+    taken: set[str] = field(default_factory=lambda: {*OWN, *keyword.kwlist, *dir(builtins)})
+    known: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def of(self, kind: str, name: str) -> str:
+        if (kind, name) not in self.known:
+            self.known[kind, name] = self.fresh(name)
+        return self.known[kind, name]
+
+    def leaf(self, x: Node) -> str:
+        """A trajectory is its state's value at another time: both have one name."""
+        kind, name = x.attrs[:2]
+        return self.of("state" if kind == "trajectory" else kind, name)
+
+    def fresh(self, wanted: str) -> str:
+        name, n = wanted, 2
+        while plain_name(name) in self.taken:
+            name, n = f"{wanted}_{n}", n + 1
+        self.taken.add(plain_name(name))
+        return name
+
+
+def names_of(program: StepProgram, reserved: set[str]) -> Names:
+    """Names for all quantities of a forward program and its adjoint."""
+    names = Names()
+    names.taken |= set(map(plain_name, reserved))
+    for v in program.variables:
+        names.of(v.kind, v.name)
+    for s in program.states:
+        names.of("state", s.name)
+    for s in program.states:
+        names.of("state", f"d{s.name}")
+    for name in program.outputs:
+        names.of("cotangent", f"d{name}")
+    return names
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Where the sizes come from: the texts of batch, steps and heads, and of each dim."""
+
+    lead: str
+    dims: dict[str, str]
+
+
+def sizes(program: StepProgram) -> Sizes:
+    """Texts over `given` and `states`."""
+    dims: dict[str, str] = {}
+    lead = ""
+    for v in tensors(program):
+        if v.per_step and not lead:
+            lead = f'given["{v.name}"]'
+        for i, axis in enumerate(v.axes):
+            dims.setdefault(dim_of(axis), f'given["{v.name}"].shape[{i - len(v.axes)}]')
+    return Sizes(lead, {d: dims[d] for d in program.dims if d in dims})
+
+
+def tensors(program: StepProgram) -> list[Var]:
+    """The variables that are given as tensors."""
+    return [v for v in program.variables if v.kind in ("input", "decay", "parameter", "decay parameter")]
+
+
+def first_input(c: Compiled) -> str:
+    """The variable whose dtype the outputs have."""
+    return c.step.leading.name
+
+
+def shape_text(lead: str, axes: tuple[str, ...]) -> str:
+    """A shape as text, such as (batch, heads, size_d)."""
+    return f"({', '.join([lead, *(f'size_{dim_of(a)}' for a in axes)])})"

@@ -1,0 +1,265 @@
+"""A step over states that no program can hold: in passes over blocks of their rows, which stay in memory.
+
+Where reads contract both axes, a state can't be cut into tiles that never need each other, and a wide one doesn't fit in
+registers. Then a step is taken in passes. A pass loads a block of rows at a time, and works out sums over a state's entries,
+vectors that the next pass may use; the last one writes the states' rows. Vectors go through memory, since a block of rows needs
+its own part of them. Everything else, scalars and what is made of vectors alone, is computed between the passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...ir.expr import Node, dim_of, leaf, leaves, rename, replace, total, walk
+from ...ir.step_program import StepProgram
+from ...printing.expressions import FINITE, ZERO, NodePrinter, Triton
+from .kernel import Kernel, Pointer
+
+ROW = "row"
+MATRICES = ("state", "trajectory")
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum over a state's entries, a vector over `dim`. `body` runs over ROW; the sum is over its rows, or along them."""
+
+    name: str
+    body: Node
+    bound: str
+    along: bool
+    dim: str
+
+
+@dataclass
+class RowPlan:
+    """Contractions pass by pass; the matrices' updates, over ROW, and all else, with contractions as leaves of kind `known`."""
+
+    row: str
+    column: str
+    levels: list[list[Contraction]]
+    updates: dict[str, Node]
+    rest: dict[str, Node]
+
+
+def row_plan(updates: dict[str, Node], rest: dict[str, Node], axes: dict[str, tuple[str, ...]]) -> RowPlan | None:
+    """The passes of a step, or None where a program has to hold the states whole.
+
+    `updates` and `axes` are those of all states; `rest` are the outputs.
+    """
+    shapes = {a for a in axes.values() if len(a) == 2}
+    if len(shapes) != 1:
+        return None
+    ((row, column),) = shapes
+    wide = {n: x for n, x in updates.items() if len(axes[n]) == 2}
+    nodes = {**{n: x for n, x in updates.items() if n not in wide}, **rest}
+    if any(_unfit(x) for x in (*wide.values(), *nodes.values())):
+        return None
+    everything = {**wide, **nodes}
+    levels: list[list[Contraction]] = []
+    names: dict[Node, str] = {}
+    while True:
+        found = [x for x in walk(*everything.values()) if _is_wide(x) and not any(map(_is_wide, walk(*x.args)))]
+        if not found:
+            break
+        level: dict[str, Contraction] = {}
+        mapping = {}
+        for x in found:
+            key = rename(x, {a: dim_of(a) for a in x.axes})
+            name = names.setdefault(key, f"sum{len(names) + 1}")
+            mapping[x] = leaf("known", name, x.axes)
+            if name not in level:
+                made = _contraction(name, x)
+                if made is None:
+                    return None
+                level[name] = made
+        levels.append(list(level.values()))
+        everything = {n: replace(x, mapping) for n, x in everything.items()}
+    if any(len(everything[n].axes) > 1 for n in nodes):
+        return None
+    for n in wide:
+        roles = _roles(everything[n])
+        if roles.get(row, 0) != 0 or roles.get(column, 1) != 1:
+            return None
+    written = {n: rename(everything[n], {row: ROW}) for n in wide}
+    return RowPlan(dim_of(row), dim_of(column), levels, written, {n: everything[n] for n in nodes})
+
+
+def _is_wide(x: Node) -> bool:
+    """Is x a sum over the entries of matrices?"""
+    return x.op == "sum" and len(x.args[0].axes) > 1
+
+
+def _unfit(x: Node) -> bool:
+    """Products of matrices, identities and matrices other than states aren't taken by rows."""
+    return any(
+        len(y.axes) > 2
+        or y.op == "eye"
+        or (y.op == "leaf" and len(y.axes) == 2 and y.attrs[0] not in MATRICES)
+        or (y.op == "sum" and len(y.args[0].axes) > 2)
+        or (y.op == "peak" and len(y.args[0].axes) > 1)
+        for y in walk(x)
+    )
+
+
+def _roles(x: Node) -> dict[str, int]:
+    """For each axis of an expression whether states have it as their first (0) or second; -1 where they disagree."""
+    roles: dict[str, int] = {}
+    for y in leaves(x):
+        if len(y.axes) == 2:
+            for i, a in enumerate(y.attrs[2]):
+                roles[a] = i if roles.get(a, i) == i else -1
+    return roles
+
+
+def _contraction(name: str, x: Node) -> Contraction | None:
+    (bound,), body = x.attrs, x.args[0]
+    roles = _roles(body)
+    (free,) = (a for a in body.axes if a != bound)
+    along = roles.get(bound, 1) == 1
+    row, column = (free, bound) if along else (bound, free)
+    if roles.get(row, 0) != 0 or roles.get(column, 1) != 1:
+        return None
+    return Contraction(name, rename(body, {row: ROW}), ROW if row == bound else bound, along, dim_of(free))
+
+
+# --- printing -------------------------------------------------------------------------------------------------------
+
+
+class RowPrinter:
+    """Prints the passes of one program. `vectors` has the pointers of arguments, which blocks of rows read for themselves;
+    `place` is the number of a program."""
+
+    def __init__(
+        self,
+        k: Kernel,
+        program: StepProgram,
+        plan: RowPlan,
+        scratch: Pointer,
+        vectors: dict[str, Pointer],
+        place: str = "tl.program_id(0)",
+    ) -> None:
+        self.k, self.program, self.plan, self.scratch, self.vectors = k, program, plan, scratch, vectors
+        self.place = place
+        self.slots: dict[tuple[str, str], int] = {}
+        self.decays = {v.name for v in program.variables if v.is_decay}
+
+    def lines(self, read: dict[str, str], write: dict[str, str]) -> tuple[list[str], dict[str, Node]]:
+        """The passes' statements, from the states at the addresses `read` to those at `write`, and what is left to print."""
+        plan = self.plan
+        passes: list[tuple[list[Contraction], dict[str, Node]]] = [(level, {}) for level in plan.levels]
+        names = {x.name for x in plan.levels[-1]} if plan.levels else set()
+        late = any(y.attrs[1] in names for x in plan.updates.values() for y in leaves(x) if y.attrs[0] == "known")
+        if late or not passes:
+            passes.append(([], plan.updates))
+        else:
+            passes[-1] = (plan.levels[-1], plan.updates)
+        inner = [line for level, updates in passes for line in self._pass(level, updates, read, write)]
+        return [*self._kept(), *inner], plan.rest
+
+    def _kept(self) -> list[str]:
+        """Vectors in registers that blocks of rows read their part of."""
+        lines = [
+            f"tl.store({self._slot(key)} + at_{self.plan.row}, {self.k.names.of('state', key[1])}, mask=in_{self.plan.row})"
+            for key in self.slots
+            if key[0] != "known"
+        ]
+        return [*lines, "tl.debug_barrier()"] if lines else []
+
+    def _pass(
+        self, level: list[Contraction], updates: dict[str, Node], read: dict[str, str], write: dict[str, str]
+    ) -> list[str]:
+        lines, bodies = self._numbers({x.name: x.body for x in level} | updates)
+        nodes = {x.name: total(bodies[x.name], x.bound) for x in level} | {n: bodies[n] for n in updates}
+        sums = {x.name: self.k.names.fresh(f"{x.name}_all") for x in level if not x.along}
+        lines += [f"{name} = tl.zeros([block_{self.plan.column}], tl.float32)" for name in sums.values()]
+        column = self.plan.column
+        block = [*row_indices(self.plan.row, column)]
+        used = {y.attrs[:2]: y for y in leaves(*nodes.values()) if ROW in y.axes}
+        for (kind, name), y in sorted(used.items(), key=lambda item: (-len(item[1].axes), item[0])):
+            if len(y.axes) == 2:
+                text = f"tl.load({read[name]} + at_row_{column}, mask=in_row_{column}, other=0.0).to(tl.float32)"
+                block.append(f"{self.k.names.leaf(y)} = {text}")
+            else:
+                block.append(f"{self._row_name(kind, name)} = {self._slice(kind, name)}")
+        orders: dict[str, tuple[str, ...]]
+        orders = {n: (ROW, next(a for a in bodies[n].axes if a != ROW)) for n in updates if len(bodies[n].axes) == 2}
+        inner, results = self._print(nodes, orders)
+        block += inner
+        for x in level:
+            if x.along:
+                block.append(f"tl.store({self._slot(('known', x.name))} + at_row, {results[x.name]}, mask=in_row)")
+            else:
+                block.append(f"{sums[x.name]} += {results[x.name]}")
+        block += [f"tl.store({write[n]} + at_row_{column}, {results[n]}, mask=in_row_{column})" for n in updates]
+        lines += [row_loop(self.plan.row), *(f"    {line}" for line in block)]
+        lines += [
+            f"tl.store({self._slot(('known', n))} + at_{column}, {name}, mask=in_{column})" for n, name in sums.items()
+        ]
+        lines.append("tl.debug_barrier()")
+        for x in level:
+            text = f"tl.load({self._slot(('known', x.name))} + at_{x.dim}, mask=in_{x.dim}, other=0.0)"
+            lines.append(f"{self.k.names.of('known', x.name)} = {text}")
+        return lines
+
+    def _numbers(self, nodes: dict[str, Node]) -> tuple[list[str], dict[str, Node]]:
+        """Statements for the sums over vectors that nodes need, which become leaves."""
+        sums = list(dict.fromkeys(x for x in walk(*nodes.values()) if x.op in ("sum", "peak") and not x.axes))
+        if not sums:
+            return [], nodes
+        names = {x: self.k.names.fresh("number") for x in sums}
+        lines, results = self._print({names[x]: x for x in sums}, {})
+        lines += [f"{name} = {text}" for name, text in results.items()]
+        mapping = {x: leaf("known", name, ()) for x, name in names.items()}
+        for name in names.values():
+            self.k.names.known["known", name] = name
+        return lines, {n: replace(x, mapping) for n, x in nodes.items()}
+
+    def _print(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> tuple[list[str], dict[str, str]]:
+        def of(prefix: str) -> Callable[[str], str]:
+            return lambda d: f"{prefix}_{self.plan.row if d == ROW and prefix == 'size' else d}"
+
+        printer = NodePrinter(Triton(of("size"), of("at"), of("in"), of("block")), prefix="r", taken=self.k.names.taken)
+        return printer.statements(
+            nodes,
+            lambda x: self._row_name(*x.attrs[:2]) if x.attrs[2] == (ROW,) else self.k.names.leaf(x),
+            orders=orders,
+            padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
+        )
+
+    def _row_name(self, kind: str, name: str) -> str:
+        return self.k.names.of(f"row of {kind}", f"{name}_row")
+
+    def _slice(self, kind: str, name: str) -> str:
+        """A block of rows' part of a vector."""
+        if name in self.vectors and kind != "known":
+            return self.k.load_strided(self.vectors[name], (ROW,), name in self.decays)
+        return f"tl.load({self._slot((kind, name))} + at_row, mask=in_row, other=0.0)"
+
+    def _slot(self, key: tuple[str, str]) -> str:
+        """The address of a vector in the scratch memory of this program."""
+        number = self.slots.setdefault(key, len(self.slots))
+        wide = f"(size_{self.plan.row} + size_{self.plan.column})"
+        return f"{self.scratch.name} + ({self.place} * slots + {number}) * {wide}"
+
+
+def row_loop(row: str) -> str:
+    return f"for block in range(tl.cdiv(size_{row}, block_row)):"
+
+
+def row_indices(row: str, column: str) -> list[str]:
+    """What a block of rows has in the place of the indices of the row's dim."""
+    return [
+        "at_row = block * block_row + tl.arange(0, block_row)",
+        "wide_row = tl.cast(at_row, tl.int64)",
+        f"in_row = at_row < size_{row}",
+        f"at_row_{column} = at_row[:, None] * size_{column} + at_{column}[None, :]",
+        f"in_row_{column} = in_row[:, None] & in_{column}[None, :]",
+    ]
+
+
+def row_copy(row: str, column: str, source: str, target: str) -> list[str]:
+    """Statements that copy a state, rows after rows."""
+    text = f"tl.load({source} + at_row_{column}, mask=in_row_{column}, other=0.0)"
+    inner = [*row_indices(row, column), f"tl.store({target} + at_row_{column}, {text}, mask=in_row_{column})"]
+    return [row_loop(row), *(f"    {line}" for line in inner), "tl.debug_barrier()"]

@@ -1,0 +1,312 @@
+"""The torch function of one sweep: what is free of the states ahead of the loop over chunks, and the reads after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...ir.expr import ONE, ROW, Node, expand, leaf
+from ...printing.torch_expressions import Leaf, TorchText, swapped
+from ..chunkwise.plan import Sweep, Unroll
+from ..normal_form.log_decay import log_of
+
+if TYPE_CHECKING:
+    from .passes import _Function
+
+INDENT = "    "
+
+
+class Streams:
+    """Step-level quantities as parameters of a printed function, and as chunks inside of it."""
+
+    def __init__(self, nodes: dict[Node, Node]) -> None:
+        self.node_of = {x.attrs[1]: node for x, node in nodes.items()}
+        self.nodes: list[Node] = []  # in the order of the parameters
+        self.texts: dict[tuple[str, bool, float], str] = {}
+        self.valid = False
+
+    def text(self, x: Node, logged: bool = False, fill: float = 0.0) -> str:
+        """The chunks of a stream, or of its logarithm, with `fill` beyond the sequence's end."""
+        key = (x.attrs[1], logged, fill)
+        if key not in self.texts:
+            node = self._node(*key)
+            if node not in self.nodes:
+                self.nodes.append(node)
+            index = self.nodes.index(node) + 1
+            self.texts[key] = f"x{index}" if fill == 0.0 else f"x{index}_kept"
+        return self.texts[key]
+
+    def inside(self) -> str:
+        """Ones within the sequence, zeros beyond its end."""
+        self.valid = True
+        return "valid"
+
+    def any(self) -> str:
+        """Something of each step, for its shape."""
+        if not self.texts and self.node_of:
+            self.text(next(iter(_leaves_of(self.node_of))))
+        return next(iter(self.texts.values()), None) or self.inside()
+
+    def _node(self, key: str, logged: bool, fill: float) -> Node:
+        return log_of(self.node_of[key]) if logged else self.node_of[key]
+
+    def parameters(self) -> list[str]:
+        return [f"s{n + 1}" for n in range(len(self.nodes))]
+
+    def lines(self) -> list[str]:
+        out = []
+        for key, name in self.texts.items():
+            node = self._node(*key)
+            fill = "" if key[2] == 0.0 else f", {key[2]}"
+            out.append(f"{name} = to_chunks(s{self.nodes.index(node) + 1}, lead, size, {len(node.axes)}{fill})")
+        if self.valid:
+            out.append("valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)")
+        return out
+
+
+def _leaves_of(table: dict[str, Node]) -> list[Node]:
+    return [leaf("stream", key, (ROW, *node.axes)) for key, node in table.items()]
+
+
+def mixed_text(x: Node, mixes: dict[tuple[Any, ...], str], streams: Streams, lines: list[str]) -> str:
+    """A weight between states that are added to each other; their products are formed once."""
+    positions, n, to, of = x.attrs[:4]
+    direction = x.attrs[-1]
+    key = (positions, n, direction, *x.args)
+    if key not in mixes:
+        mixes[key] = f"mix_{len(mixes) + 1}"
+        parts = []
+        for (row, col), value in zip(positions, x.args, strict=True):
+            if value.op == "const":
+                number = repr(float(value.attrs[0]))
+                text = number if row == col and value is ONE else f"{number} * {streams.inside()}"
+                if row == col and value is not ONE:
+                    text += f" + (1.0 - {streams.inside()})"
+            else:
+                text = streams.text(value, fill=1.0 if row == col else 0.0)
+            parts.append(f"(({row}, {col}), {text})")
+        lines.append(f"{mixes[key]} = Mix(({', '.join(parts)},), {n}, {direction}, {streams.inside()})")
+    late = f", {x.attrs[4]}" if x.op in ("mix_mask", "mix_in") else ""
+    method = {"mix_mask": "mask", "mix_in": "incoming", "mix_out": "outgoing", "mix_all": "all"}[x.op]
+    return f"{mixes[key]}.{method}({to}, {of}{late})"
+
+
+def operation_text(
+    x: Node, printer: TorchText, streams: Streams, mixes: dict[tuple[Any, ...], str], lines: list[str]
+) -> str:
+    """One of the operations of chunk programs."""
+    if x.op.startswith("mix_"):
+        return mixed_text(x, mixes, streams, lines)
+    if x.op == "inverse":
+        channels = "" if len(x.axes) == 2 else ", channels=True"
+        return f"triangular_inverse({printer.value(x.args[0])}, {x.attrs[0]}{channels})"
+    if x.op in ("order_mask", "apart_mask"):
+        return f"{x.op}(size, {x.attrs[0]}, {x.attrs[1]}, {streams.any()})"
+    g = streams.text(x.args[0], logged=True)
+    dim = ", dim=-2" if len(x.args[0].axes) > 1 else ""
+    return f"{x.op}({', '.join([g, *map(str, x.attrs)])}{dim})"
+
+
+def _at_steps(text: str, node: Node, x: Node) -> str:
+    """The text of a chunk's node as that of the quantity x at each of its steps."""
+    axes = tuple(sorted({ROW, *x.axes}))
+    if node.axes != axes:
+        index = ", ".join(":" if a in node.axes else "None" for a in axes)
+        text = f"({text})[..., {index}]"
+    if ROW not in node.axes:  # the same at each step of a chunk
+        text += f".expand(-1, -1, -1, {', '.join('size' if a == ROW else '-1' for a in axes)})"
+    return text
+
+
+class UnrollText:
+    """The function of an `Unroll` stage: everything at once, from the states at the chunks' borders."""
+
+    def __init__(self, name: str, stage: Unroll, dims: tuple[str, ...]) -> None:
+        self.name, self.stage, self.dims = name, stage, dims
+        self.streams = Streams(stage.streams)
+        self.mixes: dict[tuple[Any, ...], str] = {}
+        self.lines: list[str] = []
+        self.printer = _Unrolled(self._leaf, self.lines, self.streams)
+
+    def text(self) -> str:
+        printer = self.printer
+        printer.count([*self.stage.outputs.values(), *self.stage.definitions.values()])
+        results = [
+            f"from_chunks({_at_steps(printer.value(n), n, x)}, lead, {len(x.axes)})"
+            for x, n in self.stage.outputs.items()
+        ]
+        edges = [f"{s.name}_edges" for s in (*self.stage.forward, *self.stage.backward)]
+        parameters = [
+            *self.streams.parameters(),
+            *edges,
+            "lead",
+            "size",
+            "dtype",
+            "device",
+            *(f"size_{d}" for d in self.dims),
+        ]
+        body = [*self.streams.lines(), *self.lines, f"return ({', '.join(results)},)"]
+        doc = '"""Products of the states and their gradients at each step, from the states at the borders of chunks."""'
+        return "\n".join([f"def {self.name}({', '.join(parameters)}):", *(INDENT + x for x in (doc, *body))])
+
+    def _leaf(self, x: Node) -> str:
+        if x.op != "leaf":
+            return operation_text(x, self.printer, self.streams, self.mixes, self.lines)
+        if x.attrs[0] == "inner":
+            return self.printer.value(next(n for d, n in self.stage.definitions.items() if d.attrs[1] == x.attrs[1]))
+        return self.streams.text(x) if x.attrs[0] == "stream" else f"{x.attrs[1]}_edges"
+
+
+class _Unrolled(TorchText):
+    """Statements of an `Unroll` stage."""
+
+    def __init__(self, leaf_text: Leaf, lines: list[str], streams: Streams) -> None:
+        super().__init__(leaf_text, lines, {}, "a")
+        self.streams = streams
+
+    def decay_text(self, mask: Node) -> str:
+        return self.streams.text(mask.args[0], logged=True)
+
+
+class SweepText:
+    """The function of one sweep."""
+
+    def __init__(self, parent: _Function, s: Sweep, edges: tuple[str, ...]) -> None:
+        self.parent, self.s = parent, s
+        self.edges = edges  # states whose value before each chunk is returned too
+        self.name = f"_{parent.kind}_sweep_{len(parent.sweeps) + 1}"
+        self.pre: list[str] = []
+        self.loop: list[str] = []
+        self.post: list[str] = []
+        self.streams = Streams(s.chunk.streams)
+        self.mixes: dict[tuple[Any, ...], str] = {}
+        self.depends_memo: dict[Node, bool] = {}
+        self.bare_memo: dict[Node, bool] = {}
+        self.pre_text = _Phase(self, self._pre_leaf, self.pre, "a")
+        self.loop_text = _Phase(self, self._loop_leaf, self.loop, "b")
+        self.post_text = _Phase(self, self._post_leaf, self.post, "c")
+        self.stacked: dict[Node, str] = {}
+
+    def text(self) -> str:
+        s, chunk = self.s, self.s.chunk
+        roots = [*chunk.states.values(), *chunk.outputs.values(), *chunk.definitions.values()]
+        for t in (self.pre_text, self.loop_text, self.post_text):
+            t.count(roots)
+        lasts = {}
+        for name, node in chunk.states.items():
+            axes = chunk.state_axes[name]
+            lasts[name] = swapped(self.loop_text.value(expand(node, axes)), axes)
+        results = []
+        for x, node in chunk.outputs.items():
+            text = _at_steps(self.post_text.value(node), node, x)
+            results.append(f"from_chunks({text}, lead, {len(x.axes)})")
+        count = self.streams.any()
+        lines = self.streams.lines() + self.pre
+        states = list(chunk.states)
+        for n in states:
+            lines.append(f"{n}_now = {n}_0")
+            lines.append(f"{n}_in = []")
+        for name in self.stacked.values():
+            lines.append(f"{name}_all = []")
+        order = "range(count)" if s.direction > 0 else "range(count - 1, -1, -1)"
+        lines.append(f"count = {count}.shape[2]")
+        lines.append(f"for n in {order}:")
+        for n in states:
+            lines.append(f"{INDENT}{n}_in.append({n}_now)")
+        lines += [INDENT + x for x in self.loop]
+        for name in self.stacked.values():
+            lines.append(f"{INDENT}{name}_all.append({name})")
+        lines.append(f"{INDENT}{', '.join(f'{n}_now' for n in states)} = {', '.join(lasts[n] for n in states)}")
+        back = "" if s.direction > 0 else "[::-1]"
+        if self.post or results or self.edges:
+            body = "\n".join([*self.post, *results])
+            for n in states:
+                if f"{n}_in" in body or n in self.edges:
+                    lines.append(f"{n}_in = torch.stack({n}_in{back}, 2)")
+            for name in self.stacked.values():
+                lines.append(f"{name} = torch.stack({name}_all{back}, 2)")
+        lines += self.post
+        lines.append(f"return {', '.join([*results, *(f'{n}_in' for n in self.edges), *(f'{n}_now' for n in states)])}")
+        arguments = [
+            *self.streams.parameters(),
+            *(f"{n}_0" for n in states),
+            "lead",
+            "size",
+            "dtype",
+            "device",
+        ]
+        arguments += [f"size_{d}" for d in self.parent.c.step.dims]
+        way = "forwards" if s.direction > 0 else "backwards"
+        doc = f'"""A walk {way} over chunks, carrying {", ".join(states)}."""'
+        return "\n".join([f"def {self.name}({', '.join(arguments)}):", INDENT + doc, *(INDENT + x for x in lines)])
+
+    # --- leaves of the three phases ---------------------------------------------------------------------------------
+
+    def depends(self, x: Node) -> bool:
+        """Does x depend on the incoming states?"""
+        if x not in self.depends_memo:
+            if x.op == "leaf":
+                kind = x.attrs[0]
+                self.depends_memo[x] = kind == "state in" or (kind == "inner" and self.depends(self.definition(x)))
+            else:
+                self.depends_memo[x] = any(self.depends(a) for a in x.args)
+        return self.depends_memo[x]
+
+    def bare(self, x: Node) -> bool:
+        """Is x the same for all chunks, made of no stream? Weights between states also depend on where the sequence ends."""
+        if x not in self.bare_memo:
+            if x.op == "leaf":
+                self.bare_memo[x] = x.attrs[0] == "inner" and self.bare(self.definition(x))
+            else:
+                self.bare_memo[x] = not x.op.startswith("mix_") and all(self.bare(a) for a in x.args)
+        return self.bare_memo[x]
+
+    def definition(self, x: Node) -> Node:
+        return next(n for d, n in self.s.chunk.definitions.items() if d.attrs[1] == x.attrs[1])
+
+    def _pre_leaf(self, x: Node) -> str:
+        if x.op != "leaf":
+            return operation_text(x, self.pre_text, self.streams, self.mixes, self.pre)
+        if x.attrs[0] == "stream":
+            return self.streams.text(x)
+        return self.pre_text.value(self.definition(x))
+
+    def _loop_leaf(self, x: Node) -> str:
+        if x.attrs[0] == "state in":
+            return f"{x.attrs[1]}_now"
+        return self.loop_text.value(self.definition(x))
+
+    def _post_leaf(self, x: Node) -> str:
+        if x.attrs[0] == "state in":
+            return f"{x.attrs[1]}_in"
+        node = self.definition(x)
+        if node in self.loop_text.names:
+            name = self.loop_text.names[node]
+            self.stacked[node] = name
+            return name
+        return self.post_text.value(node)
+
+
+class _Phase(TorchText):
+    """Statements inside or after the loop over chunks; what doesn't depend on the states is computed before it."""
+
+    def __init__(self, sweep: SweepText, leaf_text: Leaf, lines: list[str], prefix: str) -> None:
+        super().__init__(leaf_text, lines, {}, prefix)
+        self.sweep = sweep
+
+    def decay_text(self, mask: Node) -> str:
+        text = self.sweep.streams.text(mask.args[0], logged=True)
+        return f"{text}[:, :, n]" if self.prefix == "b" else text
+
+    def value(self, x: Node) -> str:
+        if self.prefix == "a" or x.op in ("const", "number", "size"):
+            return super().value(x)
+        if self.sweep.depends(x):
+            return super().value(x)
+        text = self.sweep.pre_text.value(x)
+        if not self.sweep.bare(x) and not text.removesuffix(".mT").isidentifier():
+            name = f"{self.sweep.pre_text.prefix}{len(self.sweep.pre)}"
+            self.sweep.pre.append(f"{name} = {text}")
+            self.sweep.pre_text.names[x] = text = name
+        if self.sweep.bare(x) or self is self.sweep.post_text:
+            return text
+        return f"{text}[:, :, n]" if not text.endswith(".mT") else f"{text[:-3]}[:, :, n].mT"

@@ -1,0 +1,270 @@
+"""Kernels of what is made of each step for itself: streams ahead of walks, decays of a function, outputs and gradients of several
+terms.
+
+A program takes some steps of one head, as rows of tiles over a dim, or as numbers; sums over a dim stay in the program. Where a
+gradient is a parameter's, the program leaves the sum over its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....ir.expr import Node, dim_of, expand, factors_of, leaf, mul, plain_name, rebuild, total, walk
+from ....printing.expressions import NodePrinter, Triton
+from ....printing.terms import Axes
+from ...normal_form.matrix_parameters import PER_STEP as DIFFERS
+from ...normal_form.matrix_parameters import differs, outer_product
+from ..print.names import Names
+from .sweep_kernels import Kernel
+from .tile_lowering import PER_HEAD, axis_name, block_name, size_name
+
+STEP = "!"  # the axis of steps; sorts before every dim
+OPERATIONS = frozenset("leaf const number size add mul pow fn sum peak expand".split())
+PER_STEP = DIFFERS - {"sums"}  # [B, T, H, ...]
+KINDS = PER_STEP | {"sums", "constant", *PER_HEAD, *(f"log {x}" for x in PER_HEAD)}
+ZERO, FINITE = 0, 1  # what padding holds, as `NodePrinter` has it
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a kernel of rows makes: the Python name of a tensor [B, T, H, *order], the value, and the torch text of its dtype.
+    `summed`: over sequences and steps, [H, *order], as a parameter's gradient is. `wanted`: when it is, None for always.
+    `within`: (tensor, n, count) where it is the nth of `count` values of each step in a tensor that is there,
+    [B, count * T, H, *order]."""
+
+    name: str
+    node: Node
+    order: Axes
+    dtype: str
+    summed: bool = False
+    wanted: str | None = None
+    within: tuple[str, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class RowKernel(Kernel):
+    """A printed kernel of rows. `leaves` are its tensors: the name of each there, that of the tensor, and the leaf."""
+
+    parameters: tuple[str, ...] = ()
+    leaves: tuple[tuple[str, str, Node], ...] = ()
+
+    @property
+    def unspecialised(self) -> tuple[str, ...]:
+        return ("T", "count")
+
+    def signature(self) -> list[str]:
+        sizes = dict.fromkeys(size_name(dim_of(a)) for a in self.axes)
+        words = [*sizes, *(block_name(a) for a in self.axes), "ROWS"]
+        return [*self.parameters, "T, H, count,", ", ".join(f"{w}: tl.constexpr" for w in words) + ","]
+
+
+def printable(node: Node, order: Axes, summed: bool = False) -> bool:
+    """Does a kernel of rows make this value? Not what has two axes beside steps, nor what is the same at each step."""
+    nodes = list(walk(node))
+    return (
+        len(order) < 2
+        and all(x.op in OPERATIONS and len(x.axes) < 2 for x in nodes)
+        and all(x.attrs[0] in KINDS for x in nodes if x.op == "leaf")
+        and differs(node)
+        and (not summed or STEP in by_step(node).axes)
+    )
+
+
+def matrix_product(x: Node) -> tuple[Node, Node] | None:
+    """(a parameter that is a matrix, a vector over one of its axes) whose product a sum is."""
+    if x.op != "sum":
+        return None
+    (bound,), factors = x.attrs, factors_of(x.args[0])
+    matrices = [f for f in factors if f.op == "leaf" and f.attrs[0] in PER_HEAD and len(f.axes) == 2]
+    vector = mul(*(f for f in factors if f not in matrices))
+    return (matrices[0], vector) if len(matrices) == 1 and vector.axes == (bound,) else None
+
+
+def outer_vectors(x: Node, order: Axes) -> tuple[Node, Node] | None:
+    """The vectors of each step whose product over these two axes a term is, where kernels of rows make both."""
+    found = outer_product(x, order)
+    return found if found is not None and all(printable(v, v.axes) for v in found) else None
+
+
+def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable[[Node], str]) -> RowKernel:
+    """The kernel that makes these. `name_of` names the tensors of leaves."""
+    nodes = {r.name: by_step(r.node) for r in results}
+    nodes = {r.name: total(nodes[r.name], STEP) if r.summed else expand(nodes[r.name], r.order) for r in results}
+    orders = {r.name: r.order if r.summed else (STEP, *r.order) for r in results}
+    leaves = {x.attrs[:2]: x for r in results for x in walk(r.node) if x.op == "leaf"}
+    axes = tuple(dict.fromkeys(a for a in _dims(results)))
+    perhaps = sometimes(results)
+    lines = [
+        "h = (tl.program_id(0) % H).to(tl.int64)",
+        "n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)",
+        "i_ok = n < count",
+        "b = (n // T).to(tl.int64)",
+        "step = (n % T).to(tl.int64)",
+        "at = n.to(tl.int64) * H + h",
+    ]
+    for a in axes:
+        index = axis_name(a)
+        lines += [f"{index} = tl.arange(0, {block_name(a)})", f"{index}_ok = {index} < {size_name(dim_of(a))}"]
+    parameters: list[str] = []
+    texts: dict[tuple[str, str], str] = {}
+    taken = {*names.reserved, *map(plain_name, names.known.values())}
+    for key, x in leaves.items():
+        base, kind = name_of(x), x.attrs[0]
+        while base in texts.values():  # a decay, and its logarithm
+            base += "_"
+        texts[key] = base
+        taken.add(plain_name(base))
+        if kind == "constant":
+            parameters.append(f"{base},")
+            continue
+        parameters.append(f"{', '.join(parameters_of(base, kind))},")
+        lines += loaded(base, x, perhaps.get(key) is not None)
+    printer = NodePrinter(
+        Triton(
+            lambda d: "ROWS" if d == STEP else size_name(d),
+            lambda d: "n" if d == STEP else axis_name(d),
+            lambda d: "i_ok" if d == STEP else f"{axis_name(d)}_ok",
+            lambda d: "ROWS" if d == STEP else block_name(d),
+        ),
+        taken=taken,
+    )
+    made, values = printer.statements(
+        nodes,
+        lambda x: texts[x.attrs[:2]],
+        orders=orders,
+        padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
+    )
+    lines += made
+    for r in results:
+        parameters.append(f"{r.name}_out,")
+        lines += stored(r, values[r.name])
+    doc = "What is made of each step for itself."
+    body = {"setup": lines, "loop": [], "after": []}
+    tensors = tuple((texts[k], name_of(x), x) for k, x in leaves.items())
+    return RowKernel(name, body, doc, (), axes, None, False, parameters=tuple(parameters), leaves=tensors)
+
+
+def launched(kernel: RowKernel, results: list[Result]) -> list[str]:
+    """The statements that allocate what the kernel makes, and launch it."""
+    perhaps = sometimes(results)
+    widths = ", ".join(f"config.padded({size_name(dim_of(a))})" for a in kernel.axes)
+    rows = f"config.rows({widths})"
+    lines = []
+    for r in (r for r in results if r.within is None):
+        own = [size_name(dim_of(a)) for a in r.order]
+        shape = ", ".join([f"cdiv(B * T, {rows})" if r.summed else "B, T", "H", *own])
+        alone = "" if r.wanted is None else f" if {r.wanted} else None"
+        lines.append(f"{r.name} = some.new_empty(({shape}), dtype={'torch.float32' if r.summed else r.dtype}){alone}")
+    lines += ["launch(", f"    {kernel.name}, (cdiv(B * T, {rows}) * H,),"]
+    for _, tensor, x in kernel.leaves:
+        lines.append(f"    {passed(tensor, x, perhaps.get(x.attrs[:2]))},")
+    lines += [f"    {r.name if r.within is None else r.within[0]}," for r in results]
+    words = [f"{size}={size}" for size in dict.fromkeys(size_name(dim_of(a)) for a in kernel.axes)]
+    words += [f"{block_name(a)}=config.padded({size_name(dim_of(a))})" for a in kernel.axes]
+    return [*lines, f"    T, H, B * T, {''.join(f'{w}, ' for w in words)}ROWS={rows}, num_warps=4,", ")"]
+
+
+def by_step(node: Node) -> Node:
+    """The node over an axis of steps as well, where values differ from step to step."""
+    done: dict[Node, Node] = {}
+    for x in walk(node):
+        if x.op == "leaf" and x.attrs[0] in DIFFERS:
+            done[x] = leaf(x.attrs[0], x.attrs[1], (STEP, *x.attrs[2]))
+        else:
+            done[x] = rebuild(x, [done[a] for a in x.args]) if x.args else x
+    return done[node]
+
+
+def _dims(results: list[Result]) -> list[str]:
+    """The dims that tiles have, as axes, and those whose sizes are in values."""
+    nodes = [x for r in results for x in walk(r.node)]
+    return sorted(
+        {dim_of(a) for x in nodes for a in x.axes}
+        | {dim_of(a) for r in results for a in r.order}
+        | {x.attrs[0] for x in nodes if x.op == "size"}
+    )
+
+
+def sometimes(results: list[Result]) -> dict[tuple[str, str], str | None]:
+    """When a leaf is used, as Python text; None for always."""
+    found: dict[tuple[str, str], list[str | None]] = {}
+    for r in results:
+        for key in {x.attrs[:2] for x in walk(r.node) if x.op == "leaf"}:
+            found.setdefault(key, []).append(r.wanted)
+    return {k: None if None in x else " or ".join(dict.fromkeys(map(str, x))) for k, x in found.items()}
+
+
+def _is_given(x: Node) -> bool:
+    """Is a leaf there whatever is wanted?"""
+    return x.attrs[0] not in ("read", "write", "stored", "multiplied", "sums", "pairing")
+
+
+def parameters_of(base: str, kind: str) -> list[str]:
+    if kind == "sums":
+        return [f"{base}_sums", f"{base}_n"]
+    if kind in PER_STEP:
+        return [f"{base}_p", *(f"{base}_{x}" for x in "bthg")]
+    return [f"{base}_p"]
+
+
+def passed(base: str, x: Node, when: str | None) -> str:
+    """What a launch passes for a leaf."""
+    kind = x.attrs[0]
+    if kind == "constant":
+        return f'constants["{x.attrs[1]}"]'
+    if kind in PER_STEP:
+        given, nothing = f"{base}, *strides({base}, H)", "None, 0, 0, 0, 1"
+    elif kind == "sums":
+        given, nothing = f"{base}, {base}.shape[2]", "None, 0"
+    else:
+        return base
+    return given if when is None or _is_given(x) else f"*(({given}) if {when} else ({nothing}))"
+
+
+def loaded(base: str, x: Node, perhaps: bool, rows: str = "ROWS") -> list[str]:
+    """The statements that load a leaf, of so many steps; zeros where it isn't given."""
+    kind, _, order = x.attrs
+    shape = ", ".join([rows, *(block_name(dim_of(a)) for a in order)])
+    if kind == "sums":
+        lines = [
+            f"for tile in range({base}_n):",
+            f"    {base} += tl.load({base}_sums + ((b * H + h) * {base}_n + tile) * T + step, mask=i_ok, other=0.0)",
+        ]
+        start = [f"{base} = tl.zeros([{shape}], tl.float32)"]
+        return start + ([f"if {base}_sums is not None:", *(f"    {y}" for y in lines)] if perhaps else lines)
+    if kind in PER_STEP:
+        place = f"b * {base}_b + step * {base}_t"
+        head, mask = f"h // {base}_g * {base}_h", "i_ok"
+        if order:
+            index = axis_name(dim_of(order[0]))
+            place, mask = f"({place})[:, None] + {index}[None, :]", f"i_ok[:, None] & {index}_ok[None, :]"
+        text = f"tl.load({base}_p + {head} + {place}, mask={mask}, other=0.0)"
+    elif order:
+        index, width = axis_name(dim_of(order[0])), size_name(dim_of(order[0]))
+        text = f"tl.load({base}_p + h * {width} + {index}, mask={index}_ok, other=0.0)"
+    else:
+        text = f"tl.load({base}_p + h)"
+    text = f"{text}.to(tl.float32)"
+    if kind.startswith("decay"):
+        text = f"tl.exp({text})"
+    if not perhaps or _is_given(x):
+        return [f"{base} = {text}"]
+    return [f"{base} = tl.zeros([{shape}], tl.float32)", f"if {base}_p is not None:", f"    {base} = {text}"]
+
+
+def stored(r: Result, value: str) -> list[str]:
+    """The statements that store a result, where it is wanted."""
+    index = axis_name(dim_of(r.order[0])) if r.order else ""
+    width = size_name(dim_of(r.order[0])) if r.order else ""
+    place = "tl.program_id(0).to(tl.int64)" if r.summed else "at"
+    if r.within is not None:
+        _, n, count = r.within
+        place = f"((n.to(tl.int64) * {count} + {n}) * H + h)"
+    mask = f"mask={index}_ok" if r.order else ""
+    if r.order:
+        place = f"{place} * {width} + {index}" if r.summed else f"{place}[:, None] * {width} + {index}[None, :]"
+    if not r.summed:
+        mask = f"mask=i_ok[:, None] & {index}_ok[None, :]" if r.order else "mask=i_ok"
+    line = f"tl.store({r.name}_out + {place}, {value}{', ' * bool(mask)}{mask})"
+    return [line] if r.wanted is None else [f"if {r.name}_out is not None:", f"    {line}"]

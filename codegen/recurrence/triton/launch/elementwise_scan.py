@@ -1,0 +1,123 @@
+"""The functions of a recurrence that multiplies each entry of its states, and adds to it: scans, forwards and backwards, which
+make what they can of each step on their way, and kernels of rows for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....ir.expr import Node, dim_of, leaf, walk
+from ....ir.expr import replace as replaced
+from ....ir.step_program import StepProgram
+from ....printing.terms import Axes
+from ...chunkwise.plan import Map, Plan
+from ...normal_form.form import NormalForm
+from ...pipeline import Compiled
+from ...step.adjoint import gradient_name
+from ...step.elementwise import Entry, entrywise
+from ..kernels.elementwise_scan import AFTER, BEFORE, beside, launched, scan_kernel, value_of
+from ..kernels.per_step import Result, printable
+from ..kernels.tile_lowering import size_name
+from .launch_plan import Host
+
+
+class ScanHost(Host):
+    """Prints one of the two functions. States that a kernel has to hand on lie in memory, as stored values of each step."""
+
+    def __init__(self, c: Compiled, backward: bool, stem: str = "triton") -> None:
+        program = c.adjoint.program if backward else c.step
+        self.scans = [*((c.step, e) for e in _entries(c.step)), *((program, e) for e in _entries(program) * backward)]
+        self.after: dict[Node, Node] = {}  # of updates that outputs have in them
+        if not backward:
+            for s in c.step.states:
+                if c.step.updates[s.name].op != "leaf":
+                    self.after[c.step.updates[s.name]] = value_of(s.name, AFTER, s.axes)
+        wanted = (
+            [gradient_name(v) for v in c.step.variables if v.kind != "constant"] if backward else list(c.step.outputs)
+        )
+        values = {n: self._over_stored(program.outputs[n]) for n in wanted}
+        self.made: dict[str, str] = {}  # values that scans make, and their tensors
+        super().__init__(c, Plan(NormalForm((), {}, values), (Map(values),), ()), backward, False, False, stem=stem)
+
+    def _over_stored(self, x: Node) -> Node:
+        """x over states as values of the step."""
+        x = replaced(x, self.after)
+        states = [y for y in walk(x) if y.op == "leaf" and y.attrs[0] in ("state", "trajectory")]
+        return replaced(x, {y: value_of(y.attrs[1], BEFORE, y.attrs[2]) for y in states})
+
+    def _walks(self) -> None:
+        values = self.fused.values
+        for n, (program, e) in enumerate(self.scans):
+            later = [self._over_stored(x) for _, f in self.scans[n + 1 :] for x in (f.factor, f.added)]
+            own = not self.backward or program is not self.c.step
+            here = {name: x for name, x in values.items() if n == self._last_of(x) and name not in self.made}
+            if not own and not any(_states(x) & {e.state} for x in (*later, *values.values())):
+                continue  # nothing uses a state of the forward pass
+            self._scan(program, e, here, [*later, *(x for name, x in values.items() if name not in here)])
+
+    def _last_of(self, x: Node) -> int:
+        """The place of the last scan whose states a value is made of; the last of all where it is made of none."""
+        places = [n for n, (_, e) in enumerate(self.scans) if e.state in _states(x)]
+        return max(places, default=len(self.scans) - 1)
+
+    def _scan(self, program: StepProgram, e: Entry, here: dict[str, Node], later: list[Node]) -> None:
+        """One scan, with those of these values that it can make, and its states where something else is made of them."""
+        axes, forward = program.state(e.state).axes, program.direction > 0
+        again = self.backward and forward
+        nodes = self._multiplied({"factor": self._over_stored(e.factor), "added": self._over_stored(e.added)})
+        e = Entry(e.state, self._inside(nodes["factor"], axes), self._inside(nodes["added"], axes), e.early)
+        orders = self.c.adjoint.program.output_axes if self.backward else self.c.step.output_axes
+        variables = {gradient_name(v): v for v in self.c.step.variables}
+        results = []
+        for name, x in here.items():
+            v = variables.get(name) if self.backward else None
+            if (v is not None and not v.per_step) or not beside(x, orders[name], axes):
+                later = [*later, x]
+                continue
+            self.made[name] = self.names(leaf("stored", name, axes))
+            when = None if v is None else f'"{v.name}" in needs'
+            results.append(Result(self.made[name], x, axes, self._value_dtype(name), wanted=when))
+        for x in (value_of(e.state, when, axes) for when in (BEFORE, AFTER)):
+            if any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for z in later for y in walk(z)):
+                results.append(Result(self.names(x), x, axes, "torch.float32"))
+        number = sum(k.walks for k in self.kernels) + 1
+        kernel = scan_kernel(f"{self.kind}_scan_{number}", e, axes, forward, results, self.names, self._tensor)
+        self.kernels.append(kernel)
+        first = f"{self.names(leaf('state', e.state))}_first"
+        self.lines += launched(kernel, results, first, forward, "False" if again else "finals" if forward else "True")
+
+    def _inside(self, x: Node, axes: Axes) -> Node:
+        """What a scan over these axes can make of x: x, or a value in memory."""
+        if not any(y.op == "leaf" for y in walk(x)) or beside(x, axes, axes) or beside(x, (), axes):
+            return x
+        self.numbered += 1
+        made = leaf("stored", f"rows.{self.numbered}", x.axes)
+        if printable(x, x.axes):
+            self.lines += self._by_rows([Result(self.names(made), x, x.axes, "torch.float32")])
+        else:
+            shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)])
+            text = self.torch_text({"x": x}, {"x": x.axes})["x"]
+            self.lines.append(f"{self.names(made)} = spread({text}, ({shape}), some)")
+        return made
+
+    def _rows_of(self, values: dict[str, Node], orders: dict[str, Axes]) -> dict[str, Result]:
+        return super()._rows_of({n: x for n, x in values.items() if n not in self.made}, orders)
+
+    def _values(self, values: dict[str, Node], orders: dict[str, Axes], made: Mapping[str, str]) -> dict[str, str]:
+        return super()._values(values, orders, {**made, **self.made})
+
+
+def _states(x: Node) -> set[str]:
+    """The states that a value is made of."""
+    stored = [y.attrs[1].rpartition(".") for y in walk(x) if y.op == "leaf" and y.attrs[0] == "stored"]
+    return {name for name, _, when in stored if when in (BEFORE, AFTER)}
+
+
+def _entries(program: StepProgram) -> list[Entry]:
+    found = entrywise(program)
+    assert found is not None
+    return found
+
+
+def scanned(c: Compiled) -> bool:
+    """Are the states of both passes scanned?"""
+    return entrywise(c.step) is not None and entrywise(c.adjoint.program) is not None

@@ -1,0 +1,144 @@
+"""The function that launches a backward pass on one walk, `triton_backward_whole`: `triton_backward` hands over to it where the
+forward pass has left the states at the borders of blocks for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....ir.expr import Node, dim_of, leaf, walk
+from ...chunkwise.plan import Accumulate, Plan
+from ...pipeline import Compiled
+from ..kernels.fused_backward import Together, ends_of, spans_of, together_kernel
+from ..kernels.sweep_kernels import Kernel, made_here, sweep_kernel
+from ..kernels.tile_lowering import size_name
+from ..plan_passes.hoist import SIDES, opened
+from ..plan_passes.value_placement import Store
+from .launch_plan import Host
+
+
+class WholeHost(Host):
+    """Prints that function, and its kernels."""
+
+    def __init__(self, c: Compiled, plan: Plan, cuts: bool, exchanges: bool, t: Together, stem: str) -> None:
+        super().__init__(c, plan, True, cuts, exchanges, whole=t, stem=stem)
+        self.t, self.again, self.stem = t, set(), "backward_whole"
+        self.opened = dict(t.opened)
+
+    @property
+    def _takes_blocks(self) -> bool:
+        return True
+
+    def text(self) -> str:
+        t, k = self.t, self.t.first
+        self._open()
+        state = self.names(leaf("state", t.state.name))
+        self.lines.append(f'{state}_borders = saved["{t.state.name} borders"]')
+        at_once = t.state.name in self.fused.at_once
+        kernel, in_place = together_kernel("backward_whole", t, self.fused.stores, self._inside(), at_once, self.names)
+        self._inputs(kernel, "block_")
+        loaded = [n for n, _ in kernel.loads]
+        for a in kernel.arguments:
+            if a.name in loaded and a.source is not None:
+                name = self.names(a.source)
+                self.lines.append(f"{name} = aligned({name})")
+        self._entering_parts(k)
+        for j, o in t.opened.items():
+            ahead = {x: n for x, n in o.matrices.items() if not made_here(n, replace(o, tile=()))}
+            ahead = {x: n for x, n in ahead.items() if f"{self.names(x)}_blocks" not in self.prepared}
+            self.prepared |= {f"{self.names(x)}_blocks": self._everything() for x in ahead}
+            self._prepare_blocks(o, ahead, self._everything(), f"backward_whole_prepare_{j + 1}")
+        self._allocate(kernel, in_place)
+        self.lines += self._launch(kernel, block="block_")
+        self.kernels.append(kernel)
+        self._gradients()
+        exchange = ", exchange=None" if self.exchanges else ""
+        head = f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})"
+        return self._function(f"{self.function}_backward_whole", head, "Gradients, on one walk over the sequences.")
+
+    def _inside(self) -> set[Node]:
+        """What sweeps store for each other alone: that stays in registers."""
+        used = [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
+        named = {y.attrs[:2] for y in walk(*used) if y.op == "leaf"}
+        stores = [s for k in self.t.sweeps for s in self.fused.stores[k] if s.kind != "sums"]
+        return {s.leaf for s in stores if s.leaf.attrs[:2] not in named}
+
+    def _entering_parts(self, k: int) -> None:
+        """The gradients that enter each part of the sequences, where these are cut."""
+        sweep = ends_of(self.t.sweeps[k])
+        if not self.cuts:
+            return
+        before, self.opened = self.opened, {k: opened(sweep, True)}
+        walk_of_ends = sweep_kernel("backward_whole_ends", sweep, self.opened[k], [], self.names, ends=True)
+        outer, self.lines = self.lines, []
+        ready = set(self.ready)
+        self._prepare(self.opened[k], self._everything(), "backward_whole_prepare_ends", k)
+        self._inputs(walk_of_ends)
+        inner, self.lines = self.lines, outer
+        self.lines += [f"if {self._in_parts}:", *(f"    {x}" for x in inner)] if inner else []
+        self.kernels.append(walk_of_ends)
+        begin, finish = self._entering(k, sweep, walk_of_ends)
+        self.lines += [*begin, *finish]
+        self.ready, self.opened = ready, before
+
+    def _allocate(self, kernel: Kernel, in_place: bool) -> None:
+        inside = self._inside()
+        state, columns = self.names(leaf("state", self.t.state.name)), size_name(dim_of(self.t.columns))
+        self.lines.append(f"places_of_borders = in_place({state}_borders, blocks) if OVERWRITE in saved else []")
+        for s in (s for k in self.t.sweeps for s in self.fused.stores[k] if s.leaf not in inside):
+            line = self._allocated(0, s)
+            if s.kind != "sums" and [size_name(dim_of(a)) for a in s.leaf.axes] == [columns] and "some.dtype" in line:
+                name, made = line.split(" = ", 1)
+                line = f"{name} = places_of_borders.pop() if places_of_borders else {made}"
+            self.lines.append(line)
+        self._allocate_sums(kernel, in_place)
+        name = self.names(leaf("state", self.t.gradient.name))
+        wanted = self._wants_last(self.t.gradient, False)
+        self.lines.append(f"{name}_last = {self._new_state(self.t.gradient, 'lay.sequences')} if {wanted} else None")
+
+    def _allocate_sums(self, kernel: Kernel, in_place: bool) -> None:
+        """Room for what blocks add to a decay's gradient: in parts, or in one number for each step, which lies where the decays'
+        sums lay, if it may be `in_place`."""
+        stored = {s.leaf for k in self.t.sweeps for s in self.fused.stores[k]}
+        made_of = [a.source for a in kernel.arguments if a.layout == "sums" and a.source is not None]
+        named = {x.attrs[1].removeprefix(f"{self.t.state.name}."): x for x in made_of if x not in stored}
+        if not named:
+            return
+        sides: dict[str, set[str]] = {}  # of what pairs inside blocks are summed to
+        for sums in (x for o in self.t.opened.values() for x in o.sums):
+            for slot, side in ((n, side) for _, *slots in sums.own for n, side in zip(slots, SIDES, strict=True)):
+                sides.setdefault(f"own.{slot}", set()).add(side)
+        sizes = ", ".join(f"config.padded({size_name(dim_of(y))})" for y in kernel.axes)
+        self.lines.append(f"warps = warps_of(({sizes}))")
+        decays = [a.name for a in kernel.arguments if a.name.endswith("_sums")] if in_place else []
+        for what, x in named.items():
+            parts = [f"{side}_parts(warps)" for side in SIDES if side in sides.get(what, ())]
+            made = f"some.new_empty((B, H, {' + '.join(parts) or 1}, T), dtype=torch.float32)"
+            if what == "spans":
+                made = "some.new_empty((B, H, blocks.chunks, warps if apart(warps) else 1), dtype=torch.float32)"
+            elif "." in what:
+                made += " if apart(warps) else None"
+            else:
+                made = f"None if apart(warps) else {f'block_{decays.pop()}' if decays else made}"
+            self.lines.append(f"{self.names(x)} = {made}")
+
+    def _sums_of(self, k: int) -> str:
+        return "1"
+
+    def _replaced(self, k: int, s: Store) -> Node | None:
+        return None
+
+    def _pairing(self, stage: Accumulate) -> None:
+        state = stage.pairing.state
+        name = self.names(leaf("state", state))
+        found: dict[str, Node] = {}
+        for o in self.t.opened.values():
+            for sums in o.sums:
+                found |= {f"{sums.kind}_{slot}": leaf("sums", f"{state}.{sums.kind}.{slot}") for slot in sums.reads}
+                found |= {f"own_{slot}": leaf("sums", f"{state}.own.{slot}") for slot in sums.slots}
+        spans = self.names(spans_of(state))
+        self.lines += ["if apart(warps):", f"    {name}_pairing = block_pairing(", f"        {spans}, blocks,"]
+        self.lines += [f"        {slot}={self.names(x)}," for slot, x in found.items()]
+        self.lines += ["        at_once=True,"] if state in self.fused.at_once else []
+        kinds = {"late"} if state in self.fused.at_once else {slot.split("_")[1] for slot in found}
+        late, early = (self.names(leaf("sums", f"{state}.{x}")) if x in kinds else "None" for x in ("late", "early"))
+        self.lines += ["    )", "else:", f"    {name}_pairing = step_pairing({spans}, blocks, {late}, {early})"]

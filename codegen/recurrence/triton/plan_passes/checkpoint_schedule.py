@@ -1,0 +1,200 @@
+"""Which sweeps of a backward plan need no walk of their own: what they make is read off states at the borders of blocks.
+
+A walk leaves its states as each block of steps finds them. What else is made of these states, outputs, gradients and the sums for
+decays, is then made by a kernel that takes all blocks at once, with nothing to carry and nothing to wait for. The forward pass
+leaves the recurrence's own states; of the states of gradients the first sweep that is over them does, which makes its own part on
+the way. With both states at hand, the decays of a block times <S before it, dS after it> is what it says (see `borders.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ....ir.expr import ROW, ZERO, Node, dim_of, factors_of, leaf, walk
+from ...chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
+from ...normal_form.form import StateForm
+from ..kernels.sweep_kernels import made_ahead
+from .hoist import Opened, opened
+from .value_placement import Fused
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """`walks`: the sweeps that walk, as far as they do, by stage. `pieces`: what is read at the borders of blocks, likewise.
+
+    `stored` are the states that walks leave at the borders, or `given`: those that an earlier pass has left there. `spans` are
+    the states, with their gradients, whose decay's gradient is summed there; `whole` those of a decay for each channel of which
+    the kernel that reads makes all terms inside blocks.
+    """
+
+    walks: dict[int, Sweep]
+    pieces: dict[int, Sweep] = field(default_factory=dict)
+    stored: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
+    spans: dict[str, tuple[StateForm, StateForm]] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
+
+
+def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
+    """The roles of a plan's sweeps; `given` are the states that an earlier pass can leave at the borders of blocks."""
+    sweeps = {k: s for k, s in enumerate(plan.stages) if isinstance(s, Sweep)}
+    own = frozenset(given)
+    if not own or not any(s.decay_axes for group in plan.form.groups for s in group):
+        return Blocks(sweeps)
+    spans: dict[str, tuple[StateForm, StateForm]] = {}
+    apart: set[str] = set()  # states whose walks sum on their way
+    for stage in plan.stages:
+        if isinstance(stage, Accumulate) and stage.at_borders:
+            s, g = plan.form.state(stage.pairing.state), plan.form.state(f"d{stage.pairing.state}")
+            sides = {x.side for x in sweeps.values() if any(b.state == s.name for b in x.borders)}
+            if s.name in own and len(sides) == 1:  # so that one kernel makes all of it
+                spans[s.name] = s, g
+            else:
+                apart |= {s.name, g.name}
+    walks: dict[int, Sweep] = {}
+    pieces: dict[int, Sweep] = {}
+    walk_over: dict[str, int] = {}  # the first walk over each state
+    for k, sweep in sweeps.items():
+        here = tuple(b for b in sweep.borders if b.state in spans)
+        kept = tuple(n for n in sweep.finals if n not in spans)
+        known = all(n in own or n in walk_over for n in sweep.states)
+        alone = sweep.solve or not known or apart & set(sweep.states) or (kept and sweep.states[0] in own)
+        alone = alone or any(s.mix for s in sweep.group)  # weights are those of chunks
+        if alone:
+            walks[k] = replace(sweep, finals=kept, borders=tuple(b for b in sweep.borders if b not in here))
+            for n in sweep.states:
+                walk_over.setdefault(n, k)
+            if here:
+                pieces[k] = replace(sweep, finals=(), borders=here, chunk=replace(sweep.chunk, outputs={}, states={}))
+        else:
+            pieces[k] = replace(sweep, finals=(), borders=here, chunk=replace(sweep.chunk, states={}))
+            for n in kept:
+                walk = walks[walk_over[n]]
+                walks[walk_over[n]] = replace(walk, finals=(*walk.finals, n))
+    if _waits(walks, pieces, own, fused) or not _pays(walks, pieces):
+        return Blocks(sweeps)
+    read = {n for s in pieces.values() for n in s.states} | {x.name for pair in spans.values() for x in pair}
+    whole = frozenset(n for n, (s, _) in spans.items() if _sums_inside(s, pieces, walks, fused))
+    return Blocks(walks, pieces, frozenset(read - own), frozenset(read & own), spans, whole)
+
+
+def by_blocks(plan: Plan, whole: frozenset[str]) -> Plan:
+    """The plan, with the gradients of decays for each channel made by a kernel of their own, from the states at the borders of
+    blocks: of those that no kernel which reads there makes as a `whole`; and of those whose reads see a write with no decay
+    before it, at the step after that, since sums over what reads make don't leave such pairs out."""
+    stages: list[Stage] = []
+    apart: set[str] = set()
+    for stage in plan.stages:
+        if isinstance(stage, Accumulate) and stage.by_channel:
+            s, g = (plan.form.state(n) for n in (stage.pairing.state, f"d{stage.pairing.state}"))
+            if len({dim_of(a) for a in s.axes}) == len(s.axes) and (s.name not in whole or _seen_undecayed(s, g)):
+                apart.add(s.name)
+                stage = stage.direct
+        stages.append(stage)
+
+    return replace(plan, stages=_without_sums(stages, apart)) if apart else plan
+
+
+def _without_sums(stages: list[Stage], states: set[str]) -> tuple[Stage, ...]:
+    """The stages without what only sums for the decays of these states need: sums at borders, last values, and reads."""
+    out: list[Stage] = []
+    for stage in stages:
+        if isinstance(stage, Sweep):
+            finals = tuple(n for n in stage.finals if n not in states)
+            stage = replace(stage, finals=finals, borders=tuple(b for b in stage.borders if b.state not in states))
+        out.append(stage)
+    while True:
+        used = {y.attrs[:2] for stage in out for y in walk(*_loads(stage)) if y.op == "leaf"}
+        unused = {
+            k: [x for x in s.chunk.outputs if x.attrs[0] == "read" and x.attrs[:2] not in used]
+            for k, s in enumerate(out)
+            if isinstance(s, Sweep)
+        }
+        if not any(unused.values()):
+            return tuple(out)
+        for k, reads in unused.items():
+            s = out[k]
+            assert isinstance(s, Sweep)
+            outputs = {x: n for x, n in s.chunk.outputs.items() if x not in reads}
+            out[k] = replace(
+                s, reads=tuple(r for r in s.reads if r.leaf not in reads), chunk=replace(s.chunk, outputs=outputs)
+            )
+        others = [s for s in out if isinstance(s, Sweep)]
+        idle = [s for s in others if not s.chunk.outputs and not s.finals and not s.borders]
+        for s in idle:  # another walk over the same states leaves these at borders
+            if sum(x.states == s.states for x in others) > 1:
+                out.remove(s)
+                break
+
+
+def _loads(stage: Stage) -> list[Node]:
+    """What a stage is made of."""
+    match stage:
+        case Sweep():
+            return [*stage.given.values()]
+        case Accumulate():
+            direct = [] if stage.by_channel else [*stage.direct.streams.values()]
+            return [stage.pairing.late, stage.pairing.early, *direct]
+        case Unroll():
+            return [*stage.streams.values()]
+    return [*stage.values.values()]
+
+
+def _seen_undecayed(s: StateForm, g: StateForm) -> bool:
+    """Does a read see what the step before it wrote, with no decay on the way, nor in what it reads with?"""
+    reads = [w for w in g.writes if w.late and s.decay not in (*factors_of(w.left), *factors_of(w.value))]
+    return bool(reads) and any(v.late for v in s.writes)
+
+
+def _pays(walks: dict[int, Sweep], pieces: dict[int, Sweep]) -> bool:
+    """Is reading at borders faster, though the states go through memory? On an H200 that is so where a state has a decay for each
+    channel, and one kernel reads all that is read with none ahead of it; or else where writes depend on reads, as walks that
+    make more of such a state spill registers."""
+    read = [opened(s, True) for s in pieces.values()]
+    alone = len({o.tile for o in read}) == 1 and not any(made_ahead(o) for o in read)
+    return alone or any(s.solve for s in walks.values())
+
+
+def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str], fused: Fused) -> bool:
+    """Does a walk load what is only read where it has left its states? Or does a kernel that reads at borders, for one tile
+    axis, load what one for another makes later, or what it makes itself of which each of its programs has only a tile?"""
+    read = [j for j in pieces if j not in walks]
+    late = {j for j in read if pieces[j].borders or not own.issuperset(pieces[j].states)}
+    made = {x.leaf.attrs[:2]: j for j in read for x in fused.stores[j]}
+
+    def loaded(nodes: Iterable[Node]) -> set[int]:
+        return {made[y.attrs[:2]] for y in walk(*nodes) if y.op == "leaf" and y.attrs[:2] in made}
+
+    loads = {j: loaded([*pieces[j].given.values(), *(x.node for x in fused.stores[j])]) - {j} for j in read}
+    ahead = loaded([n for k, s in walks.items() for n in (*s.given.values(), *(x.node for x in fused.stores[k]))])
+    while more := {i for j in ahead for i in loads[j]} - ahead:
+        ahead |= more
+    for group in (ahead, set(read) - ahead):
+        read_as = {j: opened(pieces[j], True) for j in sorted(group)}
+        tiles = {j: o.tile for j, o in read_as.items()}
+        order = list(dict.fromkeys(tiles.values()))
+        for o in read_as.values():
+            here = {x for x, i in made.items() if i in group and tiles[i] == o.tile}
+            if any(y.attrs[:2] in here for y in _taken_whole(o)):
+                return True
+        if any(order.index(tiles[i]) > order.index(tile) for j, tile in tiles.items() for i in loads[j] & group):
+            return True
+    return bool(ahead & late)
+
+
+def _taken_whole(o: Opened) -> Iterator[Node]:
+    """What a kernel that reads at borders loads, but for what its programs have in registers: numbers and tiles of steps."""
+    ahead = (*o.matrices.values(), *o.scaled.values(), *o.intra.values())
+    yield from (y for y in walk(*ahead) if y.op == "leaf")
+    for y in walk(*o.outputs.values(), *o.definitions.values(), *(x for s in o.sums for x in s.reads.values())):
+        if y.op == "leaf" and not {*y.axes} <= {ROW, *o.tile}:
+            yield y
+
+
+def _sums_inside(s: StateForm, pieces: dict[int, Sweep], walks: dict[int, Sweep], fused: Fused) -> bool:
+    """Are the terms inside blocks, of a decay for each channel, all made by one piece that keeps its axis?"""
+    whole = leaf("stored", f"{s.name}.late", s.decay_axes)
+    if fused.pairings.get(s.name) != (whole, ZERO):
+        return False
+    return any(x.leaf == whole for k in pieces if k not in walks for x in fused.stores[k])

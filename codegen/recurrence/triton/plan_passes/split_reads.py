@@ -1,0 +1,54 @@
+"""Walks that load too much to do so chunks ahead, cut in one for each read that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from ....ir.expr import Node, walk
+from ...chunkwise.plan import Border, Plan, Stage, Sweep
+from ..kernels.tile_lowering import is_state
+
+
+def cut(plan: Plan, heavy: Collection[int]) -> Plan:
+    """The plan, with these sweeps cut: each part carries the states, and makes one read and the sums that are over it."""
+    stages: list[Stage] = []
+    for k, stage in enumerate(plan.stages):
+        stages += _parts(stage) if isinstance(stage, Sweep) and k in heavy else [stage]
+    return replace(plan, stages=tuple(stages))
+
+
+def _parts(sweep: Sweep) -> list[Stage]:
+    parts: list[Stage] = []
+    left = sweep.borders
+    for n, (x, node) in enumerate(sweep.chunk.outputs.items()):
+        last = n == len(sweep.chunk.outputs) - 1
+        here = [_over(border, node) if not last else border for border in left]
+        left = tuple(_without(border, made) for border, made in zip(left, here, strict=True))
+        parts.append(
+            replace(
+                sweep,
+                reads=tuple(r for r in sweep.reads if r.leaf == x),
+                finals=sweep.finals if n == 0 else (),
+                chunk=replace(sweep.chunk, outputs={x: node}),
+                borders=tuple(border for border in here if border.reads or border.own),
+            )
+        )
+    return parts
+
+
+def _over(border: Border, read: Node) -> Border:
+    """What a border sums of the products with states that this read is made of; of totals over a chunk nothing, as they are one
+    sum."""
+    if border.totals:
+        return replace(border, reads={}, own=())
+    return replace(border, reads={n: x for n, x in border.reads.items() if products_of(x) <= products_of(read)}, own=())
+
+
+def _without(border: Border, made: Border) -> Border:
+    return replace(border, reads={n: x for n, x in border.reads.items() if n not in made.reads})
+
+
+def products_of(x: Node) -> set[Node]:
+    """The products with states that a node is made of."""
+    return {y for y in walk(x) if y.op == "sum" and any(map(is_state, walk(y)))}

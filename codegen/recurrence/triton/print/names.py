@@ -1,0 +1,59 @@
+"""Python names of what kernels and the functions that launch them speak of."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from ....ir.expr import Node, plain_name
+from ...pipeline import Compiled
+from ..kernels.strip_mine import counter
+from ..kernels.tile_lowering import KEPT, axis_name, block_name, part_name, size_name
+from .reserved import RESERVED, SUFFIXES
+
+STEMS = {
+    "read": "read",
+    "write": "write",
+    "matrix": "matrix",
+    "own": "own",
+    "scaled": "scaled",
+    "intra": "intra",
+    "ahead": "ahead",
+    "weight": "weight",
+}
+NUMBERED = re.compile(rf"({'|'.join(STEMS.values())})\d*")
+
+
+class Names:
+    """Python names of leaves: those of the spec where they are free, numbered ones for what the compiler found."""
+
+    def __init__(self, c: Compiled) -> None:
+        axes = [x for d in c.step.dims for x in (d, f"{d}{KEPT}")]
+        self.reserved = set(RESERVED) | {
+            plain_name(f(x)) for x in axes for f in (size_name, axis_name, block_name, part_name, counter)
+        }
+        self.known: dict[object, str] = {}
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, x: Node) -> str:
+        key: object = x.attrs[:2] if x.op == "leaf" else x
+        if x.op == "leaf" and x.attrs[0].startswith("log "):
+            key = (x.attrs[0].removeprefix("log "), x.attrs[1])
+        if key not in self.known:
+            self.known[key] = self._new(x)
+        return self.known[key]
+
+    def _new(self, x: Node) -> str:
+        kind = x.attrs[0] if x.op == "leaf" else "decay_of"
+        if kind in STEMS or x.op != "leaf":
+            stem = STEMS.get(kind, "decay")
+            self.counts[stem] += 1
+            name = f"{stem}{self.counts[stem]}"
+        else:
+            name = re.sub(r"\W", "_", x.attrs[1])
+            if NUMBERED.fullmatch(plain_name(name)):  # which matrices and weights are called as they are
+                name += "_"
+        known = set(map(plain_name, self.known.values()))
+        while plain_name(name) in self.reserved | known or SUFFIXES.search(plain_name(name)):
+            name += "_"
+        return name

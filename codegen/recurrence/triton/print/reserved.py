@@ -1,0 +1,47 @@
+"""Names that mean something in every section of kernels: what is imported, and what is called by name."""
+
+from __future__ import annotations
+
+import re
+
+# what a section imports
+IMPORTS = {
+    "chunkform.runtime.chunk_kernels.head_major": "by_head",
+    "chunkform.runtime.chunk_kernels.kernels": (
+        "adds_steep block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product "
+        "decayed_sum diagonal first_steep inverse is_flat last_of lasting later_sums log2_of over_block part_of place_of "
+        "power reach span "
+        "steep suffix_sum summed sums_of"
+    ),
+    "chunkform.runtime.launch.launch": (
+        "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"
+    ),
+    "chunkform.runtime.chunk_kernels.matrices": "by_matrix outer_sum",
+    "chunkform.runtime.chunk_kernels.segment_maps": "map_of_all",
+    "chunkform.runtime.launch.varlen": "BLOCK",
+    "chunkform.runtime.chunk_kernels.segment_tails": "LATE is_zero join_pieces late_pieces",
+    "chunkform.runtime.chunk_kernels.chunk_layout": "GROUP LEVELS parts_for places",
+    "chunkform.runtime.chunk_kernels.split_precision": "rounded_and_rest rounded_to",
+    "chunkform.runtime.chunk_kernels.elementwise_scan": "SCAN one_after_other scan_parts scan_stages scan_width scanned times with_those_before",
+    "chunkform.runtime.chunk_kernels.substeps": "of_substep packed_in",
+    "chunkform.runtime.chunk_kernels.fused_backward": (
+        "aligned apart block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "
+        "stages_of step_pairing store_parts store_sums together total_of warps_of"
+    ),
+    "chunkform.runtime.op.signature": "OVERWRITE",
+    "chunkform.runtime.chunk_kernels.reductions": "pair total",
+}
+# what is called by name in kernels and in the functions that launch them
+RESERVED = frozenset(
+    "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS again i_new steep_from blocks first_block first_row jointly "
+    "places_of_borders needs_backward tiles column column_ok program i_ok exchange EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
+    "APART PRODUCTS READ RESULTS warps identity ends linear read keeps walk reached edge live piece PIECE "
+    "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
+    "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
+    "begins stops starts start late early gradients initial outputs finals found wanted incoming".split()
+) | {name for names in IMPORTS.values() for name in names.split()}
+# how names end that kernels make of others: of arguments, and of what they load
+SUFFIXES = re.compile(
+    r"_(p|b|t|h|g|c|a|n|r|by_head|borders|blocks|sums|starts|ends|linear|resets|extents|extent|"
+    r"all|end|before|ok|in|out|first|last|next|start|late|early|late_map|live|most|least|log2|each|whole|slice|rows)$"
+)

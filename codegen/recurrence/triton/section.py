@@ -1,0 +1,159 @@
+"""The Triton section of a generated file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+
+from chunkform.runtime.launch.fingerprint import kernels_key
+
+from ...ir.expr import plain_name
+from ..chunkwise.plan import Plan
+from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_walk
+from ..gates.gates import gate_plan
+from ..pipeline import Compiled, once
+from ..step.adjoint import gradient_name
+from .kernels.fused_backward import Together, together
+from .kernels.sweep_kernels import Kernel
+from .kernels.tile_lowering import Fine
+from .launch.elementwise_scan import ScanHost
+from .launch.fused_backward import WholeHost
+from .launch.launch_plan import HASH, Host, without
+from .launch.substeps import SUBSTEP, SubstepsHost
+from .plan_passes.checkpoint_schedule import Blocks, blocks, by_blocks
+from .plan_passes.scale_reads import simplified
+from .plan_passes.split_reads import cut
+from .plan_passes.value_placement import fuse
+
+TEMPLATES = Path(__file__).parent.parent / "templates"
+
+
+def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None) -> str:
+    """The kernels of a chunk-parallel recurrence, `triton_forward` and `triton_backward`.
+
+    `exchanges`: what enters a part of a sequence may come from elsewhere, where kernels find it. `fine`: how it stands between
+    other ops, if it does. `unwanted`: a variable whose gradient nobody wants.
+
+    Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel; `GateError`
+    where the plan that kernels walk isn't the recurrence's adjoint.
+    """
+    if c.substep is not None and fine is None and unwanted is None:
+        texts, kernels = _texts(c.substep, exchanges, stem=SUBSTEP)
+        around = SubstepsHost(c, exchanges and cuttable(c.substep))
+        functions = around.texts()
+        rows = [kernel_text(k) for k in around.kernels]
+        return _keyed([*texts, *rows, *functions], [*kernels, *rows])
+    return _keyed(*_texts(c, exchanges, fine, unwanted))
+
+
+def scan_source(c: Compiled) -> str:
+    """The functions of a recurrence whose states are scanned, and their kernels."""
+    hosts = ScanHost(c, False), ScanHost(c, True)
+    functions = [host.text() for host in hosts]
+    rows = [kernel_text(k) for host in hosts for k in host.kernels]
+    return _keyed([*rows, *functions], rows)
+
+
+def in_substeps(c: Compiled) -> tuple[Compiled, int]:
+    """What the kernels of a recurrence are for, one of its substeps, where it has these, or a step; and how many make a step."""
+    return (c, 1) if c.substep is None or c.substeps is None else (c.substep, c.substeps.count)
+
+
+def _keyed(texts: list[str], kernels: list[str]) -> str:
+    """The text of a section, with the hash of its kernels."""
+    plain = list(map(plain_name, kernels))
+    try:
+        key = kernels_key(plain)
+    except SyntaxError:  # the spec has a name that is no name to Python
+        key = kernels_key(kernels)
+    return "\n\n".join(texts).replace(HASH, key)
+
+
+def _texts(
+    c: Compiled, exchanges: bool, fine: Fine | None = None, unwanted: str | None = None, stem: str = "triton"
+) -> tuple[list[str], list[str]]:
+    """The texts of kernels and functions, which are called `stem` and the name of the pass; and those of kernels alone."""
+    assert c.forward is not None and c.backward is not None
+    parts: list[str] = []
+    printed: list[str] = []
+    cuts = cuttable(c)
+    whole = walked(c, c.backward)
+    if whole != c.backward:
+        gate_plan(c.adjoint, c.forward, whole, walks=True)
+    plan = whole
+    if unwanted is not None:  # the same, but for what nobody wants
+        plan = walked(c, without(c.backward, gradient_name(c.step.variable(unwanted))))
+    t = whole_walk(c) if fine is None and unwanted is None else None
+    hosts = []
+    if t is not None:
+        alone = simplified(c.backward)  # whose walks needn't be cut, as one makes all
+        gate_plan(c.adjoint, c.forward, alone, walks=True)
+        hosts.append(WholeHost(c, alone, cuts, exchanges, t, stem))
+    backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
+    forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
+    for host in (forward, *hosts, backward):
+        text = host.text()
+        backward.kept_by_head = forward.by_head
+        kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_others()) if k.others else (k,))]
+        parts += [*kernels, text]
+        printed += kernels
+    return parts, printed
+
+
+@once
+def walked(c: Compiled, plan: Plan) -> Plan:
+    """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
+    first = simplified(plan)
+    plan = simplified(by_blocks(plan, blocks(first, fuse(first), [s.name for s in c.step.states]).whole))
+    heavy = Host(c, plan, True, cuttable(c)).heavy_walks()
+    return cut(plan, heavy) if heavy else plan
+
+
+@once
+def roles(c: Compiled) -> Blocks:
+    """What the sweeps of the backward plan do, as kernels walk it, by what reads states at the borders of blocks."""
+    assert c.backward is not None
+    plan = walked(c, c.backward)
+    return blocks(plan, fuse(plan), [s.name for s in c.step.states])
+
+
+@once
+def whole_walk(c: Compiled) -> Together | None:
+    """The backward pass as one walk that makes all of it, where that is faster."""
+    assert c.backward is not None
+    plan = simplified(c.backward)
+    return None if roles(c).pieces else together(plan, fuse(plan), [s.name for s in c.step.states])
+
+
+def cuttable(c: Compiled) -> bool:
+    """Do kernels find what enters a part of a sequence? For one state whose writes depend on reads of it, or none do."""
+    assert c.forward is not None and c.backward is not None
+    for plan in (c.forward, c.backward):
+        for sweep in plan.sweeps:
+            if any(s.mix for s in sweep.group):
+                return False
+            if not feeds_back(sweep.group, sweep.solve):
+                continue
+            linear = linear_sweep(sweep.group, plan.form.reads)
+            if linear is None or len(sweep.group) > 1 or not same_walk(sweep.group, plan.form.reads):
+                return False
+    return True
+
+
+def kernel_text(k: Kernel) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("triton_kernel.py.jinja").render(
+        name=k.name,
+        arguments=k.signature(),
+        doc=k.doc,
+        setup=k.lines["setup"],
+        body=k.lines["loop"] if k.walks else None,
+        unspecialised=k.unspecialised,
+        after=k.lines["after"],
+    )

@@ -1,0 +1,128 @@
+"""`deterministic=True` of attentions: sequences one after the other, so that no product's rounding depends on the batch.
+
+Torch's products of matrices round by how many rows and matrices there are. On a GPU that is those with parameters; on a CPU also
+those of queries with keys, and each head goes alone as well (see `deterministic`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..op.deterministic import copy_of
+from .arguments import AttentionArgument, AttentionSignature, Setting
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One batch entry, with one of its heads or, for None, all."""
+
+    entry: int
+    head: int | None
+
+    def place(self, x: Tensor, per_position: bool, heads: int) -> Tensor:
+        """Its part of [B, T, H or fewer, ..], or of a parameter, [H or fewer, ..]."""
+        x = x[self.entry : self.entry + 1] if per_position else x
+        if self.head is None:
+            return x
+        axis = 2 if per_position else 0
+        return x.narrow(axis, self.head // (heads // x.shape[axis]), 1)
+
+    def of_result(self, x: Tensor, axis: int) -> Tensor:
+        """Its part of a result, whose heads are along `axis`."""
+        x = x[self.entry : self.entry + 1]
+        return x if self.head is None else x.narrow(axis, self.head, 1)
+
+
+def goes_apart(call: Any) -> bool:
+    """Does one sequence of this call go after the other?"""
+    products = any(not a.per_position and a.dims for a in call.op.signature.arguments)
+    return call.deterministic and (call.backend == "torch" or products)
+
+
+def _pieces(call: Any) -> list[_Piece]:
+    at: Setting = call.at
+    heads: Any = range(at.heads) if call.backend == "torch" else (None,)
+    return [_Piece(b, h) for b in range(at.batch) for h in heads]
+
+
+def forward(call: Any, tensors: Sequence[Any]) -> list[Tensor]:
+    """Outputs, and the log-sum-exp where it is wanted."""
+    from .op import _computed
+
+    s, at = call.op.signature, call.at
+    pieces, found = _pieces(call), list[Tensor]()
+    if not pieces:
+        return _computed(replace(call, needs_backward=False), tensors)[0]  # type: ignore[return-value]
+    for piece in pieces:
+        one = _call(call, piece, False)
+        shown, _ = _computed(one, _own(call, tensors, piece))
+        axes = _head_axes(s)[: len(shown)]
+        if not found:
+            for x, axis in zip(shown, axes, strict=True):
+                shape = [at.batch, *x.shape[1:]]
+                shape[axis] = at.heads
+                found.append(x.new_empty(shape))
+        for whole, x, axis in zip(found, shown, axes, strict=True):
+            piece.of_result(whole, axis).copy_(x)
+    return found
+
+
+def backward(
+    call: Any, wanted: tuple[bool, ...], tensors: Sequence[Tensor], cotangents: Sequence[Any]
+) -> list[Tensor | None]:
+    """The gradients of arguments, with the forward pass computed again. What several pieces add to is summed in their order."""
+    from .op import _computed, _gradients
+
+    s, at = call.op.signature, call.at
+    needs = frozenset(n for n, w in zip(call.names, wanted, strict=True) if w)
+    arguments = [_argument(s, n) for n in call.names]
+    sums: list[Tensor | None] = [None] * len(tensors)
+    for piece in _pieces(call):
+        one = _call(call, piece, True)
+        own = _own(call, tensors, piece)
+        results, kept = _computed(one, own)
+        rest = list(results[len(results) - kept.count :])
+        features = dict(zip(kept.features, rest, strict=False))
+        averages, *rows = rest[len(features) :]
+        lse = rows.pop(0) if kept.lse else None
+        mass = rows.pop(0) if kept.mass else None
+        axes = _head_axes(s)
+        incoming = [None if g is None else piece.of_result(g, axis) for g, axis in zip(cotangents, axes, strict=False)]
+        given = dict(zip(call.names, own, strict=True))
+        found = _gradients(one, kept.backend, given, features, averages, lse, mass, incoming, needs)
+        for n, (x, a) in enumerate(zip(tensors, arguments, strict=True)):
+            g = found.get(a.name)
+            if g is None or a.name not in needs:
+                continue
+            if sums[n] is None:
+                sums[n] = torch.zeros(x.shape, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+            piece.place(sums[n], a.per_position, at.heads).add_(g.to(sums[n].dtype))  # type: ignore[arg-type, union-attr]
+    return [None if g is None else g.to(x.dtype) for g, x in zip(sums, tensors, strict=True)]
+
+
+def _call(call: Any, piece: _Piece, needs_backward: bool) -> Any:
+    """The call of one piece."""
+    at = replace(call.at, batch=1, heads=call.at.heads if piece.head is None else 1)
+    return replace(call, at=at, deterministic=False, replays=None, needs_backward=needs_backward)
+
+
+def _own(call: Any, tensors: Sequence[Tensor], piece: _Piece) -> list[Tensor]:
+    s = call.op.signature
+    parts = [
+        piece.place(x, _argument(s, n).per_position, call.at.heads) for n, x in zip(call.names, tensors, strict=True)
+    ]
+    return [copy_of(x) for x in parts]
+
+
+def _argument(s: AttentionSignature, name: str) -> AttentionArgument:
+    return next(a for a in s.arguments if a.name == name)
+
+
+def _head_axes(s: AttentionSignature) -> list[int]:
+    """Where heads are in outputs, and in the log-sum-exp."""
+    return [*(2 if per_position else 1 for _, per_position, _ in s.outputs), 1 if s.nodes else 2]

@@ -1,0 +1,78 @@
+"""What kernels use that scan states entry by entry, S_t = a_t S_{t-1} + b_t, and what enters each part of a sequence then."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..launch.launch import cdiv, launch
+from .chunk_layout import Places, parts_for
+
+SCAN = 32  # steps that a program scans at once
+WIDTH = 32  # channels of a program, which has one warp
+FEW, MANY = 2, 4  # so many such programs take the place of one of other kernels
+
+
+@triton.jit
+def one_after_other(a, b, later_a, later_b):
+    """The map of two steps, S -> a S + b, from those of the earlier and of the later one."""
+    return a * later_a, b * later_a + later_b
+
+
+@triton.jit
+def times(a, b):
+    return a * b
+
+
+@triton.jit
+def with_those_before(a, b, c, d, later_a, later_b, later_c, later_d):
+    """The same, beside the map of all these steps but the last."""
+    return a * later_a, b * later_a + later_b, a * later_c, b * later_c + later_d
+
+
+def scan_width(size: int) -> int:
+    """Channels of a program."""
+    return min(WIDTH, 1 << (size - 1).bit_length())
+
+
+def scan_parts(p: Places, tiles: int) -> int:
+    """Into how many parts to cut sequences, where a head has so many programs: into none, unless there are few; and then so that
+    there are many, as what each part leaves is another walk over all of it."""
+    programs = p.sequences * p.heads * tiles
+    return 1 if parts_for(p, cdiv(programs, FEW)) == 1 else parts_for(p, cdiv(programs, MANY))
+
+
+def scan_stages(parts: int) -> int:
+    """Of a program's loads: one more where a multiprocessor has few programs."""
+    return 4 if parts == 1 else 3
+
+
+@triton.jit(do_not_specialize=["parts"])
+def scanned_kernel(first, ends, linear, starts, H, parts, D: tl.constexpr, TILE: tl.constexpr, FORWARD: tl.constexpr):
+    """What enters each part, from the maps of the parts before it."""
+    tile = tl.program_id(0) % tl.cdiv(D, TILE)
+    bh = (tl.program_id(0) // tl.cdiv(D, TILE)).to(tl.int64)
+    b, h = bh // H, bh % H
+    d = tile * TILE + tl.arange(0, TILE)
+    d_ok = d < D
+    S = tl.zeros([TILE], tl.float32)
+    if first is not None:
+        S += tl.load(first + bh * D + d, mask=d_ok, other=0.0)
+    for n in range(0, parts):
+        at = ((b * parts + (n if FORWARD else parts - 1 - n)) * H + h) * D + d
+        tl.store(starts + at, S, mask=d_ok)
+        S = S * tl.load(linear + at, mask=d_ok, other=0.0) + tl.load(ends + at, mask=d_ok, other=0.0)
+
+
+def scanned(
+    first: torch.Tensor | None, ends: torch.Tensor, linear: torch.Tensor, p: Places, parts: int, forward: bool
+) -> torch.Tensor:
+    """The states that enter each part, [B * parts, H, ..], from what enters all of them and their maps, S -> linear S + ends."""
+    width = ends[0, 0].numel()
+    tile, starts = scan_width(width), torch.empty_like(ends)
+    launch(
+        scanned_kernel, (p.batch * p.heads * cdiv(width, tile),), first, ends, linear, starts, p.heads, parts, D=width,
+        TILE=tile, FORWARD=forward, num_warps=1,
+    )  # fmt: skip
+    return starts

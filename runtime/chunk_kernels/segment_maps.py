@@ -1,0 +1,210 @@
+"""What the parts of a sequence on one GPU, together, make of the state that enters the first: the map that other GPUs need.
+
+A map is a row of float32 numbers for each batch entry and head, the linear part and then the local part. Kernels make the row
+from what each part makes of the state, and find what enters a GPU's parts from the rows of the GPUs before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch.launch import cdiv, launch, padded
+from . import kernels
+from .chunk_layout import Places
+from .kernels import TOGETHER, chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, walked
+
+
+@triton.jit(do_not_specialize=["parts"])
+def row_kernel(
+    first, local, kept, out, H, parts,
+    ROWS: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
+    STARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The row of all parts: all that is kept, and S, where each part takes S to kept * S + local.
+
+    Where the sequence STARTS here, S begins as `first`, and nothing of what came before is kept.
+    """
+    sh = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    size: tl.constexpr = ROWS * COLS
+    ok = i < size
+    S = tl.zeros([BLOCK], tl.float32)
+    keeps = tl.zeros([BLOCK], tl.float32) + (0.0 if STARTS else 1.0)
+    if first is not None:
+        S += tl.load(first + sh * size + i, mask=ok, other=0.0)
+    for m in range(0, parts, TOGETHER):
+        maps = ()
+        for j in tl.static_range(TOGETHER):
+            maps = maps + (map_of(sh, m + j, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD),)
+        for j in tl.static_range(TOGETHER):
+            S = maps[j][0] * S + maps[j][1]
+            keeps *= maps[j][0]
+    row = out + sh * (LINEARS + size)
+    tl.store(row + LINEARS + i, S, mask=ok)
+    if ALONG > 0:
+        owner = i == 0 if ALONG == 1 else i % COLS == 0 if ALONG == 2 else i < COLS
+        tl.store(row + (i * 0 if ALONG == 1 else i // COLS if ALONG == 2 else i), keeps, mask=owner & ok)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def matrix_row_kernel(
+    first, local, linear, across, down, out, H, parts, row_stride, column_stride,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STARTS: tl.constexpr,
+):  # fmt: skip
+    """As `row_kernel`, where a part takes S to linear @ S + local. Blocks of columns of the matrix come first, then S's."""
+    sh = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    of_matrix = block < tl.cdiv(ROWS, BC)
+    r = tl.arange(0, BR)
+    c = tl.where(of_matrix, block, block - tl.cdiv(ROWS, BC)) * BC + tl.arange(0, BC)
+    square = (r < ROWS)[:, None] & (r < ROWS)[None, :]
+    ok = (r < ROWS)[:, None] & (c < COLS)[None, :] & (block >= tl.cdiv(ROWS, BC))
+    place = r[:, None] * row_stride + c[None, :] * column_stride
+    S = tl.where((r[:, None] == c[None, :]) & of_matrix, 1.0, 0.0)
+    if first is not None:
+        S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
+    for m in range(parts):
+        at = place_in(sh, m, H, parts, FORWARD)
+        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
+        step = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
+        S = tl.dot(A, S, step, input_precision="tf32x3")
+    row = out + sh * (ROWS * ROWS + ROWS * COLS)
+    tl.store(row + ROWS * ROWS + place, S, mask=ok)
+    keeps = tl.zeros_like(S) if STARTS else S
+    tl.store(row + r[:, None] * ROWS + c[None, :], keeps, mask=(r < ROWS)[:, None] & (c < ROWS)[None, :] & of_matrix)
+
+
+@dataclass(frozen=True)
+class PartsMap:
+    """The map of all parts of the sequences on this GPU, for one state: what an exchange takes, like a `Segment`.
+
+    `local` [B * parts, H, ...] is what each part makes of a zero state. `linear` is a matrix over the axis `axis` of the state,
+    [B * parts, H, row, row], perhaps a transposed view, or all decays of each part, [B * parts, H, X]; None where nothing decays.
+    `along`: the state's axis that decays differ along. What enters is given with what enters each part.
+    """
+
+    state: str
+    first: Tensor | None
+    local: Tensor
+    linear: Tensor | None
+    places: Places
+    parts: int
+    forward: bool
+    axis: int
+    along: int | None
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return (self.state,)
+
+    @property
+    def entering(self) -> tuple[Any, ...]:
+        """What enters were this the first part, None for zero; and what enters each part."""
+        return self.first, self._starts(self.first, None)
+
+    def sent(self, starts: bool) -> tuple[Tensor, ...]:
+        """The row of each batch entry and head, all in one tensor. Where the sequence starts here, only what leaves it counts."""
+        p = self.places
+        if self._wide:
+            return (self._wide_row(starts),)
+        out = self.local.new_empty((p.batch * p.heads * (self._linears + prod(self.local.shape[2:])),))
+        first = self.first if starts else None
+        if self._matrix:
+            sizes, strides = self._layout
+            blocks = cdiv(sizes["COLS"], 32) + cdiv(sizes["ROWS"], 32)
+            launch(
+                matrix_row_kernel, (p.batch * p.heads, blocks), first, self.local, self.linear,
+                *self.linear.stride()[2:], out, p.heads, self.parts, *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32,
+                FORWARD=self.forward, STARTS=starts, num_warps=8,
+            )  # fmt: skip
+        else:
+            sizes, block = state_sizes(self.local, self.linear, self.along)
+            launch(
+                row_kernel, (p.batch * p.heads, cdiv(sizes["ROWS"] * sizes["COLS"], block)), first, self.local, self.linear, out,
+                p.heads, self.parts, **sizes, FORWARD=self.forward, STARTS=starts, BLOCK=block, num_warps=4,
+            )  # fmt: skip
+        return (out,)
+
+    def entered(self, rows: Tensor, direction: int) -> tuple[Tensor, ...]:
+        """What enters, from what the GPUs walked before this one sent: [GPUs, all that each sent], in the sequence's order."""
+        starts = self._starts(None, rows)
+        return starts.unflatten(0, (self.places.batch, self.parts))[:, 0 if self.forward else self.parts - 1], starts
+
+    def _starts(self, first: Tensor | None, rows: Tensor | None) -> Tensor:
+        """What enters each part: like `local`."""
+        p = self.places
+        if self._wide:
+            first, rows = (first if rows is None else self._wide_entering(rows)), None
+        if self._matrix:
+            assert self.linear is not None
+            return chained_matrix(first, self.local, self.linear, p, self.parts, self.forward, self.axis, rows)
+        return chained_decays(first, rows, self.local, self.linear, self.along, p, self.parts, self.forward)
+
+    def _wide_row(self, starts: bool) -> Tensor:
+        """The row, by torch."""
+        assert self.linear is not None
+        linear, local = (x.unflatten(0, (self.places.batch, self.parts)) for x in (self.linear, self.local))
+        S = torch.zeros_like(local[:, 0]) if self.first is None or not starts else self.first
+        order = list(range(self.parts)) if self.forward else list(reversed(range(self.parts)))
+        identity = torch.eye(linear.shape[-1], device=S.device).expand(linear[:, 0].shape)
+        keeps = torch.zeros_like(identity) if starts else walked(identity, linear, None, order, 0)[1]
+        return torch.cat((keeps.flatten(2), walked(S, linear, local, order, self.axis)[1].flatten(2)), 2).flatten()
+
+    def _wide_entering(self, rows: Tensor) -> Tensor:
+        """What enters from other GPUs, by torch."""
+        p, shape = self.places, self.local.shape[1:]
+        maps = rows.view(len(rows), p.batch, p.heads, -1).movedim(0, 1)
+        linear = maps[..., : self._linears].unflatten(3, self.linear.shape[2:])  # type: ignore[union-attr]
+        order = range(len(rows)) if self.forward else reversed(range(len(rows)))
+        local = maps[..., self._linears :].unflatten(3, shape[1:])
+        return walked(rows.new_zeros((p.batch, *shape)), linear, local, order, self.axis)[1]
+
+    @property
+    def _wide(self) -> bool:
+        return self._matrix and self._layout[0]["ROWS"] > kernels.WIDEST
+
+    @property
+    def _matrix(self) -> bool:
+        return self.linear is not None and self.linear.ndim == 4
+
+    @property
+    def _linears(self) -> int:
+        """Numbers of the linear part in a row."""
+        return 0 if self.linear is None else prod(self.linear.shape[2:])
+
+    @property
+    def _layout(self) -> tuple[dict[str, int], tuple[int, int]]:
+        """Rows and columns of a state that matrices multiply, and their strides."""
+        at, other = 2 + self.axis, 3 - self.axis
+        shape, strides = self.local.shape, self.local.stride()
+        return {"ROWS": shape[at], "COLS": shape[other]}, (strides[at], strides[other])
+
+
+def map_of_all(
+    state: str,
+    first: Tensor | None,
+    local: Tensor,
+    p: Places,
+    parts: int,
+    forward: bool,
+    decay: tuple[Tensor, Any] | None = None,
+    linear: Tensor | None = None,
+    axis: int = 0,
+    exact: bool = False,
+) -> PartsMap:
+    """The map of all parts together, from what each makes of zero states, and of the states.
+
+    `linear` is given for matrices over the axis `axis` of the state, and `decay` for decays as `cumulate` has them, along that
+    axis where there is one for each channel; with neither, the state is kept.
+    """
+    along = None if decay is None or decay[0].ndim == 3 else axis
+    if decay is not None:
+        linear = kept_of(decay, local, p, parts, exact)
+    return PartsMap(state, first, local, linear, p, parts, forward, axis, along)

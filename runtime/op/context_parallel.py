@@ -1,0 +1,540 @@
+"""An op on a sequence whose parts lie on the ranks of a group: both passes, with one collective each."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from chunkform.errors import ArgumentError, BackendError, ChunkformError
+
+from ..launch.replay import layouts, replayed
+from ..launch.varlen import Packed
+from ..parallel.agreement import Facts, agreed
+from ..parallel.group import Group, group_of
+from ..parallel.incoming import Exchange
+from ..parallel.shards import Piece, host_borders, pieces_of
+from . import debugging
+from .arguments import autocast_dtype, checked, checked_states, states_of
+from .passes import Call, is_empty, run_backward, run_forward
+from .passes import _arguments as arguments_of
+from .signature import Backend, Signature
+
+Tensors = dict[str, Tensor]
+Maybe = dict[str, Tensor | None]
+Flat = Sequence[Tensor | None]
+
+KINDS = 256  # of calls, remembered for each group
+
+_known: weakref.WeakKeyDictionary[Any, dict[Any, _Seen]] = weakref.WeakKeyDictionary()
+
+
+def run(
+    op: Any,
+    given: dict[str, Any],
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    cu_seqlens: Any = None,
+    context_parallel: Any = None,
+    deterministic: bool = False,
+) -> Any:
+    """(outputs.., final state) of this rank's part: [B, T of this part, H, ...].
+
+    Parts lie in the order of the ranks, and may differ in length. `initial_state` counts on the rank where a sequence begins, and
+    the final state is returned on the rank where it ends; elsewhere the one isn't looked at, and the other is zeros. Packed:
+    `cu_seqlens` has the borders in the whole sequence, the same on all ranks; states are [N, H, ...].
+
+    Raises:
+        ArgumentError: an argument is wrong, or differs between ranks; the same error on every rank.
+        GroupError: an exchange failed.
+    """
+    own = _outside if torch.compiler.is_compiling() else _run
+    return own(op, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic)
+
+
+def _run(
+    op: Any,
+    given: dict[str, Any],
+    initial_state: Any,
+    final: bool,
+    cu_seqlens: Any,
+    context_parallel: Any,
+    deterministic: bool,
+) -> Any:
+    group = group_of(op.signature.name, context_parallel)
+    known = _known.setdefault(group.processes, {})
+    options = final, deterministic
+    kind, tensors = (None, []) if cu_seqlens is not None else _kind(op, given, initial_state, options)
+    seen, everything = None if kind is None else known.get(kind), None
+    if seen is not None and group.on_host:  # whose ranks say at every call what it is
+        said = seen.said
+        everything = agreed(group, lambda: said, tensors[0].device, key=seen.key)
+        if seen.lengths != (lengths := _lengths(everything)):
+            seen = known.get((kind, lengths))
+    if seen is None:
+        own = tensors
+        seen, tensors = _agreed(op, group, given, initial_state, options, cu_seqlens, everything)
+        if kind is not None and all(x is y for x, y in zip(own, tensors, strict=True)):
+            if len(known) >= KINDS:
+                known.clear()
+            known[kind] = known[kind, seen.lengths] = seen
+    results = _Parallel.apply(seen.job, group, *tensors)
+    outputs, finals = results[: len(op.signature.outputs)], results[len(op.signature.outputs) :]
+    last: Any = None
+    if final:
+        last = finals[0] if len(finals) == 1 else tuple(finals)
+    return (*outputs, last)
+
+
+_outside = torch.compiler.disable(_run)
+
+
+def _kind(op: Any, given: dict[str, Any], initial_state: Any, options: tuple[bool, bool]) -> tuple[Any, list[Any]]:
+    """What calls have in common that need be looked at only once, and the tensors of this one; None where each is looked at."""
+    try:
+        tensors = [given[a.name] for a in op.signature.tensors] + states_of(op.signature, initial_state)
+        numbers = [(given[a.name], type(given[a.name])) for a in op.signature.constants]
+        kind = tensors[0].device.type
+        return (op, layouts(tensors), *options, autocast_dtype(kind), torch.is_grad_enabled(), *numbers), tensors
+    except (AttributeError, TypeError, RuntimeError, ChunkformError):  # something is wrong: the checks say what
+        return None, []
+
+
+def _agreed(
+    op: Any,
+    group: Group,
+    given: dict[str, Any],
+    initial_state: Any,
+    options: tuple[bool, bool],
+    cu_seqlens: Any,
+    everything: list[Facts] | None,
+) -> tuple[_Seen, list[Tensor | None]]:
+    """A call that all ranks make, and its arguments and states in order. `options`: are final states wanted, and is what is cut
+    cut by lengths alone. `everything`: what ranks have said already."""
+    prepared: _Prepared | None = None
+    error: ChunkformError | None = None
+    try:
+        prepared = _prepare(op, given, initial_state, cu_seqlens, options[1])
+    except ChunkformError as problem:
+        error = problem
+    said = _facts(op.signature, prepared, group)
+    key = None if prepared is None or cu_seqlens is not None else _key(op.signature, prepared)
+    if everything is None:
+        everything = agreed(group, lambda: said, _device(given), error, key)
+    assert prepared is not None
+    job = prepared.job(op, group, _lengths(everything), options[0])
+    return _Seen(job, said, key, _lengths(everything)), [*prepared.tensors.values(), *prepared.states.values()]
+
+
+def _lengths(everything: list[Facts]) -> tuple[int, ...]:
+    """Of the parts, by rank."""
+    return tuple([x["T"] for x in everything])
+
+
+# --- what a call says -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The checked arguments of one rank."""
+
+    tensors: Tensors
+    constants: dict[str, float]
+    sizes: dict[str, int]
+    states: Maybe
+    borders: list[int] | None
+    backend: str
+    deterministic: bool
+
+    def job(self, op: Any, group: Group, lengths: tuple[int, ...], final: bool) -> _Job:
+        name = op.signature.name
+        pieces = None
+        if self.borders is not None:
+            if self.borders[0] != 0 or self.borders[-1] != sum(lengths):
+                raise ArgumentError(
+                    f"{name}: cu_seqlens must start with 0 and end with {sum(lengths)}, the number of steps on all ranks of "
+                    f"context_parallel together, got {self.borders[0]} and {self.borders[-1]}"
+                )
+            pieces = pieces_of(self.borders, [*lengths], group.rank)
+        torch_form = op.backends["torch"]
+        backend = torch_form if is_empty(self.tensors.values()) else op.backends[self.backend]
+        call = Call(op.signature, backend, self.constants, self.sizes["H"], plain=torch_form)
+        call.deterministic = self.deterministic
+        inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
+        count = None if self.borders is None else len(self.borders) - 1
+        names = (*self.tensors, *self.states)
+        replays = {} if inline and "replays" in backend.features else None
+        return _Job(call, torch_form, pieces, count, inline, final, names, len(self.tensors), replays)
+
+
+def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any, deterministic: bool) -> _Prepared:
+    from .op import _backend as chosen_backend
+
+    name = op.signature.name
+    if debugging._on and debugging.can_look():
+        values = [given[a.name] for a in op.signature.tensors]
+        debugging.look(op.signature, [*values, *states_of(op.signature, initial_state)])
+    if op.backends["torch"].forward_states is None:
+        raise ArgumentError(
+            f"{name}: context_parallel needs a recurrence that is affine in its state; this one goes step by step"
+        )
+    tensors, constants, sizes = checked(op.signature, given)
+    borders = None if cu_seqlens is None else host_borders(name, cu_seqlens, sizes["B"])
+    states = checked_states(op.signature, initial_state, tensors, sizes, None if borders is None else len(borders) - 1)
+    backend = chosen_backend(op, None, tensors)
+    if borders is not None and "packed" not in op.backends[backend].features:
+        raise BackendError(f"{name}: cu_seqlens: the {backend} backend of this op takes no packed sequences yet")
+    if borders is not None and "own start" in op.backends["torch"].features and None in states.values():
+        raise ArgumentError(
+            f"{name}: initial_state must be given with cu_seqlens and context_parallel: it is made of parameters here"
+        )
+    return _Prepared(tensors, constants, sizes, states, borders, backend, deterministic)
+
+
+def _key(signature: Signature, p: _Prepared) -> tuple[Any, ...]:
+    """What `_facts` are made of, beside borders."""
+    tensors = tuple((x.shape, x.dtype, x.requires_grad) for x in p.tensors.values())
+    states = any(x is not None and x.requires_grad for x in p.states.values())
+    device = next(iter(p.tensors.values())).device.type
+    called = signature.name, signature.names, p.deterministic, *p.constants.items()
+    return called, tensors, states, torch.is_grad_enabled(), device
+
+
+def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What must be the same on all ranks, and what this rank has."""
+    same: dict[str, Any] = {"the op": signature.name, "the size of the group": group.size}
+    if p is None:
+        return same, {}
+    for a in signature.arguments:
+        if a.name in p.tensors:
+            x = p.tensors[a.name]
+            shape = ["T" if dim == "T" else n for dim, n in zip(a.layout, x.shape, strict=True)]
+            same[f"the shape of {a.key}"] = f"[{', '.join(map(str, shape))}]"
+            same[f"the dtype of {a.key}"] = str(x.dtype).removeprefix("torch.")
+            same[f"whether {a.key} needs a gradient"] = x.requires_grad and torch.is_grad_enabled()
+        else:
+            same[f"the constant {a.key}"] = p.constants[a.name]
+    tensors = [*p.tensors.values(), *(x for x in p.states.values() if x is not None)]
+    same["the option deterministic"] = p.deterministic
+    same["whether anything needs a gradient"] = any(x.requires_grad for x in tensors) and torch.is_grad_enabled()
+    same["the kind of device"] = next(iter(p.tensors.values())).device.type
+    if p.borders is not None:
+        digest = hashlib.blake2b(repr(p.borders).encode(), digest_size=8).hexdigest()
+        same["cu_seqlens"] = f"{len(p.borders) - 1} sequences, {p.borders[-1]} steps (hash {digest})"
+    return same, {"T": p.sizes["T"]}
+
+
+def _device(given: dict[str, Any]) -> torch.device:
+    return next((x.device for x in given.values() if isinstance(x, Tensor)), torch.device("cpu"))
+
+
+# --- both passes ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A call on one rank. `pieces` are those of packed sequences in this part, of `count` in all; None where not packed.
+
+    `inline`: the passes themselves find what enters the part, on their way. `final`: the final states are asked for. `names`: of
+    the `given` arguments, and of the states. `replays`: what was seen of calls of this kind, or None.
+    """
+
+    call: Call
+    torch_form: Backend
+    pieces: list[Piece] | None
+    count: int | None
+    inline: bool
+    final: bool
+    names: tuple[str, ...]
+    given: int
+    replays: dict[Any, Any] | None = None
+
+    @property
+    def plain(self) -> Call:
+        """The call for one stretch of steps in the torch form, which finds what enters a part."""
+        return replace(self.call, backend=self.torch_form)
+
+    def states_function(self, kind: str) -> tuple[Callable[..., Any], Call]:
+        """`forward_states` or `backward_states`, of the backend that computes or else in torch."""
+        own = getattr(self.call.backend, kind)
+        return (own, self.call) if own is not None else (getattr(self.torch_form, kind), self.plain)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A kind of call: what is done, what this rank says of it, a key of that, and how long the ranks' parts are."""
+
+    job: _Job
+    said: tuple[Facts, Facts]
+    key: Any
+    lengths: tuple[int, ...]
+
+
+class _Parallel(torch.autograd.Function):
+    """Both passes of an op on one part of a sequence."""
+
+    @staticmethod
+    def forward(ctx: Any, job: _Job, group: Group, *tensors: Tensor | None) -> Any:
+        found = _exchanging(job, group, "forward", tensors, lambda flat: _forward(job, group, flat))
+        results, (ctx.call, ctx.entering, ctx.saved) = found
+        count = len(job.call.signature.outputs) + len(job.call.signature.states)
+        ctx.job, ctx.group = job, group
+        ctx.save_for_backward(*tensors[: job.given], *results[count:])
+        ctx.set_materialize_grads(False)
+        return tuple(results[:count])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        job, group, wanted = ctx.job, ctx.group, ctx.needs_input_grad[2:]
+        kept = job.given, len(ctx.entering), len(ctx.saved)
+        tensors = (*ctx.saved_tensors, *gradients)
+
+        def run(flat: Flat) -> tuple[list[Tensor | None], None]:
+            rest = list(flat)
+            given, entering, saved = ([rest.pop(0) for _ in range(n)] for n in kept)
+            named = dict(zip(ctx.entering, entering, strict=True)), dict(zip(ctx.saved, saved, strict=True))
+            needs = frozenset(name for name, w in zip(job.names, wanted, strict=True) if w)
+            return _backward(job, group, ctx.call, given, *named, rest, needs), None
+
+        key = None if job.replays is None else (ctx.saved, wanted, layouts(tensors))
+        return None, None, *_exchanging(job, group, key, tensors, run)[0]
+
+
+def _exchanging(
+    job: _Job, group: Group, key: Any, tensors: Flat, run: Callable[[Flat], Any]
+) -> tuple[list[Tensor | None], Any]:
+    """run(tensors), or a replay of it, whose collectives have no message of ours.
+
+    Gradients are none of torch's concern here; its wrappers around collectives take longer than the collectives otherwise.
+    """
+    if job.replays is None:
+        return run(tensors)
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            return replayed(job.replays, key, tensors, run)
+    except dist.DistError as error:
+        raise group.failed(error) from error
+
+
+def _forward(job: _Job, group: Group, flat: Flat) -> tuple[list[Tensor | None], Any]:
+    """Outputs, final states, what entered, and what is saved; then the call of both passes, and names of the last two."""
+    signature = job.call.signature
+    given: Tensors = dict(zip(job.names, flat[: job.given], strict=False))  # type: ignore[arg-type]
+    states = dict(zip(job.names[job.given :], flat[job.given :], strict=True))
+    first = group.rank == 0
+    exchange = Exchange(group, 1, first)
+    if job.inline:
+        call, entering = job.call, states if first else dict.fromkeys(states)
+        outputs, finals, saved = run_forward(replace(call, exchange=exchange), given, entering)
+        entering = states if first else dict(exchange.arrived)
+    else:
+        if job.pieces is None:
+            call, entering = job.call, _enter(job, group, given, states, exchange)
+        else:
+            call, entering = _packed_call(job, given), _enter_pieces(job, group, given, states)
+        outputs, finals, saved = run_forward(call, given, entering)
+    ends: Maybe = dict(_finals(job, group, finals)) if job.final else dict.fromkeys(finals)
+    results = [outputs[n] for n, _ in signature.outputs] + [ends[n] for n, _ in signature.states]
+    return [*results, *entering.values(), *saved.values()], (call, tuple(entering), tuple(saved))
+
+
+def _backward(
+    job: _Job,
+    group: Group,
+    call: Call,
+    inputs: list[Any],
+    entering: Maybe,
+    saved: dict[str, Any],
+    gradients: Flat,
+    needs: frozenset[str],
+) -> list[Tensor | None]:
+    """The gradients of arguments and states in order, None where they aren't among `needs`."""
+    signature, count = job.call.signature, len(job.call.signature.outputs)
+    given: Tensors = dict(zip(job.names, inputs, strict=False))
+    cotangents = dict(zip((n for n, _ in signature.outputs), gradients, strict=False))
+    finals = dict(zip((n for n, _ in signature.states), gradients[count:], strict=True))
+    if job.inline:
+        last = group.rank == group.size - 1
+        call = replace(call, exchange=Exchange(group, -1, last))
+        leaving = finals if last else dict.fromkeys(finals)
+    elif job.pieces is None:
+        leaving = _leave(job, group, given, entering, saved, cotangents, finals)
+    else:
+        leaving = _leave_pieces(job, group, given, entering, cotangents, finals)
+    inner, initial = run_backward(call, given, entering, saved, cotangents, leaving, needs | set(finals))
+    found = inner | _initial(job, group, initial, needs & set(finals))
+    return [found.get(n) if n in needs else None for n in job.names]
+
+
+# --- one sequence -----------------------------------------------------------------------------------------------------
+
+
+def _enter(job: _Job, group: Group, given: Tensors, states: Maybe, exchange: Exchange) -> Maybe:
+    """The states that enter this rank's part; on the first rank those given, None for the spec's own."""
+    first = group.rank == 0
+    function, call = job.states_function("forward_states")
+    entering = function(arguments_of(call, given), states if first else dict.fromkeys(states), call.constants, exchange)
+    return states if first else entering
+
+
+def _leave(
+    job: _Job, group: Group, given: Tensors, entering: Maybe, saved: Tensors, cotangents: Maybe, finals: Maybe
+) -> Maybe:
+    """The gradients of the states that leave this rank's part; on the last rank those given."""
+    last = group.rank == group.size - 1
+    exchange = Exchange(group, -1, last)
+    function, call = job.states_function("backward_states")
+    kept: Mapping[str, Tensor] = saved
+    if call.backend is not job.call.backend:
+        kept = _Recomputed(call, given, entering)
+    return function(
+        arguments_of(call, given),
+        entering,
+        call.constants,
+        kept,
+        cotangents,
+        finals if last else dict.fromkeys(finals),
+        exchange,
+    )
+
+
+def _finals(job: _Job, group: Group, finals: Tensors) -> Tensors:
+    """The final states of the sequences that end here, and zeros for the others."""
+    if job.pieces is None:
+        ends = group.rank == group.size - 1
+        return finals if ends else {n: torch.zeros_like(x) for n, x in finals.items()}
+    assert job.count is not None
+    rows = [i for i, p in enumerate(job.pieces) if p.ends]
+    own = [job.pieces[i].sequence for i in rows]
+    out = {}
+    for name, x in finals.items():
+        out[name] = x.new_zeros((job.count, *x.shape[1:]))
+        out[name][own] = x[rows]
+    return out
+
+
+def _initial(job: _Job, group: Group, initial: Tensors, names: set[str] | frozenset[str]) -> Tensors:
+    """The gradients of the initial states that count here, and zeros for the others."""
+    if job.pieces is None:
+        if group.rank == 0:
+            return initial
+        return {n: torch.zeros_like(x) for n, x in initial.items() if n in names}
+    assert job.count is not None
+    rows = [i for i, p in enumerate(job.pieces) if p.begins]
+    own = [job.pieces[i].sequence for i in rows]
+    out = {}
+    for name, x in initial.items():
+        out[name] = x.new_zeros((job.count, *x.shape[1:]))
+        out[name][own] = x[rows]
+    return out
+
+
+# --- packed sequences -------------------------------------------------------------------------------------------------
+
+
+def _packed_call(job: _Job, given: Tensors) -> Call:
+    assert job.pieces is not None
+    if not job.pieces:
+        return job.plain
+    some = next(given[a.name] for a in job.call.signature.arguments if a.per_step)
+    starts = [*(p.start for p in job.pieces), some.shape[1]]
+    packed = Packed(
+        torch.tensor(starts, device=some.device), len(job.pieces), max((p.end - p.start for p in job.pieces), default=0)
+    )
+    return replace(job.call, packed=packed)
+
+
+def _enter_pieces(job: _Job, group: Group, given: Tensors, states: Maybe) -> Maybe:
+    """For each piece the states that enter it. The last piece is what goes on, in the next rank's part, if anything does."""
+    assert job.pieces is not None
+    last = job.pieces[-1] if job.pieces else None
+    exchange = Exchange(group, 1, last is not None and last.begins, packed=True)
+    function, call = job.states_function("forward_states")
+    rows = {n: None if x is None or last is None else x[last.sequence, None] for n, x in states.items()}
+    function(arguments_of(call, _steps(job, given, last)), rows, call.constants, exchange)
+    default: Tensors = {}
+    if any(x is None for x in states.values()):  # as the spec has them: what a part without steps starts from
+        nothing = _steps(job, given, None)
+        default = function(arguments_of(call, nothing), dict.fromkeys(states), call.constants, _echo)
+    out: Maybe = {}
+    for name, given_states in states.items():
+        parts = []
+        for p in job.pieces:
+            if not p.begins:
+                parts.append(exchange.arrived[name])
+            else:
+                parts.append(default[name] if given_states is None else given_states[p.sequence, None])
+        like = exchange.arrived[name]
+        out[name] = torch.cat([x.to(like.dtype) for x in parts or [like]])
+    return out
+
+
+def _leave_pieces(job: _Job, group: Group, given: Tensors, entering: Maybe, cotangents: Maybe, finals: Maybe) -> Maybe:
+    """For each piece the gradients of the states that leave it. The first piece is what goes on in the rank before."""
+    assert job.pieces is not None
+    first = job.pieces[0] if job.pieces else None
+    exchange = Exchange(group, -1, first is not None and first.ends, packed=True)
+    function, call = job.states_function("backward_states")
+    own = _steps(job, given, first)
+    count = 1 if first is not None else 0
+    here = {n: None if x is None or not count else x[:1] for n, x in entering.items()}
+    rows = {n: None if x is None or first is None else x[first.sequence, None] for n, x in finals.items()}
+    span = (first.start, first.end) if first is not None else (0, 0)
+    seen = {n: None if x is None else x[:, span[0] : span[1]] for n, x in cotangents.items()}
+    function(arguments_of(call, own), here, call.constants, _Recomputed(call, own, here), seen, rows, exchange)
+    out: Maybe = {}
+    for name, given_finals in finals.items():
+        arrived = exchange.arrived[name]
+        parts = []
+        for p in job.pieces:
+            if not p.ends:
+                parts.append(arrived)
+            elif given_finals is None:
+                parts.append(torch.zeros_like(arrived))
+            else:
+                parts.append(given_finals[p.sequence, None].to(arrived.dtype))
+        out[name] = torch.cat(parts or [arrived])
+    return out
+
+
+def _steps(job: _Job, given: Tensors, piece: Piece | None) -> Tensors:
+    """The arguments over one piece, or over no steps."""
+    start, end = (piece.start, piece.end) if piece is not None else (0, 0)
+    return {
+        a.name: given[a.name][:, start:end] if a.per_step else given[a.name]
+        for a in job.call.signature.arguments
+        if a.name in given
+    }
+
+
+def _echo(segments: Any) -> Any:
+    return tuple(s.entering for s in segments)
+
+
+class _Recomputed(Mapping[str, Tensor]):
+    """What the torch form's forward pass saves, computed when it is asked for: few recurrences need any of it here."""
+
+    def __init__(self, call: Call, given: Tensors, entering: Maybe) -> None:
+        self.call, self.given, self.entering = call, given, entering
+        self.saved: Tensors | None = None
+
+    def _all(self) -> Tensors:
+        if self.saved is None:
+            self.saved = run_forward(self.call, self.given, self.entering)[2]
+        return self.saved
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._all()[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())

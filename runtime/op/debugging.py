@@ -1,0 +1,123 @@
+"""Looking at values: off by default, since on a GPU whoever looks has to wait for it.
+
+with chunkform.debug():        chunkform.debug()             CHUNKFORM_DEBUG=1
+    o, _ = op(...)             chunkform.debug(False)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import ArgumentError
+
+from ..launch.varlen import check_values
+from .signature import Signature
+
+_on = os.environ.get("CHUNKFORM_DEBUG", "0") not in ("", "0")
+
+
+class debug:
+    """Look at what each op is given, from now on, or within a `with` statement: are log decays at most 0, is everything finite,
+    do `cu_seqlens` rise from 0 to T? The first entry that isn't so is named in an `ArgumentError`, before any kernel runs.
+
+    on: False looks no more. Nothing is looked at in a compiled graph or while a CUDA graph is captured, where nobody can wait.
+    """
+
+    def __init__(self, on: bool = True) -> None:
+        global _on
+        if not isinstance(on, bool):
+            raise ArgumentError(f"debug: on must be True or False, got {on!r}")
+        self.before, _on = _on, on
+
+    def __enter__(self) -> debug:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _on
+        _on = self.before
+
+
+def look(signature: Signature, tensors: Sequence[Any], starts: Any = None) -> None:
+    """Look at arguments and states in order, which may be anything so far.
+
+    Raises:
+        ArgumentError: names an argument, and its first entry that can't be.
+    """
+    what = signature.name
+    if isinstance(starts, Tensor) and starts.dim() == 1 and starts.shape[0] > 1 and (x := _visible(starts)) is not None:
+        first = next((x for a, x in zip(signature.tensors, tensors) if a.per_step and isinstance(x, Tensor)), None)
+        if first is not None and first.dim() > 1 and not x.is_floating_point():
+            check_values(f"{what}: cu_seqlens", x.cpu(), first.shape[1])
+    for a, x in zip(signature.tensors, tensors):
+        if (x := _visible(x)) is None:
+            continue
+        if a.kind.startswith("decay"):
+            _look_at_decay(f"{what}: {a.key}", a.layout, x)
+        else:
+            _finite(f"{what}: {a.key}", a.layout, x)
+    for (n, dims), x in zip(signature.states, tensors[len(signature.tensors) :]):
+        if (x := _visible(x)) is not None:
+            _finite(f"{what}: the state {n}", ("B", "H", *dims), x)
+
+
+def look_at_attention(name: str, arguments: Iterable[Any], given: dict[str, Any]) -> None:
+    """The same for an attention. A key's number may be -inf, which masks it."""
+    for a in arguments:
+        if (x := _visible(given[a.name])) is None:
+            continue
+        if a.kind == "temperature":
+            _first(f"{name}: {a.name}", a.layout, x, ~(x > 0) | x.isinf(), "must be above 0 and finite")
+        elif a.per_position and not a.dims:
+            _first(f"{name}: {a.name}", a.layout, x, x.isnan() | (x == torch.inf), "must be finite, or -inf")
+        else:
+            _finite(f"{name}: {a.name}", a.layout, x)
+
+
+def _look_at_decay(what: str, layout: Sequence[str], x: Tensor) -> None:
+    _first(what, layout, x, x.isnan(), "must be a number")
+    if not x.numel() or not bool((wrong := x > 0).any()):
+        return
+    looks = bool(((x >= 0) & (x <= 1)).all())
+    told = ", and looks like a decay: pass its natural logarithm, x.log()" if looks else ""
+    _first(what, layout, x, wrong, "is the logarithm of a decay, and must be at most 0", told)
+
+
+def _finite(what: str, layout: Sequence[str], x: Tensor) -> None:
+    _first(what, layout, x, ~x.isfinite(), "must be finite")
+
+
+def _first(what: str, layout: Sequence[str], x: Tensor, wrong: Tensor, expected: str, told: str = "") -> None:
+    """Complain of the first entry that is wrong."""
+    if not x.numel() or not bool(wrong.any()):
+        return
+    place = tuple(wrong.nonzero()[0].tolist())
+    names = f"[{', '.join(layout)}]" if len(layout) == len(place) else "the index"
+    count = int(wrong.sum())
+    raise ArgumentError(
+        f"{what} {expected}, got {float(x[place]):.6g} at {names} = {list(place)}"
+        + (f", the first of {count} such entries of {x.numel()}" if count > 1 else "")
+        + told
+    )
+
+
+def _visible(x: Any) -> Tensor | None:
+    """What can be looked at: a tensor with numbers, out of what transforms have wrapped it in."""
+    if not isinstance(x, Tensor):
+        return None
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    if type(x) not in (Tensor, torch.nn.Parameter) or x.layout != torch.strided or x.device.type == "meta":
+        return None
+    return x.detach()
+
+
+def can_look() -> bool:
+    """Is the debugging on, and is there somebody who can wait for the device?"""
+    if not _on or torch.compiler.is_compiling():
+        return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())

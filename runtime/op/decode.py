@@ -1,0 +1,423 @@
+"""Decoding: an op's one step at a time, for generation. One launch a step; the state in place, or returned new.
+
+    o, state = lightning_attention.step(state, q=q, k=k, v=v, log_lam=log_lam)
+
+What follows from shapes, strides and dtypes is worked out in the first call with them and kept: later calls only launch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import ArgumentError, BackendError
+
+from ..torch_form.recurrent import block_of, rows_of, too_wide, warps_for
+from . import debugging
+from .arguments import FLOATS, checked, checked_states
+from .forward_mode import is_on, refuse_tangents
+from .passes import repeated
+from .signature import Argument, Signature
+
+PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are made narrower
+TILE = 8192  # entries of the states that one program holds
+PER_WARP = 4096  # entries that a warp holds: 128 in each thread, so that few warps have to meet in a sum
+NARROWEST = 16  # entries of a row that a tile takes at least: 32 bytes in bfloat16, what memory moves at once
+HIGHEST = 65535  # programs along a grid's second axis
+PLANS = 1024  # kept at once; shapes change with the batch
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """A step kernel that works on blocks of the states' rows, where a program can't hold them whole. slots: vectors that it
+    keeps in memory."""
+
+    kernel: Any
+    row: str
+    column: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a kernel is launched: the arguments after the head groups, the grid, the warps, and the scratch memory's shape."""
+
+    kernel: Any
+    constexprs: tuple[int, ...]
+    grid: tuple[int, int, int]
+    warps: int
+    scratch: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class StepKernel:
+    """A generated step kernel, and what its launch needs to know.
+
+    reads: the arguments that it takes, in order. held: the dims of what fills its registers. tiled: the dim that is cut into
+    tiles. shared: some state lacks that dim, so that the tiles of a head can't run side by side while it is updated in place.
+    """
+
+    kernel: Any
+    reads: tuple[str, ...]
+    constants: tuple[str, ...]
+    dims: tuple[str, ...]
+    tiled: str | None
+    shared: bool
+    held: tuple[tuple[str, ...], ...]
+    smallest: int = 1
+    rows: RowKernel | None = None
+
+    def cut(self, sizes: dict[str, int], inplace: bool, deterministic: bool = False) -> Cut:
+        """The launch: size and block of each dim, parts, turns, is the grid flat, in place; then slots and block of rows.
+
+        `deterministic`: tiles are as narrow as few heads want them, however many there are."""
+        batch, heads = sizes["B"], sizes["H"]
+        blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
+        tiles = 1
+        if self.tiled is not None:
+            d = self.tiled
+            while blocks[d] > max(self.smallest, NARROWEST) and (
+                self.entries(blocks) > TILE or deterministic or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
+            ):
+                blocks[d] //= 2
+            tiles = -(-sizes[d] // blocks[d])
+        turns = tiles if self.shared and inplace else 1
+        parts = tiles // turns
+        warps = min(16, 1 << max(0, (self.entries(blocks) // PER_WARP).bit_length() - 1))
+        flat = batch > HIGHEST
+        grid = (batch * heads * parts, 1, 1) if flat else (heads * parts, batch, 1)
+        constexprs = (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat, inplace)
+        if self.rows is not None and too_wide(self.entries(blocks)):
+            width = blocks[self.rows.column]
+            block = rows_of(width, blocks[self.rows.row])
+            scratch = (batch * heads, self.rows.slots, sizes[self.rows.row] + sizes[self.rows.column])
+            more = (self.rows.slots, block)
+            return Cut(self.rows.kernel, (*constexprs, *more), grid, warps_for(block * width), scratch)
+        return Cut(self.kernel, constexprs, grid, warps)
+
+    def entries(self, blocks: dict[str, int]) -> int:
+        """Entries that a program holds."""
+        return sum(math.prod(blocks[d] for d in dims) for dims in self.held)
+
+
+class Step:
+    """The decoding step of an op: in torch and, where triton is installed, as one kernel.
+
+    torch_step(given, states, constants, outputs, following) computes into the last two. torch_start(given, states, constants,
+    batch, heads) gives the first states, where a spec has any but zeros.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        torch_step: Callable[..., None],
+        kernel: StepKernel | None = None,
+        torch_start: Callable[..., dict[str, Tensor]] | None = None,
+    ) -> None:
+        once = tuple(_Once(**{f.name: getattr(a, f.name) for f in fields(a)}) for a in signature.arguments)
+        self.signature = Signature(f"{signature.name}.step", once, signature.states, signature.outputs)
+        self.torch_step, self.torch_start, self.kernel = torch_step, torch_start, kernel
+        self._tensors = [a.name for a in once if a.kind != "constant"]
+        self._constants = {a.name: a.default for a in once if a.kind == "constant"}
+        self._plans: dict[Any, _Plan] = {}
+
+    def __call__(
+        self,
+        state: Any,
+        given: dict[str, Any],
+        inplace: bool = False,
+        out: Any = None,
+        state_dtype: torch.dtype | None = None,
+        backend: str | None = None,
+        deterministic: bool = False,
+    ) -> Any:
+        """(outputs.., next state). The generated `step` has the public signature, and says what the arguments are."""
+        if torch.compiler.is_compiling():  # launches by address, which a graph can't hold
+            return torch.compiler.disable(self.__call__)(
+                state, given, inplace, out, state_dtype, backend, deterministic
+            )
+        if not isinstance(deterministic, bool):
+            raise ArgumentError(f"{self.signature.name}: deterministic must be True or False, got {deterministic!r}")
+        states = _listed(state) or [None] * len(self.signature.states)
+        if is_on() or torch._C._are_functorch_transforms_active():
+            _refuse_transforms(self.signature.name, [*given.values(), *states, *_listed(out)])
+        if debugging._on and debugging.can_look():
+            debugging.look(self.signature, [*(given[n] for n in self._tensors), *states])
+        if any(x is None for x in states):
+            states = self._first(states, given, state_dtype)
+        tensors = [given[n] for n in self._tensors]
+        outs = _listed(out)
+        every = [*tensors, *states, *outs]
+        try:
+            places = [x.data_ptr() for x in every]
+            looks = [(x.shape, x.stride(), x.dtype, x.device) for x in every]
+            key: Any = (inplace, backend, deterministic, len(states), *looks, *[p % 16 == 0 for p in places])
+            plan = self._plans.get(key)
+        except (AttributeError, RuntimeError):  # something isn't a tensor, or has no memory: the checks say what
+            key = plan = None
+        if plan is None:
+            plan = self._plan(states, given, inplace, outs, backend, deterministic)
+            if len(self._plans) >= PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        if torch.is_grad_enabled() and any(x.requires_grad for x in every):
+            raise ArgumentError(
+                f"{self.signature.name} has no gradient, but an argument requires one: decode under torch.no_grad(), or use "
+                "the op itself"
+            )
+        following = states if inplace else [torch.empty(x.shape, dtype=x.dtype, device=plan.device) for x in states]
+        if not outs:
+            outs = [torch.empty(shape, dtype=plan.dtype, device=plan.device) for shape in plan.shapes]
+        constants: dict[str, Any] = {n: x if given[n] is None else given[n] for n, x in self._constants.items()}
+        plan.run(tensors, constants, states, following, outs)
+        return (*outs, following[0] if len(following) == 1 else tuple(following))
+
+    def _first(self, states: list[Any], given: dict[str, Any], dtype: torch.dtype | None) -> list[Tensor]:
+        """The states, with the spec's own where there is None."""
+        if dtype is not None and dtype not in FLOATS:
+            raise ArgumentError(
+                f"{self.signature.name}: state_dtype must be a floating-point dtype or None, got {dtype!r}"
+            )
+        tensors, constants, sizes = checked(self.signature, given)
+        _check_states(self.signature, states, tensors, sizes)
+        some = next(iter(tensors.values()))
+        dtype = dtype or (torch.float64 if some.dtype == torch.float64 else torch.float32)
+        batch, heads = sizes["B"], sizes["H"]
+        if self.torch_start is not None:
+            own = self.torch_start(self.repeated(tensors, heads), {}, constants, batch, heads)
+        else:
+            shapes = {n: (batch, heads, *(sizes[d] for d in dims)) for n, dims in self.signature.states}
+            own = {n: some.new_zeros(shape, dtype=dtype) for n, shape in shapes.items()}
+        names = [n for n, _ in self.signature.states]
+        return [own[n].to(dtype).contiguous() if x is None else x for n, x in zip(names, states, strict=True)]
+
+    def _plan(
+        self,
+        states: list[Any],
+        given: dict[str, Any],
+        inplace: bool,
+        outs: list[Any],
+        asked: str | None,
+        deterministic: bool,
+    ) -> _Plan:
+        """What to do with arguments like these, all of which are checked."""
+        tensors, _, sizes = checked(self.signature, given)
+        _check_states(self.signature, states, tensors, sizes)
+        like = tensors[self.signature.leading.name]
+        shapes = [(sizes["B"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in self.signature.outputs]
+        _check_out(self.signature, outs, shapes, like)
+        for key, written in (("state", states if inplace else []), ("out", outs)):
+            for x in written:
+                if any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride(), strict=True)):
+                    raise ArgumentError(
+                        f"{self.signature.name}: {key} is written to, and must have memory for each entry; got "
+                        f"an expanded one of shape {list(x.shape)} and strides {list(x.stride())}: pass its .contiguous()"
+                    )
+        originals = [given[n] for n in self._tensors]
+        backend = _backend(self, asked, [*originals, *states, *outs])
+        plan = _Plan(self, sizes["H"], shapes, like.dtype, like.device, deterministic)
+        if backend == "triton":
+            _check_inner(self.signature, {"state": states, "out": outs})
+            plan.launch = _launch(self, sizes, originals, states, outs, inplace, deterministic)
+        return plan
+
+    def repeated(self, tensors: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
+        """Arguments with `heads` heads each."""
+        axis = {a.name: 1 if a.per_step else 0 for a in self.signature.arguments}
+        return {n: repeated(x, axis[n], heads) for n, x in tensors.items()}
+
+
+@dataclass(frozen=True)
+class _Once(Argument):
+    """An argument of one step: as the op's, without the axis of steps."""
+
+    @property
+    def layout(self) -> tuple[str, ...]:
+        return (("B", "H") if self.per_step else ("H",)) + self.dims
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Plan:
+    """One kind of call: the shapes of outputs, their dtype and device, and the launch, where there is one."""
+
+    step: Step
+    heads: int
+    shapes: list[tuple[int, ...]]
+    dtype: torch.dtype
+    device: torch.device
+    deterministic: bool = False
+    launch: _Launch | None = None
+
+    def run(
+        self,
+        tensors: list[Tensor],
+        constants: dict[str, float],
+        states: list[Tensor],
+        following: list[Tensor],
+        outputs: list[Tensor],
+    ) -> None:
+        if self.launch is not None:
+            self.launch([*tensors, *states, *following, *outputs], constants)
+            return
+        step = self.step
+        names = [n for n, _ in step.signature.states]
+        given = step.repeated(dict(zip(step._tensors, tensors, strict=True)), self.heads)
+        before, after = dict(zip(names, states, strict=True)), dict(zip(names, following, strict=True))
+        shown = dict(zip((n for n, _ in step.signature.outputs), outputs, strict=True))
+        with torch.no_grad():
+            if not self.deterministic:
+                step.torch_step(given, before, constants, shown, after)
+                return
+            every_step = {a.name for a in step.signature.tensors if a.per_step}
+            for b, h in itertools.product(range(states[0].shape[0]), range(self.heads)):  # as `OneByOne` has it
+                here = slice(b, b + 1), slice(h, h + 1)
+                own = {n: x[here if n in every_step else here[1]].clone() for n, x in given.items()}
+                first = {n: x[here].clone() for n, x in before.items()}
+                into, then = ({n: x[here] for n, x in part.items()} for part in (shown, after))
+                step.torch_step(own, first, constants, into, then)
+
+
+@dataclass
+class _Launch:
+    """A launch of which all but addresses and constants is known. After the first one it goes past Triton's own look-up.
+
+    order: the kernel's pointers among the arguments, states, next states and outputs. fixed: its arguments after the constants.
+    """
+
+    cut: Cut
+    constants: tuple[str, ...]
+    order: list[int]
+    strides: tuple[int, ...]
+    fixed: tuple[int, ...]
+    device: torch.device
+    ready: Callable[..., None] | None = None
+
+    def __call__(self, tensors: list[Tensor], constants: dict[str, float]) -> None:
+        if 0 in self.cut.grid:
+            return
+        if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
+            with torch.cuda.device(self.device):
+                self._run(tensors, constants)
+        else:
+            self._run(tensors, constants)
+
+    def _run(self, tensors: list[Tensor], constants: dict[str, float]) -> None:
+        numbers = [float(constants[n]) for n in self.constants]
+        pointers = [tensors[i] for i in self.order]
+        if self.cut.scratch is not None:
+            pointers.append(torch.empty(self.cut.scratch, dtype=torch.float32, device=self.device))
+        if self.ready is not None:
+            self.ready(*[x.data_ptr() for x in pointers], *self.strides, *numbers, *self.fixed)
+            return
+        kernel = self.cut.kernel[self.cut.grid]
+        compiled = kernel(*pointers, *self.strides, *numbers, *self.fixed, num_warps=self.cut.warps)
+        if compiled is not None:  # None under Triton's interpreter
+            self.ready = compiled[self.cut.grid]
+
+
+def _launch(
+    step: Step,
+    sizes: dict[str, int],
+    tensors: list[Tensor],
+    states: list[Tensor],
+    outs: list[Tensor],
+    inplace: bool,
+    deterministic: bool,
+) -> _Launch:
+    kernel = step.kernel
+    assert kernel is not None
+    read = [step._tensors.index(n) for n in kernel.reads]
+    axis = {a.name: 1 if a.per_step else 0 for a in step.signature.arguments}
+    heads, dims = sizes["H"], dict(step.signature.outputs)
+    groups = [heads // max(1, tensors[i].shape[axis[n]]) for i, n in zip(read, kernel.reads, strict=True)]
+    cut = kernel.cut(sizes, inplace, deterministic)
+    order, strides = list(read), [s for i in read for s in tensors[i].stride()]
+    for n, x in enumerate(states):
+        order += len(tensors) + n, len(tensors) + len(states) + n
+        own = math.prod(x.shape[2:])
+        strides += *x.stride()[:2], *(x.stride()[:2] if inplace else (heads * own, own))
+    order += range(len(tensors) + 2 * len(states), len(tensors) + 2 * len(states) + len(dims))
+    for n, axes in enumerate(dims.values()):
+        own = math.prod(sizes[d] for d in axes)
+        strides += outs[n].stride()[:2] if outs else (heads * own, own)
+    fixed = (heads, *groups, *cut.constexprs)
+    return _Launch(cut, kernel.constants, order, tuple(strides), fixed, tensors[0].device)
+
+
+def _listed(x: Any) -> list[Any]:
+    return [] if x is None else list(x) if isinstance(x, tuple | list) else [x]
+
+
+# --- checks beside those of the op ----------------------------------------------------------------------------------
+
+
+def _refuse_transforms(name: str, tensors: list[Any]) -> None:
+    """Refuse what a launch by address, and a state that is written to, know nothing of."""
+    refuse_tangents(name, tensors)
+    if any(isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors):
+        raise ArgumentError(f"{name} takes no transforms of functorch (vmap, grad): use the op itself, on one step")
+
+
+def _check_states(signature: Signature, states: list[Any], tensors: dict[str, Tensor], sizes: dict[str, int]) -> None:
+    try:
+        checked_states(signature, states, tensors, sizes, None)
+    except ArgumentError as error:
+        raise ArgumentError(str(error).replace("initial_state", "state")) from None
+
+
+def _check_out(signature: Signature, outs: list[Any], shapes: list[tuple[int, ...]], like: Tensor) -> None:
+    if outs and len(outs) != len(shapes):
+        names = ", ".join(n for n, _ in signature.outputs)
+        raise ArgumentError(f"{signature.name}: out must hold {len(shapes)} tensors ({names}), got {len(outs)}")
+    for x, (name, dims), shape in zip(outs, signature.outputs, shapes, strict=False):
+        what = f"{signature.name}: out" + (f" of {name}" if len(shapes) > 1 else "")
+        layout = f"[{', '.join(('B', 'H', *dims))}] = {list(shape)}"
+        if not isinstance(x, Tensor):
+            raise ArgumentError(f"{what} must be a tensor {layout}, got {type(x).__name__}")
+        if tuple(x.shape) != shape or x.dtype != like.dtype or x.device != like.device:
+            raise ArgumentError(
+                f"{what} must be {layout} in {like.dtype} on {like.device}, got {list(x.shape)} in {x.dtype} on {x.device}"
+            )
+
+
+def _check_inner(signature: Signature, groups: dict[str, list[Tensor]]) -> None:
+    """The kernel takes states and outputs with any strides over B and H, and contiguous within."""
+    for what, tensors in groups.items():
+        for x in tensors:
+            expected = 1
+            for n, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
+                if n != 1 and stride != expected:
+                    raise ArgumentError(
+                        f"{signature.name}: {what} must be contiguous in the axes after B and H, got the shape "
+                        f"{list(x.shape)} with strides {list(x.stride())}"
+                    )
+                expected *= n
+
+
+def _backend(step: Step, asked: str | None, tensors: list[Tensor]) -> str:
+    name, device = step.signature.name, tensors[0].device
+    wide = any(x.dtype == torch.float64 for x in tensors)
+    if asked is None:
+        return "triton" if device.type == "cuda" and step.kernel is not None and not wide else "torch"
+    if asked not in ("torch", "triton"):
+        raise ArgumentError(f"{name}: backend must be 'torch', 'triton' or None, got {asked!r}")
+    if asked == "triton":
+        if step.kernel is None:
+            raise BackendError(f"{name}: the triton backend isn't available here: is triton installed?")
+        if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise BackendError(
+                f"{name}: the triton backend needs CUDA tensors, got {device} (or TRITON_INTERPRET=1, to interpret it)"
+            )
+        if wide:
+            raise BackendError(f"{name}: the triton backend computes in float32; float64 needs backend='torch'")
+    return asked

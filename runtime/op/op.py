@@ -1,0 +1,231 @@
+"""An op as users call it: checks its arguments, chooses a backend, and hands on to autograd or torch's library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import ArgumentError, BackendError
+
+from ..launch.replay import layouts
+from ..launch.varlen import check_starts, packed_of
+from . import debugging
+from .arguments import FLOATS, Checked, autocast_dtype, check_call, one_of, states_of
+from .autograd import apply
+from .decode import Step
+from .forward_mode import is_on, refuse_tangents
+from .naming import named
+from .passes import Call, is_empty
+from .signature import Argument, Backend, Signature
+from .torch_library import Registered, make_call, register
+
+__all__ = ["Argument", "Backend", "Op", "Signature"]
+
+REMEMBERED = 256  # kinds of calls whose arguments need no second look
+
+
+@dataclass(eq=False)
+class Known:
+    """A kind of call: what was found out about its arguments, and the call itself, but for where packed sequences start."""
+
+    checked: Checked
+    casting: bool
+    call: Call | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """A generated op. Calling it validates and dispatches; `backends` has `torch` and, where triton is installed, `triton`.
+
+    `step` computes one step, for generation. `module` is the name of the module that the op is in, whose last part names it in
+    `torch.ops.chunkform`.
+    """
+
+    signature: Signature
+    backends: dict[str, Backend]
+    step: Step | None = None
+    module: str = ""
+    registered: Registered | None = field(init=False, default=None)
+    known: dict[Any, Known] = field(init=False, default_factory=dict)  # kinds of calls that were checked before
+
+    def __post_init__(self) -> None:
+        if self.module:
+            name = self.module.rpartition(".")[2]
+            object.__setattr__(self, "registered", register(name, self.signature, self.backends))
+
+    def __call__(
+        self,
+        given: dict[str, Any],
+        initial_state: Any = None,
+        output_final_state: bool = False,
+        cu_seqlens: Any = None,
+        context_parallel: Any = None,
+        recompute: str = "auto",
+        precision: str = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: str | None = None,
+        deterministic: bool = False,
+    ) -> Any:
+        """(outputs.., final state): `given` by declared names; see the generated function for the public signature."""
+        s = self.signature
+        unknown = bool(self.module) and self.registered is None
+        if (unknown or is_on()) and torch.compiler.is_compiling():  # graphs hold neither it, nor tangents
+            options = (cu_seqlens, context_parallel, recompute, precision, state_dtype, backend, deterministic)
+            return torch.compiler.disable(self)(given, initial_state, output_final_state, *options)
+        if is_on():
+            refuse_tangents(s.name, [*given.values(), *states_of(s, initial_state)])
+        if debugging._on and context_parallel is None and debugging.can_look():
+            debugging.look(s, [given[a.name] for a in s.tensors] + states_of(s, initial_state), cu_seqlens)
+        if context_parallel is not None:
+            _check_options(s.name, recompute, precision, state_dtype, deterministic)
+            if backend is not None or precision != "default":
+                raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor precision")
+            from . import context_parallel as run
+
+            *outputs, last = run(
+                self, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic
+            )
+            return (*outputs, _stored(last, state_dtype))
+        tensors = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
+        traced = self.registered is not None and is_traced(tensors)
+        if not isinstance(deterministic, bool):
+            _check_options(s.name, recompute, precision, state_dtype, deterministic)
+        options = (precision, backend, recompute, state_dtype, bool(output_final_state), deterministic)
+        known = self._known(tensors, given, cu_seqlens, options, remember=not traced)
+        if known.casting:
+            casts = known.checked.casts
+            tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, casts, strict=True)]
+        run_it = self._traced if traced else self._run
+        found = run_it(known, tensors, cu_seqlens, options)
+        outputs = found[: len(s.outputs)]
+        if not output_final_state:
+            return (*outputs, None)
+        finals = tuple(found[len(s.outputs) :])
+        return (*outputs, _stored(finals[0] if len(finals) == 1 else finals, state_dtype))
+
+    named = staticmethod(named)
+
+    def _run(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
+        call = known.call
+        if call is None:
+            precision, _, recompute, _, finals, deterministic = options
+            c = known.checked
+            called = c.backend, c.constants, c.sizes["H"], None, precision, tensors, deterministic
+            call = make_call(self.signature, self.backends, *called)
+            call.recompute, call.finals = recompute, finals
+            call.needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+            if "replays" in call.backend.features and not is_empty(tensors):
+                call.replays = {}
+            known.call = call
+        if starts is not None:
+            call = replace(call, packed=packed_of(self.signature.name, starts, known.checked.sizes["T"]))
+        return apply(call, tensors)
+
+    def _traced(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
+        assert self.registered is not None
+        precision, _, recompute, *_, deterministic = options
+        c = known.checked
+        more = c.backend, precision, recompute != "always", deterministic
+        return self.registered(tensors, starts, c.constants, c.sizes["H"], *more)
+
+    def _known(
+        self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...], remember: bool
+    ) -> Known:
+        """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only.
+
+        options: precision, backend, recompute, state_dtype, whether final states are wanted, and deterministic.
+        """
+        if not remember:
+            return self._check(tensors, given, starts, options)
+        try:
+            numbers = [(given[a.name], type(given[a.name])) for a in self.signature.constants]
+            modes = autocast_dtype(tensors[0].device.type), torch.is_grad_enabled(), _interprets(options[1])
+            key = (layouts(tensors), None if starts is None else layouts([starts]), options, modes, *numbers)
+            found = self.known.get(key)
+        except (AttributeError, TypeError, RuntimeError):  # something that isn't a tensor: the check says which
+            return self._check(tensors, given, starts, options)
+        if found is None:
+            found = self._check(tensors, given, starts, options)
+            if len(self.known) >= REMEMBERED:
+                self.known.clear()
+            self.known[key] = found
+        return found
+
+    def _check(self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...]) -> Known:
+        precision, backend, recompute, state_dtype, _, deterministic = options
+        _check_options(self.signature.name, recompute, precision, state_dtype, deterministic)
+        sequences = starts.shape[0] - 1 if isinstance(starts, Tensor) and starts.dim() == 1 else None
+        found = check_call(self.signature, tensors, given, sequences)
+        if starts is not None:
+            check_starts(self.signature.name, starts, found.sizes["B"], tensors[0].device)
+        name = _backend(self, backend, {a.name: x for a, x in zip(self.signature.tensors, tensors, strict=False)})
+        self._supports(name, starts is not None)
+        checked = Checked(found.casts, found.constants, found.sizes, name)
+        return Known(checked, any(kind is not None for kind in found.casts))
+
+    def _supports(self, backend: str, packed: bool) -> None:
+        """Refuse what a backend can't do, and nothing else can do for it."""
+        features, name = self.backends[backend].features, self.signature.name
+        if packed and "packed" not in features:
+            raise BackendError(
+                f"{name}: cu_seqlens: the {backend} backend of this op takes no packed sequences yet; use backend='torch'"
+            )
+
+
+def _backend(op: Op, asked: str | None, tensors: dict[str, Tensor]) -> str:
+    """The name of the backend for these arguments: the one that was asked for, or the best one."""
+    some, name = next(iter(tensors.values())), op.signature.name
+    is_double = any(x.dtype == torch.float64 for x in tensors.values())
+    if asked is None:
+        return "triton" if some.is_cuda and "triton" in op.backends and not is_double else "torch"
+    one_of(name, "backend", asked, ("torch", "triton"), "None")
+    if asked not in op.backends:
+        raise BackendError(f"{name}: the {asked} backend isn't available here: is triton installed?")
+    if asked == "triton":
+        if not some.is_cuda and not _interprets(asked):
+            raise BackendError(
+                f"{name}: the triton backend needs CUDA tensors, got {some.device} (or TRITON_INTERPRET=1, to interpret it)"
+            )
+        if is_double:
+            raise BackendError(f"{name}: the triton backend computes in float32; float64 needs backend='torch'")
+    return asked
+
+
+def _stored(state: Any, dtype: torch.dtype | None) -> Any:
+    """A final state, or a tuple of them, in a dtype."""
+    if dtype is None or state is None:
+        return state
+    return tuple(x.to(dtype) for x in state) if isinstance(state, tuple) else state.to(dtype)
+
+
+def _interprets(backend: str | None) -> bool:
+    """Is the Triton backend, where it was asked for, to be interpreted?"""
+    return backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def is_traced(tensors: Sequence[Any]) -> bool:
+    """Does something look at the call from outside: a compiler, a dispatch mode, a tensor subclass?"""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    return not _PLAIN.issuperset(map(type, tensors)) and any(
+        type(x) not in _PLAIN and isinstance(x, Tensor) for x in tensors
+    )
+
+
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
+
+
+def _check_options(
+    name: str, recompute: str, precision: str, state_dtype: torch.dtype | None, deterministic: Any
+) -> None:
+    one_of(name, "recompute", recompute, ("auto", "always", "never"))
+    one_of(name, "precision", precision, ("fast", "default", "high"))
+    if state_dtype is not None and state_dtype not in FLOATS:
+        raise ArgumentError(f"{name}: state_dtype must be a floating-point torch.dtype or None, got {state_dtype!r}")
+    if not isinstance(deterministic, bool):
+        raise ArgumentError(f"{name}: deterministic must be True or False, got {deterministic!r}")

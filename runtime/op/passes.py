@@ -1,0 +1,231 @@
+"""Both passes of a call through its backend, which need not know of head groups, precisions and recomputation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..launch.varlen import Packed
+from .deterministic import OneByOne, split_by_length
+from .signature import OVERWRITE, Backend, Signature
+
+Tensors = dict[str, Tensor]
+Maybe = dict[str, Tensor | None]
+
+SMALL = 1 << 24  # bytes that "auto" keeps beyond what the arguments have
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """What a call says beside its tensors. heads: H, the largest head count among the arguments. plain: the torch form, where it
+    isn't the backend."""
+
+    signature: Signature
+    backend: Backend
+    constants: dict[str, float]
+    heads: int
+    packed: Packed | None = None
+    recompute: str = "auto"
+    needs_backward: bool = True
+    exchange: Any = None  # how parts of a sequence on other ranks hand on what enters this one
+    computed: torch.dtype | None = None  # what the op casts arguments to; None where they stay
+    finals: bool = True  # are the final states wanted?
+    announced: bool = False  # is no more kept than what the backend announces to save?
+    replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
+    deterministic: bool = False  # does what is cut depend on a sequence's length alone?
+    one_by_one: bool = False  # does the backend take one head of one sequence after the other?
+    plain: Backend | None = None
+
+    def over(self, given: Tensors) -> Call:
+        """The call as these arguments have it computed: where there are no sequences, steps or heads, by the torch form, so that
+        no kernel is ever launched over nothing."""
+        return self if self.plain is None or not is_empty(given.values()) else replace(self, backend=self.plain)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the backend's passes take beside tensors."""
+        out: dict[str, Any] = {}
+        if self.packed is not None:
+            out["packed"] = self.packed
+        if self.exchange is not None:
+            out["exchange"] = self.exchange
+        return out
+
+
+def is_empty(tensors: Iterable[Tensor | None]) -> bool:
+    """Is there nothing to do for a call with these arguments? Widths are at least 1, so that sequences, steps or heads are 0."""
+    return any(x is not None and 0 in x.shape for x in tensors)
+
+
+def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
+    """`options`, and what is wanted of the forward pass; `again` is that within the backward pass."""
+    options, features = call.options, call.backend.features
+    if "inference" in features:
+        needs: bool | str = again or (call.needs_backward and call.recompute != "always")
+        options["needs_backward"] = "announced" if needs and call.announced and not again else needs
+    if "finals" in features:
+        options["finals"] = call.finals and not again
+    return options
+
+
+def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Maybe, Tensors]:
+    """(outputs, final states, what the backward pass uses), by name. Final states that nobody wants may be None."""
+    call = call.over(given)
+    own, first = _arguments(call, given), _states(call, states)
+    passes: Any = OneByOne(call.signature, call.backend) if call.one_by_one else call.backend
+    with _no_autocast(given), split_by_length(call.deterministic):
+        outputs, finals, saved = passes.forward(own, first, call.constants, **_forward_options(call))
+    if own is not given:
+        kind, wide = result_types(call.signature, given)
+        outputs = {n: _cast(x, kind) for n, x in outputs.items()}
+        finals = {n: _cast(x, wide) for n, x in finals.items()}
+    return outputs, finals, saved
+
+
+def run_backward(
+    call: Call,
+    given: Tensors,
+    states: Maybe,
+    saved: Tensors | None,
+    cotangents: Maybe,
+    final_cotangents: Maybe,
+    needs: frozenset[str],
+) -> tuple[Tensors, Tensors]:
+    """(gradients, gradients of the initial states) by name, each shaped and typed like what it belongs to.
+
+    Where `saved` is None, the forward pass is computed again.
+    """
+    call = call.over(given)
+    own, first = _arguments(call, given), _states(call, states)
+    if call.computed is not None:
+        cotangents = {n: _cast(g, call.computed) for n, g in cotangents.items()}
+        final_cotangents = _states(call, final_cotangents)
+    with _no_autocast(given), split_by_length(call.deterministic):
+        if call.one_by_one:
+            options = _forward_options(call, again=True)
+            options.pop("packed", None)
+            gradients, initial = OneByOne(call.signature, call.backend).backward(
+                own, first, call.constants, cotangents, final_cotangents, needs, call.packed, options
+            )
+            return _results(call, given, gradients, initial, needs)
+        if saved is None:
+            saved = call.backend.forward(own, first, call.constants, **_forward_options(call, again=True))[2]
+            saved = {**saved, OVERWRITE: None}
+        gradients, initial = call.backend.backward(
+            own, first, call.constants, saved, cotangents, final_cotangents, needs, **call.options
+        )
+        return _results(call, given, gradients, initial, needs)
+
+
+def _results(
+    call: Call, given: Tensors, gradients: Tensors, initial: Tensors, needs: frozenset[str]
+) -> tuple[Tensors, Tensors]:
+    """A backend's gradients, with the heads and the dtypes of what they belong to."""
+    reduced = {}
+    for a in call.signature.tensors:
+        if a.name in needs and a.name in gradients:
+            x = given[a.name]
+            reduced[a.name] = _cast(_reduced(gradients[a.name], a.head_axis, x.shape[a.head_axis]), x.dtype)
+    wide = result_types(call.signature, given)[1]
+    return reduced, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
+
+
+def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], Tensors]:
+    """(outputs and final states in order, what the backward pass uses), from the arguments and states in order."""
+    outputs, finals, saved = run_forward(call, *_named(call.signature, tensors))
+    return [*(outputs[n] for n, _ in call.signature.outputs), *(finals[n] for n, _ in call.signature.states)], saved
+
+
+def backward_pass(
+    call: Call,
+    tensors: Sequence[Tensor | None],
+    saved: Tensors | None,
+    cotangents: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradients of arguments and states in order, None where not `wanted`; see `run_backward`."""
+    s = call.signature
+    incoming = {n: g for (n, _), g in zip(s.outputs, cotangents, strict=False)}
+    finals = {n: g for (n, _), g in zip(s.states, cotangents[len(s.outputs) :], strict=True)}
+    needs = frozenset(n for n, w in zip(s.names, wanted, strict=True) if w)
+    with torch.no_grad():
+        gradients, initial = run_backward(call, *_named(s, tensors), saved, incoming, finals, needs)
+    found = gradients | initial
+    return [found.get(n) if w else None for n, w in zip(s.names, wanted, strict=True)]
+
+
+def _named(signature: Signature, tensors: Sequence[Tensor | None]) -> tuple[Tensors, Maybe]:
+    """Arguments and states in order, by name."""
+    given: Any = {a.name: x for a, x in zip(signature.tensors, tensors, strict=False)}
+    return given, {n: x for (n, _), x in zip(signature.states, tensors[len(given) :], strict=True)}
+
+
+def keeps(call: Call, tensors: Sequence[Tensor | None], saved: Tensors) -> bool:
+    """Does this call keep `saved` for its backward pass? "auto" keeps up to the size of the arguments, and a little more."""
+    if call.recompute != "auto":
+        return call.recompute == "never"
+    size = sum(x.nbytes for x in saved.values())
+    return size <= SMALL + sum(x.nbytes for x in tensors if x is not None)
+
+
+def result_types(signature: Signature, given: Tensors) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes of outputs, and of final states."""
+    kind = given[signature.leading.name].dtype
+    return kind, torch.promote_types(kind, torch.float32)
+
+
+def _arguments(call: Call, given: Tensors) -> Tensors:
+    """Arguments as the backend takes them: with H heads where it knows no groups, cast where the op casts."""
+    features = call.backend.features
+    repeat = "groups" not in features and any(
+        given[a.name].shape[a.head_axis] != call.heads for a in call.signature.tensors
+    )
+    if not repeat and call.computed is None:
+        return given
+    out = {}
+    for a in call.signature.tensors:
+        x = given[a.name]
+        if repeat and x.shape[a.head_axis] != call.heads:
+            x = repeated(x, a.head_axis, call.heads)
+            if "mixed" in features:  # so that the gradients of a group are summed before they are rounded
+                x = x.to(torch.promote_types(x.dtype, torch.float32))
+        if call.computed is not None:  # decays and parameters have at least float32
+            x = x.to(call.computed if a.kind == "input" else torch.promote_types(call.computed, torch.float32))
+        out[a.name] = x
+    return out
+
+
+def _states(call: Call, states: Maybe) -> Maybe:
+    if call.computed is None:
+        return states
+    wide = torch.promote_types(call.computed, torch.float32)
+    return {n: _cast(x, wide) for n, x in states.items()}
+
+
+def _cast(x: Any, kind: torch.dtype) -> Any:
+    return x if x is None or x.dtype == kind else x.to(kind)
+
+
+def repeated(x: Tensor, axis: int, heads: int) -> Tensor:
+    """x with `heads` heads: head h is head h // (heads / own) of x."""
+    return x if x.shape[axis] == heads else x.repeat_interleave(heads // x.shape[axis], axis)
+
+
+def _reduced(x: Tensor, axis: int, heads: int) -> Tensor:
+    """The sums over the heads of each group, in float32 at least."""
+    if x.shape[axis] == heads:
+        return x
+    return x.unflatten(axis, (heads, -1)).sum(axis + 1, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
+def _no_autocast(given: Tensors) -> Any:
+    """Inside, products are computed in the dtype of their operands. (Arguments were cast when the op was called.)"""
+    kind = next(iter(given.values())).device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()
