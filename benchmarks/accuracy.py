@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from chunkform.codegen.checking.accuracy import head_axis, relative_error
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.runtime.op.op import Signature
 from chunkform.spec.language import find
 

@@ -191,7 +191,7 @@ def recurrence_calls(name: str, op: Any, device: str) -> Iterator[tuple[str, Cal
     import torch
     from op_cases import problem, run
 
-    from chunkform.codegen.recurrence.check import Case
+    from chunkform.codegen.recurrence.samples import Case
 
     def made(said: str, case: Case, **options: Any) -> tuple[str, Callable[[], Any]]:
         p = problem(name, case, **options)
@@ -235,7 +235,7 @@ def program_calls(name: str, op: Any, device: str) -> Iterator[tuple[str, Callab
     from chunkform.codegen.programs.check import run
     from chunkform.codegen.programs.oracle import sample
     from chunkform.codegen.programs.pipeline import compile_program
-    from chunkform.codegen.recurrence.check import Case
+    from chunkform.codegen.recurrence.samples import Case
     from chunkform.spec.language.load import CATALOGUE, load
 
     c = compile_program(load(CATALOGUE / f"{name}.py")[0])

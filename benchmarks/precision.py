@@ -23,9 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chunkform.codegen.recurrence.check import Case, Sample, error_of, sample
+from chunkform.codegen.recurrence.check import error_of
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.errors import ChunkformError
 from chunkform.spec.language import catalogue
 

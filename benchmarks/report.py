@@ -109,8 +109,8 @@ def _model(results: dict[str, Any]) -> Sheet:
         rows.append(tuple(cells))
     return Sheet(
         "The model",
-        "Milliseconds: the floor, what codegen/recurrence/predict.py says for an H200, and what was measured, with its ratio to the "
-        "prediction. TFLOP/s: the chunk form's products, by the model's count, over the measured time.",
+        "Milliseconds: the floor, what codegen/recurrence/predict.py says for an H200, and what was measured, with its ratio "
+        "to the prediction. TFLOP/s: the chunk form's products, by the model's count, over the measured time.",
         (
             "op",
             "shape",

@@ -23,8 +23,9 @@ from rich.table import Table
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.ir.expr import Node, dim_of
 from chunkform.codegen.printing.torch_expressions import TorchText, swapped
-from chunkform.codegen.recurrence.check import Case, Sample, sample
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.spec.language import catalogue, find
 
 LENGTHS = (1024, 4096, 16384, 65536)

@@ -1,1 +1,4 @@
-"""The compiler: one file per pass, from a spec to source text."""
+"""The compiler: from a spec to source text, in rooms by stage.
+
+Imports point one way: ir -> printing, exact -> recurrence -> attention, programs, performance -> commands; claims stand alone.
+"""

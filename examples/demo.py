@@ -29,12 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from char_lm import CharacterModel, Text, read_text, sample, train
 from report import Report, write_page
 
-from chunkform.codegen.claims.command import judged, summary, table
-from chunkform.codegen.claims.verdict import Verdict
+from chunkform.codegen.claims.command import judged, table
+from chunkform.codegen.claims.verdict import Verdict, summary
 from chunkform.codegen.commands.build import build
-from chunkform.codegen.recurrence.check import Case, Row, check_op
+from chunkform.codegen.recurrence.check import Row, check_op
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.explain import show
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.spec.language import Recurrence, load
 
 SPEC = Path(__file__).resolve().parent / "my_recurrence.py"

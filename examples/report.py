@@ -21,10 +21,10 @@ from chunkform import __version__
 from chunkform.codegen.claims.verdict import Verdict
 from chunkform.codegen.ir.math_svg import math_svg
 from chunkform.codegen.recurrence.check import Row
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.explain import explanation
 from chunkform.codegen.recurrence.notation.derivation import derivation
 from chunkform.codegen.recurrence.notation.formulas import Section
-from chunkform.codegen.recurrence.pipeline import Compiled
 from chunkform.spec.language.notation import latex, text
 
 INK, ACCENT, FAINT, BAD = "#2b2f36", "#2f6f6a", "#c9c4b8", "#a8443a"

@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from triton_errors import EXTRA, module, named, poisoned, reference
 
 from chunkform.codegen.commands.compile import compile_module
-from chunkform.codegen.recurrence.check import Case, Sample, sample
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.spec.language import catalogue, find
 
 LEVELS = (-0.01, -1.0, -4.0, -8.0, -12.0, -20.0)  # log decays of a step

@@ -23,7 +23,8 @@ import torch
 from op_cases import SPECS, Problem, compiled, misses, problem, reference, run
 from torch import Tensor
 
-from chunkform.codegen.recurrence.check import EXPLODED, Case
+from chunkform.codegen.recurrence.check import EXPLODED
+from chunkform.codegen.recurrence.samples import Case
 
 LENGTHS = (None, None, (7,), (0, 3), (5, 0, 0, 12), (1, 64, 1), (16, 17, 0, 33, 2))
 

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from chunkform.codegen.checking.accuracy import errors_apart, head_axis
 from chunkform.codegen.ir.expr import dim_of
-from chunkform.codegen.recurrence.check import BOUND, Case, sample
+from chunkform.codegen.recurrence.check import BOUND
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case, sample
 from chunkform.spec.language import catalogue
 
 # How much more than one sample of rounding's effect a result may be off: the samples themselves vary that much.

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from chunkform.codegen.checking.accuracy import head_axis, relative_error
-from chunkform.codegen.recurrence.check import Case, Sample, error_of, sample, samples
+from chunkform.codegen.recurrence.check import error_of, samples
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.codegen.recurrence.triton import IMPORTS, CannotPrint, triton_source
 from chunkform.runtime.launch.varlen import Packed
 from chunkform.spec.language import catalogue, find

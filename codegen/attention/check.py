@@ -25,12 +25,12 @@ from ..ir.evaluate import Env, aligned, evaluate
 from ..ir.expr import dim_of
 from ..recurrence.check import BOUND, PERTURBED
 from ..recurrence.oracle import TorchNumbers
+from .compiled import CompiledAttention
 from .lower import KEY, QUERY, Lowered
-from .pipeline import CompiledAttention, compile_attention
 from .split import Split
 
 if TYPE_CHECKING:
-    from ..commands.check import Checked
+    pass
 
 SPREAD = 8  # how much wider each dim is than the one before it
 
@@ -397,31 +397,4 @@ def rounded(s: Sample, case: Case, seed: int = 0) -> Sample:
     return dataclasses.replace(s, given={n: off(x) for n, x in s.given.items()})
 
 
-def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
-    """The largest errors of an attention's op: full, causal, and with one head of keys for all of queries."""
-    from ..commands.check import DTYPES, Checked
-    from ..commands.compile import compile_module
-
-    c = compile_attention(a)
-    op = getattr(compile_module(a), a.name)
-    found: list[Checked] = []
-    kinds = [Case(), Case(causal=True)] if a.nodes is None else [Case()]
-    if any(v.kind in grouped(a) for v in a.variables):
-        kinds.append(dataclasses.replace(kinds[-1], key_heads=(1,)))
-    for dtype in DTYPES[device]:
-        worst: dict[str, Checked] = {}
-        for seed in range(seeds):
-            for kind in kinds:
-                case = dataclasses.replace(
-                    kind, steps=steps, width=width + width % 2, dtype=dtype, device=device, seed=seed
-                )
-                for r in check_op(c, op, case):
-                    kind_, j = str(dtype).removeprefix("torch."), r.judged
-                    made = Checked(a.name, r.quantity, kind_, device, j.error, j.bound, j.allowed, j.ok, j.head)
-                    if r.quantity not in worst or made.badness > worst[r.quantity].badness:
-                        worst[r.quantity] = made
-        found += worst.values()
-    return found
-
-
-__all__ = ["Case", "Row", "Sample", "check_one", "check_op", "definition", "oracle", "run", "sample"]
+__all__ = ["Case", "Row", "Sample", "check_op", "definition", "oracle", "run", "sample"]

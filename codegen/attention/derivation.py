@@ -6,9 +6,9 @@ import re
 
 from ..ir.expr import ONE, ZERO, Node, add, dim_of, fn, leaf, mul, power, total
 from ..ir.notation import Notation
+from .compiled import CompiledAttention
 from .feature_maps import Derivative
 from .lower import KEY, QUERY
-from .pipeline import CompiledAttention
 
 WEIGHTS = {
     "softmax": "A_ij = exp(E_ij) / sum_j exp(E_ij)",

@@ -9,19 +9,21 @@ from typing import Any
 
 from ..ir.expr import Node, leaves, walk
 from ..printing.spelling import spelled
+from ..printing.templates import render
 from ..recurrence.compiler_fault import blaming
-from ..recurrence.emit import _title, _wrapped, check_name, environment, escaped, formatted, names_from_outside
+from ..recurrence.emit import check_name, escaped, formatted, names_from_outside, title_of, wrapped
+from .compiled import CompiledAttention
 from .derivation import derivation_lines, formulas
 from .lettered import attention_in_letters
 from .lower import QUERY
-from .pipeline import CompiledAttention
 from .print_features import Made, call_text, kernel_text, made_by_kernels
 from .print_kernels import kernels_text, product_of_averages
 from .print_maps import Printed, gradient_names, is_product, print_gradients, print_map, setup_lines, where_needed
 from .print_tile import torch_functions
 
 IMPORTS = {
-    "chunkform.runtime.attention.op": "AttentionBackend AttentionOp Maps Moved",
+    "chunkform.runtime.attention.op": "AttentionOp",
+    "chunkform.runtime.attention.passes": "AttentionBackend Maps Moved",
     "chunkform.runtime.attention.arguments": "After AttentionArgument AttentionSignature",
     "chunkform.runtime.attention.feature_maps": "combine contract half_turn inner joined later over_batch parted",
     "chunkform.runtime.attention.kernels": (
@@ -58,10 +60,10 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         **{f"{n}_results": r for n, r in results.items()},
         "feature_gradients_lines": where_needed(maps["feature_gradients"], gradient_names(c.lowered, c.features)),
         "output_gradients_lines": where_needed(maps["output_gradients"], gradient_names(c.lowered, c.outputs)),
-        "title": escaped(_title(spec)),  # type: ignore[arg-type]
+        "title": escaped(title_of(spec)),  # type: ignore[arg-type]
         "command": f"chunkform build {spec.name}",
         "hash": spec_hash(spec),
-        "derivation": _wrapped(derivation_lines(spec)),
+        "derivation": wrapped(derivation_lines(spec)),
         "made": [kernel_text(m) for m in made],
         "tile": torch_functions(c.split, c.derivatives),
         "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
@@ -75,9 +77,8 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "causal": "causal" if c.spec.nodes is None else "False",
     }
     page["moved"] = None if c.moved is None else moved_maps(c.moved) | {"sizes": moved_sizes(c)}
-    template = environment().get_template("attention.py.jinja")
-    body = template.render(**page, imports="")
-    out = spelled(template.render(**page, imports=imports(body)), alphabet)
+    body = render("attention/attention.py.jinja", **page, imports="")
+    out = spelled(render("attention/attention.py.jinja", **page, imports=imports(body)), alphabet)
     check_name(spec.spec, out)
     return formatted(out) if tidy else out
 

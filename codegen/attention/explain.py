@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..ir.expr import ZERO
+from .compiled import CompiledAttention
 from .derivation import formulas, sections, text
-from .pipeline import CompiledAttention
 
 
 def explanation(c: CompiledAttention, width: int = 64, chunk: int = 64) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from chunkform.errors import GateError, SpecError
 
 from ..exact.random_points import Compared, GateResult, Point, compare
-from ..exact.run_spec import _Step
+from ..exact.run_spec import SpecStep
 from ..ir.evaluate import Dual, Env, Pair, Reals, aligned, evaluate
 from ..ir.expr import Node, dim_of, leaf, leaves, replace, walk
 from ..ir.step_program import StepProgram, Var
@@ -26,7 +26,7 @@ from .lower import KEY, QUERY, Lowered
 from .operations import frequency_values, turned
 
 if TYPE_CHECKING:
-    from .pipeline import CompiledAttention
+    from .compiled import CompiledAttention
     from .split import Split
 
 QUERIES, KEYS = 3, 4  # how many of each a gate looks at; the last query stands at the last key
@@ -421,7 +421,7 @@ def _inner(m: Any, a: Any, b: Any) -> Any:
     return m.sum(total, 0) if total.size else m.const(Fraction(0))
 
 
-class _Terms(_Step):
+class _Terms(SpecStep):
     """The terms of one pair, as the user wrote them."""
 
     def __init__(self, p: Lowered, given: dict[str, Any], m: Any, sizes: dict[str, int], i: int, j: int) -> None:

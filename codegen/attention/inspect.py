@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..performance.compile_report import InspectRow, _compiled, _Launch, _module_of, _row, assembler
+from ..performance.compile_report import InspectRow, KernelLaunch, assembler, compiled_kernel, module_of, report_row
+from .compiled import CompiledAttention
 from .emit import emit
-from .pipeline import CompiledAttention
 
 
 def inspect_attention(
@@ -24,20 +24,20 @@ def inspect_attention(
     causal: bool = True,
 ) -> list[InspectRow]:
     """Rows for each kernel that a call launches, in each dtype and width."""
-    module = module or _module_of(c.name, emit(c, tidy=False))
+    module = module or module_of(c.name, emit(c, tidy=False))
     rows = []
     for dtype in dtypes:
         for width in widths:
             for launched in launches(c, module, dtype, width, causal):
-                rows.append(_unserialised(_row(launched, arch, dtype, width, 0), launched, arch))
+                rows.append(_unserialised(report_row(launched, arch, dtype, width, 0), launched, arch))
     return rows
 
 
-def _unserialised(row: InspectRow, launched: _Launch, arch: str) -> InspectRow:
+def _unserialised(row: InspectRow, launched: KernelLaunch, arch: str) -> InspectRow:
     """The row, with a problem where the assembler waits for each product before it starts the next."""
     options = dict(launched.options)
     settings: dict[str, Any] = {n: options.pop(n) for n in ("num_warps", "num_stages", "maxnreg") if n in options}
-    ptx = _compiled(launched, options, settings, arch).asm["ptx"]
+    ptx = compiled_kernel(launched, options, settings, arch).asm["ptx"]
     if "wgmma" not in ptx or "serialized" not in assembled(ptx, arch):
         return row
     return replace(row, problem="; ".join(x for x in (row.problem, "products on tensor cores are serialised") if x))
@@ -53,7 +53,7 @@ def assembled(ptx: str, arch: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
-def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: bool = True) -> list[_Launch]:
+def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: bool = True) -> list[KernelLaunch]:
     """The launches of a forward and a backward call, on tensors without data."""
     import torch
 
@@ -61,11 +61,11 @@ def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: 
     from chunkform.runtime.attention.arguments import Setting
 
     kind, batch, count, heads = getattr(torch, dtype), 2, 1024, 4
-    found: list[_Launch] = []
+    found: list[KernelLaunch] = []
 
     def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
         if kernel.fn.__module__ == module.__name__:  # and not what is around them
-            found.append(_Launch(kernel, args, options))
+            found.append(KernelLaunch(kernel, args, options))
 
     sizes = {d: width for d in c.lowered.dims}
     at = Setting(

@@ -10,8 +10,9 @@ from chunkform.spec.language.expression import Dim
 
 from ..ir.letters import Alphabet, axes_of, relettered
 from ..ir.step_program import Var
+from .compiled import CompiledAttention
 from .lower import Lowered
-from .pipeline import CompiledAttention, compile_lowered
+from .pipeline import compile_lowered
 
 
 def attention_in_letters(c: CompiledAttention) -> tuple[CompiledAttention, Alphabet]:

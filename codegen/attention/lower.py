@@ -19,8 +19,8 @@ from chunkform.spec.language.expression import ONE as UNIT
 from chunkform.spec.language.expression import Atom
 
 from ..ir.expr import Node, expand, leaf, mul, size
-from ..ir.step_program import Var
-from ..recurrence.step.lower import _Lowering, axes_of
+from ..ir.step_program import Var, axes_of
+from ..recurrence.step.lower import Lowering
 from .operations import frequencies, half_turn
 
 QUERY, KEY = "0i", "0j"  # digits sort before letters, so that positions come first
@@ -77,7 +77,7 @@ def variables_of(a: Attention, query: str) -> tuple[Var, ...]:
     return tuple(found)
 
 
-class _AttentionLowering(_Lowering):
+class _AttentionLowering(Lowering):
     """The recurrences' lowering of matrix terms, over an attention's symbols."""
 
     def __init__(self, a: Attention) -> None:

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from chunkform.spec.language.attention import Attention
 
 from ..exact.random_points import GateResult
-from ..ir.expr import Node
 from ..recurrence.compiler_fault import blaming
-from .feature_maps import Derivative, Map, feature_map, output_map, tile_derivatives
+from .compiled import CompiledAttention
+from .feature_maps import feature_map, output_map, tile_derivatives
 from .gates import gate_gradients, gate_lower, gate_split
 from .lower import Lowered, lower
-from .normalisers import Normaliser, normalisers
-from .split import Split, moved, split
-
-
-@dataclass(frozen=True)
-class CompiledAttention:
-    """Everything that is known of an attention. `moved`: the same with a matrix of its key on the query's side."""
-
-    spec: Attention
-    lowered: Lowered
-    split: Split
-    features: Map
-    outputs: Map
-    derivatives: dict[Node, Derivative]
-    normaliser: Normaliser
-    gates: tuple[GateResult, ...] = ()
-    moved: CompiledAttention | None = None
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
+from .normalisers import normalisers
+from .split import moved, split
 
 
 @blaming

@@ -15,6 +15,7 @@ from functools import partial
 from ..ir.expr import Node, dim_of, leaf, leaves, rename, replace, walk
 from ..printing.dialects import ATOM, Operand, Text, Triton
 from ..printing.expressions import NodePrinter
+from ..printing.templates import render
 from .feature_maps import Map
 from .lower import KEY, QUERY, Lowered
 
@@ -171,22 +172,17 @@ def _of(text: str, dim: str) -> str:
 
 
 def kernel_text(m: Made) -> str:
-    from ..recurrence.emit import environment
-
     lines, results = statements(m)
-    return (
-        environment()
-        .get_template("attention_features.py.jinja")
-        .render(
-            name=m.name,
-            positions=[(y.attrs[1], own_dims(y, m.side)) for y in m.positions],
-            low=max(m.positions, key=lambda y: len(y.axes)).attrs[1],
-            parameters=[(y.attrs[1], [dim_of(a) for a in y.attrs[2]]) for y in m.parameters],
-            constants=[y.attrs[1] for y in m.constants],
-            results=[(n, own_dims(x, m.side), results[n]) for n, x in m.results.items()],
-            dims=m.dims,
-            lines=lines,
-        )
+    return render(
+        "attention/attention_features.py.jinja",
+        name=m.name,
+        positions=[(y.attrs[1], own_dims(y, m.side)) for y in m.positions],
+        low=max(m.positions, key=lambda y: len(y.axes)).attrs[1],
+        parameters=[(y.attrs[1], [dim_of(a) for a in y.attrs[2]]) for y in m.parameters],
+        constants=[y.attrs[1] for y in m.constants],
+        results=[(n, own_dims(x, m.side), results[n]) for n, x in m.results.items()],
+        dims=m.dims,
+        lines=lines,
     )
 
 

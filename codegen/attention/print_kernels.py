@@ -16,15 +16,16 @@ from typing import Any
 from chunkform.runtime.attention.arguments import After
 
 from ..ir.expr import ONE, Node, factors_of, leaf, leaves, mul, replace, terms_of, walk
+from ..printing.templates import render
 from .feature_maps import AVERAGED, Derivative, Map
 from .normalisers import normalisers, shifted
 from .print_features import in_tiles
 from .print_tile import (
     LOG2E,
-    _printed,
     arguments,
     derivatives_of,
     gradients_in,
+    printed,
     scale_function,
     shifted_text,
     tile_of,
@@ -37,8 +38,6 @@ from .split import Split
 
 def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str, same: bool) -> str:
     """`same`: may the key's feature be what is averaged?"""
-    from ..recurrence.emit import environment
-
     derivatives, rule = derivatives_of(s, found), normalisers(s.lowered.query)[normaliser]
     scores = [{"n": n, "score": f"score{n}", "query": f"query{n}", "key": f"key{n}"} for n in _numbers(s.scores)]
     names, after = arguments(s), product_of_averages(s, outputs)
@@ -47,41 +46,38 @@ def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str, same: bool
     if scaled is not None:
         unscaled = not scaled.rest
         beside = beside_name(scaled)
-        _, results = _printed({"scale": mul(LOG2E, *scaled.numbers)}, ())  # type: ignore[arg-type]
+        _, results = printed({"scale": mul(LOG2E, *scaled.numbers)}, ())  # type: ignore[arg-type]
         scale = results["scale"]
         functions = f"\n\n\n{shifted_text(s, rule)}\n\n\n{scale_function(s, scaled.numbers)}"
-    return (
-        environment()
-        .get_template("attention_triton.py.jinja")
-        .render(
-            functions=f"{triton_functions(s, found, normaliser)}\n\n\n{weights_text(s, rule)}{functions}",
-            weight=weight_call(rule, ""),
-            weight_t=weight_call(rule, "_t"),
-            shifted_weight_t=weight_call(shifted(rule), "_t").replace("tile_", "shifted_"),
-            folded=next((x for x in scores if scaled and x["score"] == scaled.score), None),
-            beside=beside,
-            scores=scores,
-            columns=list(s.columns),
-            derived_columns=list(s.columns),
-            rows=list(s.rows),
-            scalars=list(s.scalars),
-            pointers=" ".join(f"{n}_p," for n in (*s.columns, *s.rows, *s.scalars)),
-            arguments=", ".join(names),
-            unscaled=unscaled,
-            scale=scale,
-            scaled_energy=f"{scaled.score} * ({scale})" if scaled else "",
-            raw_arguments=", ".join(f"{n}_raw" if n in s.columns else n for n in names),
-            of_rows=[_gradient(n, derivatives[n], "rows") for n in gradients_in(s, derivatives, "")],
-            of_keys=[_gradient(n, derivatives[n], "keys") for n in gradients_in(s, derivatives, "_t")],
-            wild=wild(tile_of(s)),
-            normaliser=normaliser,
-            softmax=normaliser == "softmax",
-            linear=normaliser == "linear",
-            after=after,
-            same=same,
-            product=None if after is None else product_text(outputs, after),
-            names=_tuple,
-        )
+    return render(
+        "attention/attention_triton.py.jinja",
+        functions=f"{triton_functions(s, found, normaliser)}\n\n\n{weights_text(s, rule)}{functions}",
+        weight=weight_call(rule, ""),
+        weight_t=weight_call(rule, "_t"),
+        shifted_weight_t=weight_call(shifted(rule), "_t").replace("tile_", "shifted_"),
+        folded=next((x for x in scores if scaled and x["score"] == scaled.score), None),
+        beside=beside,
+        scores=scores,
+        columns=list(s.columns),
+        derived_columns=list(s.columns),
+        rows=list(s.rows),
+        scalars=list(s.scalars),
+        pointers=" ".join(f"{n}_p," for n in (*s.columns, *s.rows, *s.scalars)),
+        arguments=", ".join(names),
+        unscaled=unscaled,
+        scale=scale,
+        scaled_energy=f"{scaled.score} * ({scale})" if scaled else "",
+        raw_arguments=", ".join(f"{n}_raw" if n in s.columns else n for n in names),
+        of_rows=[_gradient(n, derivatives[n], "rows") for n in gradients_in(s, derivatives, "")],
+        of_keys=[_gradient(n, derivatives[n], "keys") for n in gradients_in(s, derivatives, "_t")],
+        wild=wild(tile_of(s)),
+        normaliser=normaliser,
+        softmax=normaliser == "softmax",
+        linear=normaliser == "linear",
+        after=after,
+        same=same,
+        product=None if after is None else product_text(outputs, after),
+        names=_tuple,
     )
 
 
@@ -183,7 +179,7 @@ def _gradient(name: str, found: Derivative, kernel: str) -> dict[str, Any]:
     what = {"score": "query" if kernel == "rows" else "key"}.get(kind, kind) + n
     text = ""
     if factor is not ONE:
-        _, results = _printed({"factor": factor}, ())  # type: ignore[arg-type]
+        _, results = printed({"factor": factor}, ())  # type: ignore[arg-type]
         text = f" * ({results['factor']})"
     return {
         "name": name,

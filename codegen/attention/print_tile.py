@@ -93,7 +93,7 @@ def triton_functions(s: Split, found: dict[Node, Derivative], normaliser: str) -
     for suffix, order in (("", PAIR), ("_t", (KEY, QUERY))):
         wanted = "rows down, keys across" if not suffix else "keys down, rows across"
         base = "" if normaliser == "linear" else " in base 2"
-        lines, results = _printed({"energy": _stored(based, order)}, order)
+        lines, results = printed({"energy": _stored(based, order)}, order)
         out += [
             "@triton.jit",
             f"def energy{suffix}({', '.join(arguments(s))}):",
@@ -104,7 +104,7 @@ def triton_functions(s: Split, found: dict[Node, Derivative], normaliser: str) -
             "",
         ]
         for name in gradients_in(s, derivatives, suffix):
-            lines, results = _printed({name: _stored(derivatives[name].inner, order)}, order)
+            lines, results = printed({name: _stored(derivatives[name].inner, order)}, order)
             out += [
                 "@triton.jit",
                 f"def d{name}{suffix}(dE, {', '.join(arguments(s))}):",
@@ -145,12 +145,12 @@ def _weights(s: Split, normaliser: Normaliser, prefix: str, sides: Iterable[tupl
     weight, gradient = rename(normaliser.weight, mapping), rename(normaliser.gradient, mapping)
     for suffix, order in sides:
         exponential = weight.op == "fn" and weight.attrs[0] == "exp"
-        lines, results = _printed({"weight": _stored(weight.args[0] if exponential else weight, order)}, order)
+        lines, results = printed({"weight": _stored(weight.args[0] if exponential else weight, order)}, order)
         text = f"tl.exp2({results['weight']})" if exponential else results["weight"]
         out += _function(
             f"{prefix}_weight{suffix}", ", ".join(_names(weight)), "The weights of a tile of energies.", lines, text
         )
-        lines, results = _printed({"dE": _stored(gradient, order)}, order)
+        lines, results = printed({"dE": _stored(gradient, order)}, order)
         if suffix:
             results["dE"] = differences(results["dE"])
         told = "The gradient of a tile of energies."
@@ -197,7 +197,7 @@ def _stored(x: Node, order: tuple[str, str]) -> Node:
     return replace(x, {y: leaf(y.attrs[0], y.attrs[1], order) for y in leaves(x) if len(y.axes) == 2})
 
 
-def _printed(nodes: dict[str, Node], order: tuple[str, str]) -> tuple[list[str], dict[str, str]]:
+def printed(nodes: dict[str, Node], order: tuple[str, str]) -> tuple[list[str], dict[str, str]]:
     dialect = Triton(lambda d: d, lambda d: d, lambda d: d, lambda d: d)
     printer = NodePrinter(dialect, prefix="t_", taken={y.attrs[1] for x in nodes.values() for y in leaves(x)})
     return printer.statements(

@@ -17,7 +17,7 @@ from ..checking.accuracy import Judged
 from ..checking.covering import Row
 from ..checking.layouts import LAYOUTS, laid_out
 from .check import Case, Sample, grouped, judge_all, oracle, sample
-from .pipeline import CompiledAttention
+from .compiled import CompiledAttention
 
 # The first choice of each factor is the simplest. Halves of a dim may be turned, so widths are even.
 STEPS = (20, 0, 1, 63, 64, 65, 150, 257)

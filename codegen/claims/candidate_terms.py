@@ -13,7 +13,8 @@ from .arithmetic import Undefined
 from .check import environments
 from .evaluate import Evaluator
 from .fingerprint import Faults, Residual
-from .mutations import Scope, indices_of, is_decay
+from .indices import is_decay
+from .mutations import Scope, indices_of
 
 POOL_LIMIT = 15000  # products tried
 Bases = list[tuple[Formula, tuple[str, str]]]  # quantities with their shapes

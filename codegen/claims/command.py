@@ -26,15 +26,7 @@ from .alone import SECONDS, place, refused, verdicts_alone
 from .derived_claims import Derived, adjoint_of, left_out
 from .files import claims_of_file
 from .html_page import condition
-from .verdict import Trouble, Verdict
-
-COLOURS = {"holds": "green", "fails": "red", "depends": "yellow", "error": "magenta"}
-VERBS = {  # of one claim, and of several
-    "holds": ("holds", "hold"),
-    "fails": ("fails", "fail"),
-    "depends": ("depends", "depend"),
-    "error": ("couldn't be judged", "couldn't be judged"),
-}
+from .verdict import COLOURS, Trouble, Verdict, summary
 
 
 def verify(
@@ -216,22 +208,6 @@ def reason(v: Verdict) -> str:
     for c in v.conditions:
         lines.append(condition(c))
     return "\n".join(lines)
-
-
-def summary(verdicts: list[Verdict]) -> str:
-    """Counts of verdicts and repairs, in one line: `4 claims: 3 hold, 1 fails; it has a repair`."""
-    counts = {name: sum(v.verdict == name for v in verdicts) for name in COLOURS}
-    failed = [v for v in verdicts if v.verdict == "fails"]
-    fixed = sum(bool(v.repairs) for v in failed)
-    parts = [f"{n} {VERBS[name][n != 1]}" for name, n in counts.items() if n]
-    line = ": ".join(
-        [f"{len(verdicts)} claim{'' if len(verdicts) == 1 else 's'}", *([", ".join(parts)] if parts else [])]
-    )
-    if not failed:
-        return line
-    if len(failed) == 1:
-        return f"{line}; {'it has a repair' if fixed else 'no repair was found'}"
-    return f"{line}; {fixed or 'none'} of the {len(failed)} that fail {'has' if fixed == 1 else 'have'} a repair"
 
 
 def as_json(verdicts: list[Verdict]) -> str:

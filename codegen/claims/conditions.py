@@ -19,7 +19,7 @@ from .check import check, environments
 from .coverage import is_run
 from .evaluate import Evaluator
 from .fingerprint import Faults
-from .mutations import is_decay
+from .indices import is_decay
 from .scope import formulas_of, used_names
 from .trial_sizes import Point
 from .world import Special, World

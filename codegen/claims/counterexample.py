@@ -16,7 +16,7 @@ from chunkform.spec.language.statements import Statement
 from .arithmetic import FRACTION, REAL, Arithmetic, Transcendental, Undefined
 from .check import Failure, check
 from .evaluate import Evaluator
-from .mutations import is_decay
+from .indices import is_decay
 from .required_steps import NEAR
 from .trial_sizes import Point, small_sizes
 from .verdict import Counterexample, array_text

@@ -312,7 +312,7 @@ def summed(parts: list[Formula]) -> Formula:
 
 def moved(x: Formula) -> Formula:
     """Indices with their numbers added up: t + 1 - 1 is t."""
-    from .mutations import shifted
+    from .indices import shifted
 
     if x.op == "at":
         return Formula("at", tuple(shifted(i, 0) for i in x.args), x.attrs)

@@ -64,7 +64,7 @@ details { font-size: .9rem;
 
 def page(verdicts: list[Verdict], derived: Iterable[Derived] = ()) -> str:
     """The whole page as text."""
-    from .command import summary
+    from .verdict import summary
 
     derived = list(derived)
     documents = list(dict.fromkeys(v.claim.document or v.claim.spec for v in verdicts))

@@ -15,7 +15,8 @@ from chunkform.spec.language.formula import Formula, add, formula, negative, pro
 
 from .candidate_terms import Bases, base_quantities, chains, shape_of
 from .fingerprint import Faults, Residual, small_ratio
-from .mutations import Scope, shifted
+from .indices import shifted
+from .mutations import Scope
 
 Found = tuple[Formula, str, int]  # a candidate, what it brings in, and the cost of that
 

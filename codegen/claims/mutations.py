@@ -12,6 +12,8 @@ from fractions import Fraction
 from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import BINDERS, Formula, formula, negative, product, rebuild, substitute, walk
 
+from .indices import is_decay, shifted
+
 CLOSED = ("number", "index", "size", "infinity", "otherwise", "eye", "ones", "named", "call", "compare")
 COSTS = {"index": 1, "sign": 1, "transpose": 1, "symbol": 2, "factor": 2, "drop": 3, "root": 2, "number": 2, "bound": 1}
 
@@ -139,19 +141,6 @@ def _symbols(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]
     for name in scope.same_shape.get(x.attrs[0], ()):
         other = Formula("at", x.args, (name,))
         yield Edit(other, "symbol", f"{other} for {x}")
-
-
-def shifted(index: Formula, shift: int) -> Formula:
-    """index + shift, with numbers added up: t+1-1 is t."""
-    terms = index.args if index.op == "add" else (index,)
-    total = Fraction(shift) + sum((a.attrs[0] for a in terms if a.op == "number"), Fraction(0))
-    rest = [a for a in terms if a.op != "number"]
-    if not rest:
-        return formula(total)
-    result = rest[0]
-    for a in rest[1:]:
-        result = result + a
-    return result + formula(total) if total else result
 
 
 def _terms(x: Formula) -> Iterator[Edit]:
@@ -316,15 +305,6 @@ def functions_in(there: tuple[Formula, ...], setting: Setting) -> list[Formula]:
 
         found += functions_of(setting.recurrence)
     return list(dict.fromkeys(found))
-
-
-def is_decay(setting: Setting, name: str) -> bool:
-    """Whether a quantity is a decay: of the recurrence, or given as one."""
-    q = setting.quantities.get(name)
-    if q is not None and q.domain.endswith("decay"):
-        return True
-    r = setting.recurrence
-    return r is not None and any(v.name == name and v.kind.startswith("decay") for v in r.variables)
 
 
 def is_decay_rows(setting: Setting, name: str) -> bool:

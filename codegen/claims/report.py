@@ -17,7 +17,7 @@ COMMAND = "python -m chunkform.codegen.claims.report"
 
 def texts(verdicts: list[Verdict], derived: list[Derived]) -> dict[str, str]:
     """File name -> text."""
-    from .command import summary
+    from .verdict import summary
 
     found = {}
     for d in documents():

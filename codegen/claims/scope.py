@@ -7,7 +7,7 @@ from chunkform.spec.language.formula import Formula, walk
 from chunkform.spec.language.statements import Statement, Together
 
 from .evaluate import Unknown
-from .mutations import is_decay
+from .indices import is_decay
 
 
 def used_names(statement: Statement, setting: Setting) -> list[str]:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from chunkform.spec.language.attention import Attention
+
+from ..attention.compiled import CompiledAttention
 from ..attention.emit import emit, spec_hash
 from ..attention.explain import explanation, latex_document, show
-from ..attention.pipeline import CompiledAttention
+from ..attention.pipeline import compile_attention
 from ..attention.pipeline import compile_attention as compile_spec
+
+if TYPE_CHECKING:
+    from ..checking.checked import Checked
 
 if TYPE_CHECKING:
     from chunkform.spec.language.attention import Attention
 
     from ..attention.situations import AttentionSubject
+    from ..checking.checked import Checked
     from ..performance.compile_report import InspectRow
-    from .check import Checked
 
 __all__ = [
     "check_one",
@@ -31,7 +38,6 @@ __all__ = [
 
 
 def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
-    from ..attention.check import check_one as check
 
     return check(a, seeds, steps, width, device)
 
@@ -46,3 +52,30 @@ def inspect_one(c: CompiledAttention, arch: str, dtypes: Any, widths: Any) -> li
     from ..attention.inspect import inspect_attention
 
     return inspect_attention(c, arch, dtypes, widths)
+
+
+def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+    """The largest errors of an attention's op: full, causal, and with one head of keys for all of queries."""
+    from ..checking.checked import DTYPES, Checked
+    from ..commands.compile import compile_module
+
+    c = compile_attention(a)
+    op = getattr(compile_module(a), a.name)
+    found: list[Checked] = []
+    kinds = [Case(), Case(causal=True)] if a.nodes is None else [Case()]
+    if any(v.kind in grouped(a) for v in a.variables):
+        kinds.append(dataclasses.replace(kinds[-1], key_heads=(1,)))
+    for dtype in DTYPES[device]:
+        worst: dict[str, Checked] = {}
+        for seed in range(seeds):
+            for kind in kinds:
+                case = dataclasses.replace(
+                    kind, steps=steps, width=width + width % 2, dtype=dtype, device=device, seed=seed
+                )
+                for r in check_op(c, op, case):
+                    kind_, j = str(dtype).removeprefix("torch."), r.judged
+                    made = Checked(a.name, r.quantity, kind_, device, j.error, j.bound, j.allowed, j.ok, j.head)
+                    if r.quantity not in worst or made.badness > worst[r.quantity].badness:
+                        worst[r.quantity] = made
+        found += worst.values()
+    return found

@@ -134,7 +134,7 @@ def new(
     """Write NAME.py, a spec to start from."""
     from chunkform.spec.language import Recurrence
 
-    from ..recurrence.emit import environment
+    from ..printing.templates import render
 
     path = Path(name.removesuffix(".py") + ".py")
     try:
@@ -143,7 +143,7 @@ def new(
         raise NameError_(str(error).removeprefix(f"{error.where}: ")) from None
     if not path.is_absolute() and os.path.normpath(path).startswith(os.pardir):
         raise BuildError(f"can't write {path}: it isn't in this folder; write the whole path where that is meant")
-    text = environment().get_template("new_spec.py.jinja").render(name=path.stem, file=path)
+    text = render("commands/new_spec.py.jinja", name=path.stem, file=path)
     try:
         with path.open("x", encoding="utf-8") as file:
             try:

@@ -91,7 +91,7 @@ def _written(path: Path, made: Callable[[], str]) -> Path:
 @functools.cache
 def compiler_hash() -> str:
     """A hash of the compiler's own files: a new compiler doesn't use what an old one printed."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for path in sorted([*here.rglob("*.py"), *here.rglob("*.jinja")]):
         digest.update(path.relative_to(here).as_posix().encode())

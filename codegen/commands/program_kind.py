@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from chunkform.runtime.launch.files import removed_at_exit
 from chunkform.spec.language.program import Program
 
+from ..programs.compiled import CompiledProgram
 from ..programs.emit import emit, spec_hash
 from ..programs.explain import explanation, latex_document, show, svg
-from ..programs.pipeline import CompiledProgram
 from ..programs.pipeline import compile_program as compile_spec
 
 if TYPE_CHECKING:
+    from ..checking.checked import Checked
     from ..performance.compile_report import InspectRow
     from ..recurrence.situations import Subject
-    from .check import Checked
 
 __all__ = [
     "check_one",
@@ -37,9 +37,9 @@ __all__ = [
 
 def check_one(p: Program, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
     """The largest errors of a program's op, the residuals of its solves, and what its iterations need."""
+    from ..checking.checked import DTYPES, Checked
     from ..programs.check import check_program
-    from ..recurrence.check import Case
-    from .check import DTYPES, Checked
+    from ..recurrence.samples import Case
     from .compile import compile_module
 
     c = compile_spec(p)
@@ -73,13 +73,13 @@ def conditions_of(p: Program, device: str) -> list[Checked]:
 
 def inspect_one(c: CompiledProgram, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:
     """Rows for every kernel that a call of the program launches."""
-    from ..performance.compile_report import _launches, _row
+    from ..performance.compile_report import launches_of, report_row
 
     module = generated_module(c)
     rows = []
     for dtype in dtypes:
         for width in widths:
-            rows += [_row(x, arch, dtype, width, 0) for x in _launches(c, module, dtype, width)]  # type: ignore[arg-type]
+            rows += [report_row(x, arch, dtype, width, 0) for x in launches_of(c, module, dtype, width)]  # type: ignore[arg-type]
     return rows
 
 

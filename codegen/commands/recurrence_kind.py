@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from chunkform.spec.language import Recurrence
 
+from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.emit import emit, spec_hash
 from ..recurrence.explain import explanation, latex_document, show
-from ..recurrence.pipeline import Compiled, compile_spec
+from ..recurrence.pipeline import compile_spec
 
 if TYPE_CHECKING:
+    from ..checking.checked import Checked
     from ..performance.compile_report import InspectRow
     from ..recurrence.situations import Subject
-    from .check import Checked
 
 __all__ = [
     "check_one",

@@ -32,8 +32,10 @@ from chunkform.runtime.launch.fingerprint import fingerprint
 from chunkform.runtime.launch.launch import Config, candidates, fields_of, padded, use_tables_anew, using
 from chunkform.spec.language import Declaration, Recurrence, find
 
-from ..recurrence.check import Case, check_op, sample
-from ..recurrence.pipeline import Compiled, compile_spec
+from ..recurrence.check import check_op
+from ..recurrence.chunkwise.compiled import Compiled
+from ..recurrence.pipeline import compile_spec
+from ..recurrence.samples import Case, sample
 from .compile import compile_module
 
 DEVICE = "cuda"

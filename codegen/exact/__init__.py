@@ -1,1 +1,4 @@
-"""TODO."""
+"""Random points, exactly: where gates compare both sides of a pass.
+
+A spec is run here from the terms that its author wrote.
+"""

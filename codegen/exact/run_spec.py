@@ -30,7 +30,7 @@ def run_spec(
     outputs: dict[str, list[Any]] = {x.name: [] for x in r.outputs}
     for t in range(steps):
         now = {n: v[t] if n in stepwise else v for n, v in given.items()}
-        step = _Step(r, now, states, arithmetic, sizes)
+        step = SpecStep(r, now, states, arithmetic, sizes)
         for x in r.outputs:
             outputs[x.name].append(step.flat(step.equation(x)))
         states = {x.name: step.shaped(step.equation(x), _state(r, x.name).dims) for x in r.updates}
@@ -40,7 +40,7 @@ def run_spec(
 def initial_value(r: Recurrence, name: str, given: dict[str, Any], arithmetic: Any, sizes: dict[str, int]) -> Any:
     """The initial value that the spec gives to a state."""
     state = _state(r, name)
-    step = _Step(r, given, {}, arithmetic, sizes)
+    step = SpecStep(r, given, {}, arithmetic, sizes)
     return step.shaped(step.term(state.initial), state.dims)
 
 
@@ -48,7 +48,7 @@ def _state(r: Recurrence, name: str) -> Any:
     return next(s for s in r.states if s.name == name)
 
 
-class _Step:
+class SpecStep:
     """One step: `given` and `states` by name. A matrix is an array (rows, cols), a vector one with a length of 1."""
 
     def __init__(self, r: Recurrence, given: dict[str, Any], states: dict[str, Any], m: Any, sizes: dict[str, int]):

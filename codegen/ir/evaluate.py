@@ -19,9 +19,9 @@ import mpmath
 import numpy as np
 import sympy
 
-from ..recurrence.step.lower import scalar_node
 from .expr import Node, dim_of, leaf, walk
 from .functions import TABLE
+from .lower_terms import scalar_node
 
 PRIME = 2**61 - 1
 Env = dict[tuple[str, str], Any]  # (kind, name) of a leaf -> its value, axes in storage order

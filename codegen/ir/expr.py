@@ -40,9 +40,7 @@ class Node:
     identity: str
 
     def __repr__(self) -> str:
-        from .notation import plain
-
-        return plain(self)
+        return Node.written(self)
 
     def __lt__(self, other: Node) -> bool:
         return self.key < other.key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .expr import Node, leaf
+from .expr import Node, canonical_axis, leaf
 
 
 @dataclass(frozen=True)
@@ -81,3 +81,11 @@ class StepProgram:
 
     def state(self, name: str) -> StateVar:
         return next(s for s in self.states if s.name == name)
+
+
+def axes_of(dims: tuple[Any, ...]) -> tuple[str, ...]:
+    """Axes for dims in order, primed where a dim comes twice."""
+    axes: list[str] = []
+    for dim in dims:
+        axes.append(canonical_axis(str(dim), set(axes)))
+    return tuple(axes)

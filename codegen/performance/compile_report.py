@@ -23,7 +23,7 @@ from chunkform.runtime.launch.files import removed_at_exit
 from chunkform.runtime.launch.parallel_compile import noting
 
 from ..ir.expr import dim_of
-from ..recurrence.pipeline import Compiled
+from ..recurrence.chunkwise.compiled import Compiled
 
 SHARED, RESERVED = 233472, 1024  # bytes of shared memory of a multiprocessor of sm_90, of which each program takes some
 SHARED_LIMIT = SHARED - RESERVED  # that a program may use
@@ -73,8 +73,8 @@ def inspect_op(
     rows = []
     for dtype in dtypes:
         for width in widths:
-            for launched in _launches(c, module, dtype, width):
-                rows.append(_row(launched, arch, dtype, width, _held(c, launched)))
+            for launched in launches_of(c, module, dtype, width):
+                rows.append(report_row(launched, arch, dtype, width, _held(c, launched)))
     return rows
 
 
@@ -82,7 +82,7 @@ def inspect_op(
 
 
 @dataclass(frozen=True)
-class _Launch:
+class KernelLaunch:
     kernel: Any
     args: tuple[Any, ...]
     options: dict[str, Any]
@@ -92,10 +92,10 @@ def _module(c: Compiled) -> Any:
     """The Triton section of the op as a module; Triton reads a kernel's source from its file."""
     from ..recurrence.emit import emit
 
-    return _module_of(c.name, emit(c, tidy=False))
+    return module_of(c.name, emit(c, tidy=False))
 
 
-def _module_of(name: str, text: str) -> Any:
+def module_of(name: str, text: str) -> Any:
     folder = removed_at_exit("chunkform_inspect_")
     path = folder / f"inspect_{name}.py"
     path.write_text(text, encoding="utf-8")
@@ -107,18 +107,18 @@ def _module_of(name: str, text: str) -> Any:
     return module
 
 
-def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]:
+def launches_of(c: Compiled, module: Any, dtype: str, width: int) -> list[KernelLaunch]:
     """The launches of a forward and a backward call, on tensors without data. Each kernel once."""
     import torch
 
     p = c.step
     kind = getattr(torch, dtype)
     batch, steps, heads = 2, 8192, 4  # so long that parts are walked over in pieces
-    found: dict[str, _Launch] = {}
+    found: dict[str, KernelLaunch] = {}
 
     def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
         key = " ".join([kernel.fn.__name__, *(str(options.get(n, "")) for n in ("FLAT", "YIELD", "READ", "PIECE"))])
-        found.setdefault(key, _Launch(kernel, args, options))
+        found.setdefault(key, KernelLaunch(kernel, args, options))
 
     def empty(lead: tuple[int, ...], axes: tuple[str, ...], wide: bool = False) -> Any:
         shape = (*lead, *(width for _ in map(dim_of, axes)))
@@ -153,7 +153,7 @@ def replaced_launches(module: Any, record: Any, parts: int = 2) -> Iterator[None
             module.parts_for = before
 
 
-def _held(c: Compiled, launched: _Launch) -> int:
+def _held(c: Compiled, launched: KernelLaunch) -> int:
     """Bytes of the states that one program of a sequential kernel keeps: those of chunk-parallel kernels are always tiles."""
     if c.forward is not None:
         return 0
@@ -164,7 +164,7 @@ def _held(c: Compiled, launched: _Launch) -> int:
 # --- compiling ------------------------------------------------------------------------------------------------------
 
 
-def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> InspectRow:
+def report_row(launched: KernelLaunch, arch: str, dtype: str, width: int, held: int) -> InspectRow:
     options = dict(launched.options)
     settings: dict[str, Any] = {n: options.pop(n, None) for n in ("num_warps", "num_stages", "maxnreg")}
     settings = {n: x for n, x in settings.items() if x is not None}
@@ -174,7 +174,7 @@ def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> Ins
     config = " ".join([*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items())])
     name = launched.kernel.fn.__name__
     try:
-        compiled = _compiled(launched, options, settings, arch)
+        compiled = compiled_kernel(launched, options, settings, arch)
     except Exception as error:  # whatever the compiler raises is a problem of this row
         return InspectRow(name, dtype, width, config, 0, 0, 0, 0, 0, f"does not compile: {error}"[:200])
     ptx = compiled.asm["ptx"]
@@ -204,7 +204,7 @@ def _programs(settings: dict[str, Any]) -> int:
     return max(1, 8 // warps if most is None else REGISTERS // (4 * 32 * warps * most))
 
 
-def _compiled(launched: _Launch, options: dict[str, Any], settings: dict[str, Any], arch: str) -> Any:
+def compiled_kernel(launched: KernelLaunch, options: dict[str, Any], settings: dict[str, Any], arch: str) -> Any:
     """The kernel compiled for these arguments, as Triton's own launcher would specialise them."""
     import torch
     import triton

@@ -23,10 +23,10 @@ from rich.table import Table
 
 from chunkform.errors import ArgumentError
 
+from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.chunkwise.plan import Plan, Sweep
 from ..recurrence.chunkwise.segment_maps import Affine, segment_map
 from ..recurrence.cost import Sizes, forward_cost
-from ..recurrence.pipeline import Compiled
 from ..recurrence.predict import H200, Machine, predict
 
 WIDE = 4  # bytes of a map's entries

@@ -1,1 +1,4 @@
-"""TODO."""
+"""Expressions as statements of torch and Triton, and the templates of files.
+
+One printer with dialects; no mathematics is decided here.
+"""

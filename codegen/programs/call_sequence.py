@@ -9,9 +9,9 @@ from chunkform.spec.language.methods import cg, neumann
 
 from ..ir.expr import plain_name
 from .adjoint_graph import AdjointNode
+from .compiled import CompiledProgram
 from .graph import Node, OpNode, SolveNode
 from .op_sources import Texts, function, keeps
-from .pipeline import CompiledProgram
 
 RESERVED = frozenset(
     "given states constants saved cotangents final_cotangents needs packed sums inner initial torch triton tl part kept wanted "

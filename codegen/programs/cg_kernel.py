@@ -10,25 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import jinja2
-
 from ..ir.expr import COL, ROW, ZERO, Node, dim_of, factors_of, leaf, mul, plain_name, rebuild, total, walk
 from ..ir.expr import replace as substituted
+from ..printing.templates import render
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
 from ..recurrence.step.adjoint import gradient_name
-from ..recurrence.triton.kernels.tile_lowering import (
-    Argument,
-    CannotPrint,
-    Tiles,
-    Value,
-    at_row,
-    axis_name,
-    block_name,
-    size_name,
-)
+from ..recurrence.triton.kernels.tile_lowering import Argument, Tiles, Value
 from ..recurrence.triton.plan_passes.hoist import Opened, opened
-from ..recurrence.triton.section import TEMPLATES
+from ..recurrence.triton.plan_passes.roles import CannotPrint, at_row
+from ..recurrence.triton.print.axis_names import axis_name, block_name, size_name
 from .graph import Operation
 
 MODULES = {
@@ -278,13 +269,8 @@ class _Solve:
         p = self.c.step
         s = self.sweep.group[0]
         (dim,) = {dim_of(a) for a in s.axes}
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(TEMPLATES),
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        return environment.get_template("solve.py.jinja").render(
+        text = render(
+            "programs/solve.py.jinja",
             state=s.name,
             dim=axis_name(dim),
             kept=f"{axis_name(dim)}_kept",
@@ -318,6 +304,7 @@ class _Solve:
                 if a.source is not None and a.layout in ("step", "head")
             ],
         )
+        return text.removesuffix("\n")
 
     def passed(self, a: Argument) -> str:
         """An argument as the launch gives it."""

@@ -11,11 +11,12 @@ from torch import Tensor
 from chunkform.errors import ConditionError
 from chunkform.spec.language.methods import neumann
 
-from ..recurrence.check import Case, Row, Sample, judge_all
+from ..recurrence.check import Row, judge_all
 from ..recurrence.definition import defined
+from ..recurrence.samples import Case, Sample
+from .compiled import CompiledProgram
 from .graph import SolveNode
-from .oracle import _matrices, oracle, sample
-from .pipeline import CompiledProgram
+from .oracle import matrices_of, oracle, sample
 
 CONVERGED = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
@@ -86,7 +87,7 @@ def conditions(c: CompiledProgram, s: Sample, case: Case) -> list[Row]:
             continue
         if n.right not in wide or any(q not in wide and q not in s.constants for q in n.inputs.values()):
             continue  # what other ops make isn't at hand here; the residual tells
-        matrix, _ = _matrices(n, wide, starts, s.constants)
+        matrix, _ = matrices_of(n, wide, starts, s.constants)
         values = (1.0 if n.step is None else n.step) * torch.linalg.eigvalsh(matrix)
         worst = float((1 - values).abs().max()) if values.numel() else 0.0
         rows.append(Row(c.name, f"|1 - step eigenvalue| of {n.name}", case, worst, 1.0 - 1e-9))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..recurrence.notation.derivation import derivation_lines as lines_of
+from .compiled import CompiledProgram
 from .graph import SolveNode
-from .pipeline import CompiledProgram
 from .sentences import node_text
 
 

@@ -5,31 +5,33 @@ from __future__ import annotations
 import hashlib
 
 from ..printing.spelling import spelled, with_names
+from ..printing.templates import render
 from ..recurrence.backends import Section
 from ..recurrence.compiler_fault import blaming
 from ..recurrence.emit import (
     OPTIONS,
-    _dims,
-    _import_lines,
-    _imported,
-    _key,
-    _wrapped,
     check_name,
-    environment,
+    dims_text,
     escaped,
     formatted,
+    import_lines,
+    imported_names,
+    key_of,
     other_names,
+    wrapped,
 )
 from .call_sequence import backward_text, forward_text, residual_name
+from .compiled import CompiledProgram
 from .derivation import derivation_lines
 from .lettered import program_in_letters
 from .op_sources import torch_texts, triton_texts
-from .pipeline import CompiledProgram
 from .sentences import node_text
 
 _MODULES = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
-    "chunkform.runtime.solves.programs": "Again Sums checked_solves inverted kept part results through_inverse wanted zeros_where_none",
+    "chunkform.runtime.solves.programs": (
+        "Again Sums checked_solves inverted kept part results through_inverse wanted zeros_where_none"
+    ),
     "chunkform.runtime.solves.solves": "conjugate_gradients neumann simplified_backward through unrolled_backward",
 }
 
@@ -48,17 +50,17 @@ def emit(c: CompiledProgram, tidy: bool = True) -> str:
     for found in (torch.modules, triton.modules, _MODULES):
         for module, names in found.items():
             modules[module] = f"{modules.get(module, '')} {names}"
-    page = environment().get_template("program.py.jinja")
     text = "\n\n\n".join(body)
     public = public_text(c)
-    imported = _imported((Section("program", f"{text}\n{public}", modules),))
+    imported = imported_names((Section("program", f"{text}\n{public}", modules),))
     others = other_names(c.name, imported)
-    out = page.render(
+    out = render(
+        "programs/program.py.jinja",
         title=escaped(_title(c)),
         command=f"chunkform build {c.name}",
         hash=spec_hash(c),
-        derivation=_wrapped(derivation_lines(c)),
-        imports=_import_lines(imported, others),
+        derivation=wrapped(derivation_lines(c)),
+        imports=import_lines(imported, others),
         arguments="(" + "".join(f'"{n}", ' for n in c.graph.arguments) + ")",
         body=with_names(spelled(text, alphabet), others),
         signature=signature_text(c),
@@ -90,9 +92,9 @@ def signature_text(c: CompiledProgram) -> str:
     for v in g.program.step.variables:
         if v.kind != "solved":
             default = "" if v.default is None else f", default={float(v.default)!r}"
-            arguments.append(f'Argument("{v.name}", "{v.kind}", {_dims(tuple(d.name for d in v.dims))}{default}),')
-    states = "".join(f'("{s}", {_dims(g.dims[s])}),' for s in g.finals)
-    outputs = "".join(f'("{n}", {_dims(g.dims[q])}),' for n, q in g.outputs.items())
+            arguments.append(f'Argument("{v.name}", "{v.kind}", {dims_text(tuple(d.name for d in v.dims))}{default}),')
+    states = "".join(f'("{s}", {dims_text(g.dims[s])}),' for s in g.finals)
+    outputs = "".join(f'("{n}", {dims_text(g.dims[q])}),' for n, q in g.outputs.items())
     outputs += "".join(f'("{residual_name(n)}", ()),' for n in g.solves)
     hidden = "".join(f'"{residual_name(n)}",' for n in g.solves)
     parts = f"arguments=({''.join(arguments)}), states=({states}), outputs=({outputs})"
@@ -107,7 +109,7 @@ def _title(c: CompiledProgram) -> str:
 def public_text(c: CompiledProgram) -> str:
     """The function that users call."""
     given = [v for v in c.spec.step.variables if v.kind != "solved"]
-    positional = [_key(v.name, v.kind.startswith("decay")) for v in given if v.kind != "constant"]
+    positional = [key_of(v.name, v.kind.startswith("decay")) for v in given if v.kind != "constant"]
     options = [f"{n}={default}" for n, default in OPTIONS.items()]
     solves = list(c.graph.solves)
     extra = ["output_residual=False", "check=None"] if solves else []
@@ -116,7 +118,7 @@ def public_text(c: CompiledProgram) -> str:
     ]
     constants.sort(key=lambda x: "=" in x)
     tail = ["*", *constants] if constants else []
-    passed = "{" + ", ".join(f'"{v.name}": {_key(v.name, v.kind.startswith("decay"))}' for v in given) + "}"
+    passed = "{" + ", ".join(f'"{v.name}": {key_of(v.name, v.kind.startswith("decay"))}' for v in given) + "}"
     call = f"OP({passed}, {', '.join(f'{n}={n}' for n in OPTIONS)})"
     lines = [
         "@OP.named",
@@ -157,7 +159,7 @@ def docstring(c: CompiledProgram) -> str:
             note = " Constant in time."
         if v.name in g.program.signs:
             note += f" Each entry must be {signs[g.program.signs[v.name]]}."
-        lines.append(f"    {_key(v.name, v.kind.startswith('decay'))}: [{shape}].{note}")
+        lines.append(f"    {key_of(v.name, v.kind.startswith('decay'))}: [{shape}].{note}")
     states = ", ".join(f"{s} [{', '.join(['B', 'H', *g.dims[s]])}]" for s in g.finals)
     many = "a tuple of " if len(g.finals) > 1 else ""
     lines += [

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from ..recurrence.explain import section_text
 from ..recurrence.notation.derivation import derivation as derivation_of
+from .compiled import CompiledProgram
 from .derivation import adjoint_lines
 from .draw import svg as drawn
 from .graph import SolveNode
 from .op_sources import triton_texts
-from .pipeline import CompiledProgram
 from .sentences import node_text
 
 

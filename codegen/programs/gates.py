@@ -14,6 +14,7 @@ from ..recurrence.gates.run_steps import inner
 from .adjoint_graph import AdjointGraph
 from .graph import Graph
 from .run_exact import Values, run_adjoint_graph, run_graph, run_program
+from .states import solved_states
 
 STEPS = 3
 
@@ -120,12 +121,6 @@ def _random(g: Graph, point: Point) -> tuple[Values, Values]:
         x = initial[s]
         initial[s] = m.add(x, x.T)
     return given, initial
-
-
-def solved_states(g: Graph) -> set[str]:
-    """States that a matrix which is solved for is made of."""
-    found = {s for n in g.solves for s in n.states.values() if len(g.dims[s]) == 2}
-    return found | {n.states[s] for n in g.nodes if hasattr(n, "inverted") for s in n.inverted}
 
 
 def _constants(g: Graph) -> set[str]:

@@ -17,7 +17,7 @@ from chunkform.spec.language.methods import Method, cg, neumann
 from chunkform.spec.language.program import Program
 
 from ..ir.expr import walk
-from ..recurrence.pipeline import Compiled
+from ..recurrence.chunkwise.compiled import Compiled
 
 
 @dataclass(frozen=True)

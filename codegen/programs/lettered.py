@@ -9,8 +9,8 @@ from typing import Any
 from ..ir.letters import Alphabet, step_names
 from ..recurrence.pipeline import in_letters
 from .adjoint_graph import adjoint_graph
+from .compiled import CompiledProgram
 from .graph import Graph, Node, Operation, OpNode
-from .pipeline import CompiledProgram
 from .sentences import node_text
 
 

@@ -12,7 +12,7 @@ from ..ir.expr import ROW, Node, dim_of, walk
 from ..printing.torch_expressions import TorchText, swapped
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
-from ..recurrence.torch_form.passes import _Function
+from ..recurrence.torch_form.passes import PassText
 from ..recurrence.torch_form.sweep import INDENT, Streams, SweepText, operation_text
 from .graph import Operation
 
@@ -113,7 +113,7 @@ class _Product(TorchText):
         return self.vectors.text(x)
 
 
-class _Matrix(_Function):
+class _Matrix(PassText):
     def __init__(self, op: Operation) -> None:
         c = op.compiled
         assert c.forward is not None and op.vector is not None

@@ -10,13 +10,12 @@ from torch import Tensor
 from chunkform.spec.language.methods import neumann
 
 from ..ir.expr import dim_of
-from ..ir.step_program import StateVar
-from ..recurrence.check import Case, Sample
-from ..recurrence.check import sample as sample_recurrence
-from ..recurrence.oracle import _run, initial_state
-from .gates import solved_states
+from ..recurrence.oracle import initial_state, run_steps_of
+from ..recurrence.samples import Case, Sample
+from ..recurrence.samples import sample as sample_recurrence
+from .compiled import CompiledProgram
 from .graph import Graph, Node, OpNode, SolveNode
-from .pipeline import CompiledProgram
+from .states import solved_states
 
 
 def sample(c: CompiledProgram, case: Case) -> Sample:
@@ -92,7 +91,7 @@ def _node(
     if isinstance(n, OpNode):
         outputs, last = _stepwise(n, values, starts, constants, {})
         return {q: outputs[own] for own, q in n.outputs.items()}, last
-    matrix, last = _matrices(n, values, starts, constants)
+    matrix, last = matrices_of(n, values, starts, constants)
     b = values[n.right]
     if isinstance(n.method, neumann) and n.method.backward != "implicit":
         step: Any = values[n.step].unsqueeze(-1) if isinstance(n.step, str) else (1.0 if n.step is None else n.step)
@@ -165,7 +164,7 @@ def _stepwise(
             start[s.name] = initial_state(p, s.name, own, numbers, sizes, batch, heads, stepwise.device).to(
                 stepwise.dtype
             )
-    outputs, last = _run(p, own, start, numbers, sizes, steps, batch, heads, stepwise.device)
+    outputs, last = run_steps_of(p, own, start, numbers, sizes, steps, batch, heads, stepwise.device)
     found = {}
     for name, s_name in n.states.items():
         x = last[name][: batch // copies]
@@ -173,7 +172,7 @@ def _stepwise(
     return outputs, found
 
 
-def _matrices(
+def matrices_of(
     n: SolveNode, values: dict[str, Tensor], starts: dict[str, Tensor | None], constants: dict[str, float]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The matrix of each step, [B, T, H, d, d]: its products with all unit vectors, as copies of the batch."""
@@ -186,17 +185,3 @@ def _matrices(
     outputs, last = _stepwise(n, values, starts, constants, {vector: p}, d)
     columns = outputs[n.op.product].unflatten(0, (d, b.shape[0]))  # [d, B, T, H, d]: column j of each matrix
     return columns.permute(1, 2, 3, 4, 0), last
-
-
-def state_vars(g: Graph) -> tuple[StateVar, ...]:
-    """The program's states; `initial` is set where the program gives one, or a matrix is solved for, for its start is then
-    not free."""
-    from ..ir.expr import ONE
-
-    own = {s.name: s.initial is not None for s in g.program.step.states}
-    out = []
-    for s in g.finals:
-        dims = g.dims[s]
-        axes = tuple(d + "'" * dims[:i].count(d) for i, d in enumerate(dims))
-        out.append(StateVar(s, axes, ONE if own.get(s) and s not in solved_states(g) else None))
-    return tuple(out)

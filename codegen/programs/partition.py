@@ -18,7 +18,7 @@ from chunkform.spec.language import Matrix, Recurrence
 from chunkform.spec.language.methods import sherman_morrison
 from chunkform.spec.language.program import Applied, Program, Solve
 from chunkform.spec.language.rank_one import inverse_recurrence
-from chunkform.spec.language.recurrence import Equation, Variable, _dims_of, _symbol
+from chunkform.spec.language.recurrence import Equation, Variable, dims_of, symbol_of
 from chunkform.spec.language.terms import applied, names_in, renamed
 
 from ..recurrence.pipeline import compile_spec
@@ -151,7 +151,7 @@ class _Partition:
             known = (
                 one is not None and found[one] in ("let", "solved") and not (found[one] == "let" and self.inlined(one))
             )
-            if known and x.term == _symbol(one, found[one], _dims_of(x.term)):  # type: ignore[index, arg-type]
+            if known and x.term == symbol_of(one, found[one], dims_of(x.term)):  # type: ignore[index, arg-type]
                 self.aliases[f"output {x.name}"] = one  # type: ignore[assignment]
             else:
                 self.equations[x.name] = x
@@ -161,7 +161,7 @@ class _Partition:
         found = names_in(term)
         for one, kind in found.items():
             whole = (
-                len(found) == 1 and kind in ("input", "let", "solved") and term == _symbol(one, kind, _dims_of(term))
+                len(found) == 1 and kind in ("input", "let", "solved") and term == symbol_of(one, kind, dims_of(term))
             )
             if whole and not (kind == "let" and self.inlined(one)):
                 return one
@@ -243,7 +243,7 @@ class _Partition:
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The dims of each quantity and state."""
         out = {v.name: tuple(d.name for d in v.dims) for v in self.r.variables}
-        out |= {q: tuple(d.name for d in _dims_of(x.term)) for q, x in self.equations.items()}
+        out |= {q: tuple(d.name for d in dims_of(x.term)) for q, x in self.equations.items()}
         out |= {s.name: tuple(d.name for d in s.dims) for s in self.r.states}
         for a in self.p.applied:
             mine = self._applied_dims(a)
@@ -273,7 +273,7 @@ class _Partition:
 
     def _applied_dims(self, a: Applied) -> dict[str, str]:
         mine: dict[str, str] = {}
-        sizes = {v.name: v.dims for v in self.r.variables} | {x.name: _dims_of(x.term) for x in self.r.lets}
+        sizes = {v.name: v.dims for v in self.r.variables} | {x.name: dims_of(x.term) for x in self.r.lets}
         for v in a.recurrence.variables:
             mine |= {own.name: d.name for own, d in zip(v.dims, sizes[a.inputs[v.name]], strict=True)}
         return mine

@@ -13,7 +13,7 @@ import numpy as np
 from chunkform.spec.language.methods import neumann
 from chunkform.spec.language.program import Program
 
-from ..exact.run_spec import _Step
+from ..exact.run_spec import SpecStep
 from ..ir.evaluate import Pair
 from ..recurrence.gates.gates import run_adjoint
 from ..recurrence.gates.run_steps import run_steps, stored
@@ -395,7 +395,7 @@ def run_program(
     return {n: np.stack(x) for n, x in outputs.items()}, states
 
 
-class _ProgramStep(_Step):
+class _ProgramStep(SpecStep):
     """One step of a program: what is solved for is found when it is asked for."""
 
     def __init__(self, p: Program, given: Values, states: Values, m: Any, sizes: dict[str, int]) -> None:

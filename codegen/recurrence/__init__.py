@@ -1,1 +1,4 @@
-"""TODO."""
+"""The compiler of recurrences: step -> normal form -> plan over chunks -> text, and its gates.
+
+`pipeline.py` lists the passes in order; `emit.py` writes the file.
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir.expr import dim_of
-from .pipeline import Compiled, once
+from .chunkwise.compiled import Compiled, once
 from .stepwise import sequential_torch_source, sequential_triton_source, start_source
 from .stepwise.initial import depends_on_parameters
 from .torch_form.passes import torch_saved, torch_source

@@ -30,6 +30,17 @@ R = TypeVar("R")
 
 def blaming(f: Callable[Concatenate[X, P], R]) -> Callable[Concatenate[X, P], R]:
     """A function of a declaration, or of a compiled one, whose errors are the compiler's unless they are about the spec."""
+    return _blaming(f, lambda spec: spec)
+
+
+def blaming_with(
+    compiled: Callable[[Any], Any],
+) -> Callable[[Callable[Concatenate[X, P], R]], Callable[Concatenate[X, P], R]]:
+    """As `blaming`, for functions of what `compiled` makes of a declaration: smaller ones can then be tried as well."""
+    return lambda f: _blaming(f, inspect.unwrap(compiled))
+
+
+def _blaming(f: Callable[Concatenate[X, P], R], compiled: Callable[[Any], Any]) -> Callable[Concatenate[X, P], R]:
 
     @functools.wraps(f)
     def run(x: X, *args: P.args, **words: P.kwargs) -> R:
@@ -38,25 +49,22 @@ def blaming(f: Callable[Concatenate[X, P], R]) -> Callable[Concatenate[X, P], R]
         except GateError as why:
             if isinstance(why.__cause__, GateError):  # which says so already
                 raise
-            raise _fault(x, why, lambda y: f(y, *args, **words)) from why
+            raise _fault(x, why, lambda y: f(y, *args, **words), compiled) from why
         except (ChunkformError, OSError, MemoryError):
             raise
         except Exception as why:
-            raise _fault(x, why, lambda y: f(y, *args, **words)) from why
+            raise _fault(x, why, lambda y: f(y, *args, **words), compiled) from why
 
     return run
 
 
-def _fault(x: Any, why: Exception, f: Callable[[Any], object]) -> CompilerError:
-    """The error to raise. `x` is what `f` was called with: a declaration, or what it was compiled to."""
-    from .pipeline import compile_spec
-
+def _fault(x: Any, why: Exception, f: Callable[[Any], object], compiled: Callable[[Any], Any]) -> CompilerError:
+    """The error to raise. `x` is what `f` was called with: a declaration, or what `compiled` makes of one."""
     spec: Declaration = x if isinstance(x, Declaration) else x.spec
     kind = GateError if isinstance(why, GateError) else CompilerError
     said = str(why) if kind is GateError else f"{spec.name} can't be compiled: {_at(why)}"
     lines = [f"{said}\nThe compiler is at fault here, not the spec, which is valid."]
     if isinstance(spec, Recurrence):
-        compiled = inspect.unwrap(compile_spec)
         again = f if x is spec else lambda smaller: f(compiled(smaller))
         smallest, tried = _smallest(spec, why, again)
         what = f"of {tried} smaller ones that were tried, this is the smallest" if tried else "the spec is this"

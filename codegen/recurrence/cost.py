@@ -18,8 +18,8 @@ from chunkform.runtime.launch.varlen import BLOCK
 
 from ..ir.expr import COL, ROW, Node, dim_of, walk
 from .backends import triton_section
+from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan, Sweep
-from .pipeline import Compiled
 from .triton import Blocks, Together, in_substeps, roles, scanned, simplified, walked, whole_walk
 from .triton.plan_passes.value_placement import Store, fuse
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from .oracle import oracle
 
 if TYPE_CHECKING:
-    from .check import Sample
+    from .samples import Sample
 
 Oracle = Callable[..., tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]]
 Quantities = dict[str, Tensor]

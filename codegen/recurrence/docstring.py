@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 
 from ..ir.expr import dim_of
+from .chunkwise.compiled import Compiled
 from .cost import Cost, Sizes, backward_cost, forward_cost
 from .notation.derivation import step_formulas
-from .pipeline import Compiled
 
 OPTIONS = (
     "output_final_state: also return the states after the last step.",

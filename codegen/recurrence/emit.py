@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import subprocess
 import symtable
 import sys
-from pathlib import Path
-
-import jinja2
 
 from chunkform.errors import BuildError, NameError_
 from chunkform.spec.language import Declaration
@@ -18,15 +14,16 @@ from chunkform.spec.language import Declaration
 from ..ir.expr import dim_of
 from ..ir.letters import Alphabet, is_lettered, step_names
 from ..printing.spelling import spelled, with_names
+from ..printing.templates import render
 from .backends import Section, sections
-from .compiler_fault import blaming
+from .chunkwise.compiled import Compiled
+from .compiler_fault import blaming_with
 from .docstring import docstring
 from .notation.derivation import derivation_lines
-from .pipeline import Compiled, in_letters
+from .pipeline import compile_spec, in_letters
 from .stepwise.decode import MODULES as DECODE_IMPORTS
 from .stepwise.decode import decoding, public_step
 
-TEMPLATES = Path(__file__).parent / "templates"
 LINE = 120
 OPTIONS = {  # what every op takes after its own arguments: name -> default
     "initial_state": "None",
@@ -41,7 +38,7 @@ OPTIONS = {  # what every op takes after its own arguments: name -> default
 }
 
 
-@blaming
+@blaming_with(compile_spec)
 def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
     alphabet = Alphabet.of(step_names(c.step))
@@ -50,16 +47,16 @@ def emit(c: Compiled, tidy: bool = True) -> str:
     text = "\n\n\n".join(x.text for x in parts)
     step = decoding(lettered, has_start="def torch_start(" in text)
     backends = {x.backend: _backend(x) for x in parts}
-    imported = _imported((*parts, Section("step", f"{step.text}{step.step}", DECODE_IMPORTS)))
+    imported = imported_names((*parts, Section("step", f"{step.text}{step.step}", DECODE_IMPORTS)))
     others = other_names(c.name, imported)
-    page = environment().get_template("generated.py.jinja")
-    out = page.render(
-        title=escaped(_title(c)),
+    out = render(
+        "recurrence/generated.py.jinja",
+        title=escaped(title_of(c)),
         command=f"chunkform build {c.name}",
         hash=spec_hash(c),
         family=c.family,
-        derivation=_wrapped(derivation(c)),
-        imports=_import_lines(imported, others),
+        derivation=wrapped(derivation(c)),
+        imports=import_lines(imported, others),
         body=with_names(spelled(f"{text}\n\n\n{step.text}", alphabet), others),
         signature=signature_text(c),
         options=", ".join(f"{n}={n}" for n in OPTIONS),
@@ -69,7 +66,7 @@ def emit(c: Compiled, tidy: bool = True) -> str:
         name=c.name,
         parameters=", ".join(_parameters(c)),
         docstring=quoted(docstring(c, lettered)),
-        given="{" + ", ".join(f'"{v.name}": {_key(v.name, v.is_decay)}' for v in c.step.variables) + "}",
+        given="{" + ", ".join(f'"{v.name}": {key_of(v.name, v.is_decay)}' for v in c.step.variables) + "}",
     )
     check_name(c.spec, out)
     return formatted(out) if tidy else out
@@ -87,18 +84,6 @@ def check_name(spec: Declaration, text: str) -> None:
             bound += [y.id for y in x.targets if isinstance(y, ast.Name)]
     if any(bound.count(name) > 1 for name in (spec.name, f"{spec.name}_step")):
         raise NameError_(f"the name {spec.name!r} is reserved: choose another", spec.where)
-
-
-@functools.cache
-def environment() -> jinja2.Environment:
-    """Templates see no undefined names. One for all files, so that each template is read once."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def spec_hash(c: Compiled) -> str:
@@ -145,7 +130,7 @@ def derivation(c: Compiled) -> list[str]:
     return lines
 
 
-def _wrapped(lines: list[str]) -> list[str]:
+def wrapped(lines: list[str]) -> list[str]:
     """Comment lines that fit the page."""
     out = []
     for line in lines:
@@ -160,12 +145,12 @@ def _wrapped(lines: list[str]) -> list[str]:
     return out
 
 
-def _imports(parts: tuple[Section, ...]) -> str:
+def imports_text(parts: tuple[Section, ...]) -> str:
     """The import lines that the sections need."""
-    return _import_lines(_imported(parts), {})
+    return import_lines(imported_names(parts), {})
 
 
-def _imported(parts: tuple[Section, ...]) -> dict[str, set[str]]:
+def imported_names(parts: tuple[Section, ...]) -> dict[str, set[str]]:
     """What the sections need of each module; of torch and Triton, nothing but the module."""
     wanted: dict[str, set[str]] = {"chunkform.runtime.op.op": {"Argument", "Backend", "Op", "Signature"}}
     everything: set[str] = set()
@@ -181,7 +166,7 @@ def _imported(parts: tuple[Section, ...]) -> dict[str, set[str]]:
     }
 
 
-def _import_lines(imported: dict[str, set[str]], others: dict[str, str]) -> str:
+def import_lines(imported: dict[str, set[str]], others: dict[str, str]) -> str:
     """The lines; `others` are imported under other names."""
     lines = ["import torch"] if "torch" in imported else []
     lines += ["import triton", "import triton.language as tl"] if "triton" in imported else []
@@ -223,12 +208,12 @@ def _backend(section: Section) -> str:
     return f"Backend({section.backend}_forward, {section.backend}_backward{told})"
 
 
-def _key(name: str, is_decay: bool) -> str:
+def key_of(name: str, is_decay: bool) -> str:
     return f"log_{name}" if is_decay else name
 
 
 def _parameters(c: Compiled) -> list[str]:
-    positional = [_key(v.name, v.is_decay) for v in c.step.variables if v.kind != "constant"]
+    positional = [key_of(v.name, v.is_decay) for v in c.step.variables if v.kind != "constant"]
     options = [f"{name}={default}" for name, default in OPTIONS.items()]
     required = [v.name for v in c.step.variables if v.kind == "constant" and v.default is None]
     defaults = [
@@ -244,18 +229,18 @@ def signature_text(c: Compiled) -> str:
     arguments = []
     for v in p.variables:
         default = "" if v.default is None else f", default={float(v.default)!r}"
-        arguments.append(f'Argument("{v.name}", "{v.kind}", {_dims(v.axes)}{default}),')
-    states = "".join(f'("{s.name}", {_dims(s.axes)}),' for s in p.states)
-    outputs = "".join(f'("{n}", {_dims(axes)}),' for n, axes in p.output_axes.items())
+        arguments.append(f'Argument("{v.name}", "{v.kind}", {dims_text(v.axes)}{default}),')
+    states = "".join(f'("{s.name}", {dims_text(s.axes)}),' for s in p.states)
+    outputs = "".join(f'("{n}", {dims_text(axes)}),' for n, axes in p.output_axes.items())
     return f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}))'
 
 
-def _dims(axes: tuple[str, ...]) -> str:
+def dims_text(axes: tuple[str, ...]) -> str:
     inner = ", ".join(f'"{dim_of(a)}"' for a in axes)
     return f"({inner},)" if len(axes) == 1 else f"({inner})"
 
 
-def _title(c: Compiled) -> str:
+def title_of(c: Compiled) -> str:
     doc = (c.spec.doc or "").strip().splitlines()
     return f"{c.name}: {doc[0]}" if doc else f"{c.name}, from its spec."
 

@@ -12,20 +12,21 @@ from rich.text import Text
 from ..ir.expr import ZERO, dim_of, leaves, mul
 from ..ir.notation import Notation
 from .backends import triton_section
+from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan, Sweep
-from .compiler_fault import blaming
+from .compiler_fault import blaming_with
 from .cost import CHUNK, Cost, Sizes, backward_cost, forward_cost, launches, sweep_flops
 from .gates.symbolic_proof import symbolic_proof
 from .normal_form.form import StateForm
 from .notation.derivation import derivation
 from .notation.form_notation import Reader
 from .notation.formulas import Section, order_of, stateless_names
-from .pipeline import Compiled
+from .pipeline import compile_spec
 from .predict import as_data, predict
 from .triton import in_substeps, roles, scanned, simplified, walked, whole_walk
 
 
-@blaming
+@blaming_with(compile_spec)
 def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
     """Everything as plain data. `width` is the size of every dim and `chunk` the number of steps that costs are counted for."""
     sizes = Sizes({d: width for d in c.step.dims}, chunk)
@@ -310,7 +311,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-@blaming
+@blaming_with(compile_spec)
 def latex_document(c: Compiled) -> str:
     """The derivation as LaTeX: `align*` environments under headings."""
     parts = []

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..ir.evaluate import Env, evaluate, evaluate_all
 from ..ir.expr import dim_of
 from ..ir.step_program import StepProgram
+from .chunkwise.compiled import Compiled
 from .gates.run_steps import stored
-from .pipeline import Compiled
 
 _FUNCTIONS = {
     "exp": torch.exp,
@@ -108,7 +108,7 @@ def oracle(
             value = value.requires_grad_(differentiate)
         start[s.name] = value
     start = {n: x.to(dtype) for n, x in start.items()}
-    outputs, finals = _run(program, leaves, start, constants or {}, sizes, steps, batch, heads, device, low)
+    outputs, finals = run_steps_of(program, leaves, start, constants or {}, sizes, steps, batch, heads, device, low)
     if not differentiate:
         return outputs, finals, {}, {}
     loss = torch.zeros((), dtype=dtype, device=device)
@@ -173,7 +173,7 @@ def _sizes(program: StepProgram, given: dict[str, Tensor]) -> tuple[int, int, in
     return batch, steps, heads, sizes
 
 
-def _run(
+def run_steps_of(
     program: StepProgram,
     given: dict[str, Tensor],
     start: dict[str, Tensor],

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from chunkform.spec.language import Recurrence
 
@@ -15,66 +13,19 @@ from ..ir.expr import Node, leaf, replace, walk
 from ..ir.letters import Alphabet, lettered_step
 from ..ir.notation import plain
 from ..ir.step_program import StepProgram
-from .chunkwise.plan import Plan
+from .chunkwise.compiled import Compiled
 from .chunkwise.planner import plan
 from .compiler_fault import blaming
 from .gates.gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments, gate_stable, gate_substeps
 from .normal_form.diagnostics import line_of
-from .normal_form.form import NormalForm, NotAffine
+from .normal_form.form import NotAffine
 from .normal_form.normalize import normalize, normalize_adjoint
-from .normal_form.substeps import Substeps, substeps
+from .normal_form.substeps import substeps
 from .step.adjoint import Adjoint, adjoint
 from .step.lower import lower
 from .step.stabilize import stable
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """Everything that is known of a spec. A `sequential` one has no forms and plans, and a reason why.
-
-    `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep` one of
-    these, compiled.
-    """
-
-    spec: Recurrence
-    step: StepProgram
-    adjoint: Adjoint
-    family: str
-    form: NormalForm | None = None
-    adjoint_form: NormalForm | None = None
-    forward: Plan | None = None
-    backward: Plan | None = None
-    reason: str | None = None
-    reason_where: Any = None
-    gates: tuple[GateResult, ...] = ()
-    substeps: Substeps | None = None
-    substep: Compiled | None = None
-    known: dict[Any, Any] = field(
-        init=False, default_factory=dict, compare=False, repr=False
-    )  # what `once` has found out
-
-    @property
-    def name(self) -> str:
-        return self.step.name
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def once(f: Callable[Concatenate[Compiled, P], R]) -> Callable[Concatenate[Compiled, P], R]:
-    """A function of a compiled recurrence, which finds out the same thing about it once."""
-
-    @functools.wraps(f)
-    def found(c: Compiled, *args: P.args, **words: P.kwargs) -> R:
-        key = (f, *map(id, args), *((n, id(x)) for n, x in words.items()))
-        if key not in c.known:
-            c.known[key] = f(c, *args, **words), args, words  # which stay, so that nothing else has their ids
-        return c.known[key][0]
-
-    return found
 
 
 @blaming

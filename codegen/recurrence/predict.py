@@ -21,9 +21,9 @@ from typing import Any
 
 from ..ir.expr import Node, dim_of, walk
 from .backends import triton_section
+from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan, Sweep
 from .cost import Cost, Sizes, backward_cost, forward_cost, launches
-from .pipeline import Compiled
 from .triton import in_substeps, scanned, walked
 
 TILE = 64  # width of the tile of the state that a program keeps

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from chunkform.errors import SpecError
 from chunkform.spec.language import Recurrence
-from chunkform.spec.language.program import Program
 
 from ..checking.accuracy import Judged
 from ..checking.covering import Row
 from ..checking.layouts import LAYOUTS, laid_out
 from ..ir.expr import dim_of
-from .check import BOUND, EXPLODED, Case, Sample, judge_all, sample, samples
+from .check import BOUND, EXPLODED, judge_all, samples
 from .definition import Oracle
 from .oracle import initial_state, oracle
+from .samples import Case, Sample, sample
 
 # The first choice of each factor is the simplest: what a failure has in common is found by going back to it.
 STEPS = (20, 0, 1, 64, 65, 129, 150, 197, 330)  # below, at and above several chunks, with a tail and without
@@ -40,15 +40,14 @@ DECAYS = {
     "down to -inf": "extreme",
 }
 HALF, KERNELS_HALF = 1e4, 2e3  # the largest value in float16's cases; nothing on the way may come near 65504
-DECAYS_BOUND = 2e-2  # of their gradients by kernels in bfloat16: sums over all later steps
-DENSE = 40  # steps of a program that solves with dense matrices wider than 64
+DECAYS_BOUND = 2e-2
 
 
 @dataclass(frozen=True)
 class Subject:
     """A recurrence or a program with its op, and how to draw its arguments and to compute what they should give."""
 
-    spec: Recurrence | Program
+    spec: Any  # a Recurrence, or what has one
     compiled: Any
     op: Callable[..., Any]
     device: str = "cpu"
@@ -61,7 +60,7 @@ class Subject:
 
     @property
     def declared(self) -> Recurrence:
-        return self.spec.step if isinstance(self.spec, Program) else self.spec
+        return self.spec
 
     @cached_property
     def keys(self) -> dict[str, str]:
@@ -92,23 +91,19 @@ class Subject:
     @cached_property
     def fades(self) -> bool:
         """Is a matrix that is solved for singular once its decays have forgotten its initial value?"""
-        from ..programs.oracle import fading
-
-        return isinstance(self.spec, Program) and bool(fading(self.compiled.graph))
+        return False
 
     @cached_property
     def definite(self) -> set[str]:
         """States that are solved for, and so must be positive definite."""
-        from ..programs.gates import solved_states
-
-        return solved_states(self.compiled.graph) if isinstance(self.spec, Program) else set()
+        return set()
 
     @cached_property
     def factors(self) -> dict[str, Sequence[Any]]:
         """What may differ between two calls of this op."""
         r = self.declared
         tensors, dims = list(self.keys), len(r.dim_list)
-        free = [s for s in self.compiled.step.states if s.initial is None or isinstance(self.spec, Recurrence)]
+        free = [s for s in self.compiled.step.states if s.initial is None or self.spec is self.declared]
         found: dict[str, Sequence[Any]] = {
             "dtype": DTYPES,
             "T": STEPS,
@@ -143,8 +138,7 @@ class Subject:
         packed = row.get("sequences", "").endswith("packed")
         if packed and self.device != "cpu" and row.get("backend", "torch") != "torch" and not self.packs:
             return False
-        dense = isinstance(self.spec, Program) and bool(self.spec.solves)  # solves of each step are what takes the time
-        return not (dense and max(row.get("widths", (1,))) > 64 and row.get("T", 0) > DENSE)
+        return True
 
     # --- one call ---------------------------------------------------------------------------------------------------
 
@@ -208,7 +202,7 @@ class Subject:
         def draw(c: Any, case: Case) -> Sample:
             s = self.draw(c, case)
             states = dict(s.states)
-            if isinstance(self.spec, Recurrence) and row["initial state"] in ("given", "first given"):
+            if self.spec is self.declared and row["initial state"] in ("given", "first given"):
                 states = {
                     n: self._start(n, s, case, self._constants(row)) if x is None else x for n, x in states.items()
                 }

@@ -13,7 +13,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError
 
 from ..op.arguments import autocast_dtype
-from .feature_maps import as_dtype
+from .products import as_dtype
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 WIDEST = 256  # channels of a feature, or of an average, that the kernels hold

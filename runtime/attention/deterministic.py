@@ -6,7 +6,7 @@ those of queries with keys, and each head goes alone as well (see `deterministic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from ..op.deterministic import copy_of
 from .arguments import AttentionArgument, AttentionSignature, Setting
+
+Computed = Callable[..., tuple[list[Any], Any]]
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,15 @@ def _pieces(call: Any) -> list[_Piece]:
     return [_Piece(b, h) for b in range(at.batch) for h in heads]
 
 
-def forward(call: Any, tensors: Sequence[Any]) -> list[Tensor]:
-    """Outputs, and the log-sum-exp where it is wanted."""
-    from .op import _computed
-
+def forward(call: Any, tensors: Sequence[Any], computed: Computed) -> list[Tensor]:
+    """Outputs, and the log-sum-exp where it is wanted. `computed` makes them of one piece."""
     s, at = call.op.signature, call.at
     pieces, found = _pieces(call), list[Tensor]()
     if not pieces:
-        return _computed(replace(call, needs_backward=False), tensors)[0]  # type: ignore[return-value]
+        return computed(replace(call, needs_backward=False), tensors)[0]
     for piece in pieces:
         one = _call(call, piece, False)
-        shown, _ = _computed(one, _own(call, tensors, piece))
+        shown, _ = computed(one, _own(call, tensors, piece))
         axes = _head_axes(s)[: len(shown)]
         if not found:
             for x, axis in zip(shown, axes, strict=True):
@@ -73,11 +73,17 @@ def forward(call: Any, tensors: Sequence[Any]) -> list[Tensor]:
 
 
 def backward(
-    call: Any, wanted: tuple[bool, ...], tensors: Sequence[Tensor], cotangents: Sequence[Any]
+    call: Any,
+    wanted: tuple[bool, ...],
+    tensors: Sequence[Tensor],
+    cotangents: Sequence[Any],
+    computed: Computed,
+    gradients: Callable[..., dict[str, Tensor]],
 ) -> list[Tensor | None]:
-    """The gradients of arguments, with the forward pass computed again. What several pieces add to is summed in their order."""
-    from .op import _computed, _gradients
+    """The gradients of arguments, with the forward pass computed again. What several pieces add to is summed in their order.
 
+    `computed` and `gradients` are both passes of one piece.
+    """
     s, at = call.op.signature, call.at
     needs = frozenset(n for n, w in zip(call.names, wanted, strict=True) if w)
     arguments = [_argument(s, n) for n in call.names]
@@ -85,7 +91,7 @@ def backward(
     for piece in _pieces(call):
         one = _call(call, piece, True)
         own = _own(call, tensors, piece)
-        results, kept = _computed(one, own)
+        results, kept = computed(one, own)
         rest = list(results[len(results) - kept.count :])
         features = dict(zip(kept.features, rest, strict=False))
         averages, *rows = rest[len(features) :]
@@ -94,7 +100,7 @@ def backward(
         axes = _head_axes(s)
         incoming = [None if g is None else piece.of_result(g, axis) for g, axis in zip(cotangents, axes, strict=False)]
         given = dict(zip(call.names, own, strict=True))
-        found = _gradients(one, kept.backend, given, features, averages, lse, mass, incoming, needs)
+        found = gradients(one, kept.backend, given, features, averages, lse, mass, incoming, needs)
         for n, (x, a) in enumerate(zip(tensors, arguments, strict=True)):
             g = found.get(a.name)
             if g is None or a.name not in needs:

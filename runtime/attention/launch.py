@@ -15,8 +15,8 @@ from chunkform.errors import BackendError
 
 from ..launch.launch import launch, padded
 from .arguments import WIDEST, After, Setting
-from .feature_maps import Product, as_dtype
 from .kernels import LOG2E, LOWEST, columns_kernel, inner_kernel, products_kernel, rows_beside_kernel, sum_kernel
+from .products import Product, as_dtype
 
 MOST = 4  # terms that `sum_kernel` adds up
 PROGRAMS = 256  # that keep a GPU busy

@@ -23,7 +23,8 @@ from chunkform.errors import ArgumentError, ChunkformError
 
 from ..parallel.agreement import agreed
 from ..parallel.group import Group, group_of
-from .op import WIDEST, AttentionBackend, AttentionOp, Call, Setting, _Run, checked, chosen
+from .arguments import WIDEST, Setting, checked
+from .passes import Attention, AttentionBackend, Call, Run, chosen
 
 Features = dict[str, Tensor]
 Span = tuple[int, int]  # steps of the whole sequence
@@ -31,7 +32,7 @@ Span = tuple[int, int]  # steps of the whole sequence
 
 @torch.compiler.disable
 def ring_attention(
-    op: AttentionOp, given: dict[str, Any], context_parallel: Any, causal: bool = False, output_lse: bool = False
+    op: Attention, given: dict[str, Any], context_parallel: Any, causal: bool = False, output_lse: bool = False
 ) -> Any:
     """A generated attention (`OP` of its file) where each rank has a part of the queries, and a part of the keys and values.
 
@@ -71,11 +72,11 @@ def ring_attention(
     first = sum(queries[: group.rank]), sum(keys[: group.rank])
     part = _Part(**{n: getattr(at, n) for n in Setting.__dataclass_fields__}, first_query=first[0], first_key=first[1])
     spread = replace(op, backends={"ring": AttentionBackend(ring.forward, ring.backward)})
-    results = _Run.apply(Call(spread, "ring", part, tuple(tensors), constants, lse=output_lse), *tensors.values())
+    results = Run.apply(Call(spread, "ring", part, tuple(tensors), constants, lse=output_lse), *tensors.values())
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _facts(op: AttentionOp, group: Group, made: Any, causal: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _facts(op: Attention, group: Group, made: Any, causal: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """What must be the same on all ranks, and what this rank has."""
     s = op.signature
     same: dict[str, Any] = {"the op": s.name, "the size of the group": group.size}
@@ -93,7 +94,7 @@ def _facts(op: AttentionOp, group: Group, made: Any, causal: bool) -> tuple[dict
     return same, {"queries": at.queries, "keys": at.keys}
 
 
-def _prepared(op: AttentionOp, given: dict[str, Any], causal: bool, output_lse: bool) -> Any:
+def _prepared(op: Attention, given: dict[str, Any], causal: bool, output_lse: bool) -> Any:
     s = op.signature
     if not isinstance(causal, bool):
         raise ArgumentError(f"{s.name}: causal must be True or False, got {causal!r}")
@@ -110,7 +111,7 @@ def _prepared(op: AttentionOp, given: dict[str, Any], causal: bool, output_lse: 
     return tensors, constants, at
 
 
-def _sees_positions(op: AttentionOp) -> bool:
+def _sees_positions(op: Attention) -> bool:
     """Does the energy itself, and not only its features, depend on where a pair is? Kernels count from the block's start."""
     return any(x.argval in ("i", "j") for x in dis.get_instructions(op.energy) if x.opname.startswith("LOAD_FAST"))
 
@@ -142,7 +143,7 @@ class _Ring:
         wide = max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST
         return self.backends["torch" if wide or any(0 in x.shape for x in features.values()) else self.chosen]
 
-    def forward(self, op: AttentionOp, features: Features, at: _Part) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def forward(self, op: Attention, features: Features, at: _Part) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(averages, lse, mass) of this rank's queries over all keys."""
         where, softmax = _Places(self, at.causal), op.signature.normaliser == "softmax"
         near, far, rest = self._sides(features)
@@ -167,7 +168,7 @@ class _Ring:
 
     def backward(
         self,
-        op: AttentionOp,
+        op: Attention,
         features: Features,
         at: _Part,
         averages: Tensor,

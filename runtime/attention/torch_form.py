@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from .arguments import Setting
-from .op import AttentionOp
+from .passes import Attention
 
 BLOCK = 2**24  # entries of a block of energies, for all heads together
 
 
-def forward(op: AttentionOp, features: dict[str, Tensor], at: Setting) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def forward(op: Attention, features: dict[str, Tensor], at: Setting) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """(averages, lse, mass), by blocks of rows."""
     f = _Features(features, at)
     averages = torch.empty(
@@ -38,7 +38,7 @@ def forward(op: AttentionOp, features: dict[str, Tensor], at: Setting) -> tuple[
 
 
 def backward(
-    op: AttentionOp,
+    op: Attention,
     features: dict[str, Tensor],
     at: Setting,
     averages: Tensor,
@@ -74,7 +74,7 @@ def backward(
     return {n: grouped(g, features[n], at) for n, g in found.items()}
 
 
-def weights(op: AttentionOp, energy: Tensor, lse: Tensor | None) -> Tensor:
+def weights(op: Attention, energy: Tensor, lse: Tensor | None) -> Tensor:
     if op.signature.normaliser == "linear":
         return energy
     if lse is None:
@@ -114,7 +114,7 @@ class _Features:
             end = at.keys if not at.causal else max(0, min(at.keys, stop + at.keys - at.queries))
             yield slice(start, stop), slice(0, end)
 
-    def energy(self, op: AttentionOp, rows: slice, keys: slice) -> tuple[Tensor, dict[str, Any]]:
+    def energy(self, op: Attention, rows: slice, keys: slice) -> tuple[Tensor, dict[str, Any]]:
         """The energies of a block, masked, and the leaves that they are made of."""
         at, leaves = self.at, {}
         for name, x in self.wide.items():

@@ -22,11 +22,24 @@ from torch.library import Library
 from ..launch.replay import layouts, replayed
 from ..op.autograd import no_second, unfold
 from ..op.forward_mode import register_autograd
-from ..op.torch_library import NAMESPACE, _libraries, _listed, _owned, has_too_many, library_name
+from ..op.torch_library import LIBRARIES, NAMESPACE, has_too_many, library_name, listed, owned_by
 from .arguments import setting_of
 from .deterministic import backward as backward_apart
 from .deterministic import goes_apart
-from .op import REMEMBERED, AttentionOp, Call, Kept, Known, _backward_pass, _forward, features_of, no_autocast, owner
+from .passes import (
+    REMEMBERED,
+    Attention,
+    Call,
+    Kept,
+    Known,
+    backward_pass,
+    features_of,
+    forward_kept,
+    forward_results,
+    gradients_of,
+    no_autocast,
+    owner,
+)
 from .transforms import argument_axes, fold_all, result_axes
 
 OPTIONS = 5  # causal, backend, free, deterministic, keep
@@ -46,15 +59,15 @@ class Registered:
         return self.forward(*tensors, *call.constants.values(), *options)[: self.results]
 
 
-def register(name: str, op: AttentionOp) -> Registered | None:
+def register(name: str, op: Attention) -> Registered | None:
     """Register an op under a name; a second time under the same name replaces the first. None as of `library.register`."""
     passes = _Passes(op)
     if has_too_many(passes.backward_schema()):
         return None
     name = library_name(name)
-    if name in _libraries:
-        _libraries.pop(name)._destroy()
-    library = _libraries[name] = Library(NAMESPACE, "FRAGMENT")
+    if name in LIBRARIES:
+        LIBRARIES.pop(name)._destroy()
+    library = LIBRARIES[name] = Library(NAMESPACE, "FRAGMENT")
     own = f"{NAMESPACE}::{name}"
     for suffix, schema, run, fake in (
         ("", passes.forward_schema(), passes.forward, passes.fake_forward),
@@ -77,7 +90,7 @@ class _Passes:
 
     ops: Registered
 
-    def __init__(self, op: AttentionOp) -> None:
+    def __init__(self, op: Attention) -> None:
         s = self.signature = op.signature
         self.op = op
         self.names = tuple(a.name for a in s.arguments if a.kind != "constant")
@@ -88,7 +101,7 @@ class _Passes:
         self.results = len(s.outputs) + self.softmax
 
     def call_schema(self) -> str:
-        tensors = _listed("Tensor given", self.names) + _listed("float constant", self.constants)
+        tensors = listed("Tensor given", self.names) + listed("float constant", self.constants)
         return ", ".join([*tensors, "bool causal", "str backend", "bool free", "bool deterministic", "bool keep"])
 
     def forward_schema(self) -> str:
@@ -102,7 +115,7 @@ class _Passes:
 
     def forward(self, *flat: Any) -> Any:
         call, tensors = self._known(flat), flat[: self.count]
-        results, kept = _forward(call, tensors)
+        results, kept = forward_kept(call, tensors)
         shown: Any = [x.contiguous() for x in results[: self.results]]
         saved: Any = results[self.results + len(kept.features) :]
         if goes_apart(call):
@@ -110,7 +123,7 @@ class _Passes:
         if saved:
             saved[0] = saved[0].transpose(1, 2)
         saved = [x.contiguous() for x in saved]
-        return (*_owned(shown, tensors), _owned(saved, (*tensors, *shown)))
+        return (*owned_by(shown, tensors), owned_by(saved, (*tensors, *shown)))
 
     def backward(self, *flat: Any) -> list[Tensor]:
         call, given = self._known(flat), flat[: self.count]
@@ -119,7 +132,7 @@ class _Passes:
         if goes_apart(call):
             tensors = (*given, *cotangents)
             with no_autocast(call.at.device):
-                found = backward_apart(call, wanted, given, cotangents)
+                found = backward_apart(call, wanted, given, cotangents, forward_results, gradients_of)
         else:
             saved = saved or self.forward(*flat[: self.own - 1], True)[-1]
             tensors = (*given, *saved, *cotangents)
@@ -131,7 +144,7 @@ class _Passes:
             for g, x, w in zip(found, given, wanted, strict=True)
             if w
         ]
-        return _owned(filled, tensors)
+        return owned_by(filled, tensors)
 
     def _gradients(
         self, call: Call, wanted: tuple[bool, ...], count: int, flat: Sequence[Any]
@@ -143,7 +156,7 @@ class _Passes:
             features, backend = features_of(call, dict(zip(self.names, tensors, strict=True)))
         kept = Kept(backend, tuple(features), self.softmax, count > 1 + self.softmax)
         given = (*tensors, *features.values(), averages.transpose(1, 2), *rows, *cotangents)
-        return _backward_pass(call, kept, wanted, given)
+        return backward_pass(call, kept, wanted, given)
 
     def _known(self, flat: Sequence[Any]) -> Call:
         """The call, the same for calls of the same kind."""

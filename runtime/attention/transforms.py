@@ -12,7 +12,7 @@ from torch import Tensor
 from ..op.autograd import fold, no_second, unfold
 from ..op.forward_mode import no_jvp
 from .arguments import AttentionSignature
-from .op import Call, _backward_pass, _forward_pass
+from .passes import Call, backward_pass, forward_pass
 
 
 class Functional(torch.autograd.Function):
@@ -20,7 +20,7 @@ class Functional(torch.autograd.Function):
 
     @staticmethod
     def forward(call: Call, *tensors: Tensor) -> Any:
-        return tuple(_forward_pass(dataclasses.replace(call, needs_backward=False), tensors)[0])
+        return tuple(forward_pass(dataclasses.replace(call, needs_backward=False), tensors)[0])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -54,8 +54,8 @@ class Backward(torch.autograd.Function):
     def forward(call: Call, wanted: tuple[bool, ...], *flat: Tensor | None) -> Any:
         given, cotangents = flat[: len(wanted)], flat[len(wanted) :]
         call = dataclasses.replace(call, needs_backward=True, replays=None)
-        results, kept = _forward_pass(call, given)
-        found, _ = _backward_pass(call, kept, wanted, (*given, *results[len(cotangents) :], *cotangents))
+        results, kept = forward_pass(call, given)
+        found, _ = backward_pass(call, kept, wanted, (*given, *results[len(cotangents) :], *cotangents))
         pairs = zip(found, given, wanted, strict=True)
         return tuple(torch.zeros_like(x) if g is None else g for g, x, w in pairs if w and x is not None)
 

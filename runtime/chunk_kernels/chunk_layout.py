@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from ..launch.fixed_split import fixed
 from ..launch.launch import cdiv, processors
 from ..launch.varlen import BLOCK
-from ..op.deterministic import fixed
 
 PARTS = 2048  # at most so many parts for all batch entries together
 SHORTEST = 4  # chunks of a part

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ..launch.fixed_split import fixed
 from ..launch.launch import cdiv, launch, padded, steps, strides
-from ..op.deterministic import fixed
 from .chunk_layout import Places
 from .split_precision import rounded_and_rest
 

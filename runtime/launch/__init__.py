@@ -1,1 +1,1 @@
-"""TODO."""
+"""Launching kernels: layouts of packed sequences, configurations and their tables, compiling ahead, replays."""

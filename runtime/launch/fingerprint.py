@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-RUNTIME = Path(__file__).parent
+RUNTIME = Path(__file__).parent.parent
 PACKAGE = "chunkform.runtime"
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 Place = tuple[str, str]  # a module and a name in it

@@ -22,8 +22,9 @@ from ..parallel.incoming import Exchange
 from ..parallel.shards import Piece, host_borders, pieces_of
 from . import debugging
 from .arguments import autocast_dtype, checked, checked_states, states_of
+from .backend_choice import chosen_backend
 from .passes import Call, is_empty, run_backward, run_forward
-from .passes import _arguments as arguments_of
+from .passes import arguments_of as arguments_of
 from .signature import Backend, Signature
 
 Tensors = dict[str, Tensor]
@@ -174,7 +175,6 @@ class _Prepared:
 
 
 def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any, deterministic: bool) -> _Prepared:
-    from .op import _backend as chosen_backend
 
     name = op.signature.name
     if debugging._on and debugging.can_look():

@@ -6,9 +6,6 @@ number of matrices and where these lie in memory, so that the torch form takes o
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,28 +16,6 @@ from .signature import Backend, Signature
 
 Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
-
-
-class _State(threading.local):
-    fixed = False
-
-
-_state = _State()
-
-
-def fixed() -> bool:
-    """Does this thread run a pass whose split may depend on a sequence's length only?"""
-    return _state.fixed
-
-
-@contextmanager
-def split_by_length(on: bool) -> Iterator[None]:
-    """Meanwhile, where `on`, what is cut is cut by a sequence's length alone."""
-    before, _state.fixed = _state.fixed, on
-    try:
-        yield
-    finally:
-        _state.fixed = before
 
 
 # --- the torch form, one head of one sequence after the other ---------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +16,7 @@ from ..launch.varlen import check_starts, packed_of
 from . import debugging
 from .arguments import FLOATS, Checked, autocast_dtype, check_call, one_of, states_of
 from .autograd import apply
+from .backend_choice import chosen_backend, interprets, is_traced
 from .decode import Step
 from .forward_mode import is_on, refuse_tangents
 from .naming import named
@@ -85,7 +85,7 @@ class Op:
             _check_options(s.name, recompute, precision, state_dtype, deterministic)
             if backend is not None or precision != "default":
                 raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor precision")
-            from . import context_parallel as run
+            from .context_parallel import run
 
             *outputs, last = run(
                 self, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic
@@ -144,7 +144,7 @@ class Op:
             return self._check(tensors, given, starts, options)
         try:
             numbers = [(given[a.name], type(given[a.name])) for a in self.signature.constants]
-            modes = autocast_dtype(tensors[0].device.type), torch.is_grad_enabled(), _interprets(options[1])
+            modes = autocast_dtype(tensors[0].device.type), torch.is_grad_enabled(), interprets(options[1])
             key = (layouts(tensors), None if starts is None else layouts([starts]), options, modes, *numbers)
             found = self.known.get(key)
         except (AttributeError, TypeError, RuntimeError):  # something that isn't a tensor: the check says which
@@ -163,7 +163,7 @@ class Op:
         found = check_call(self.signature, tensors, given, sequences)
         if starts is not None:
             check_starts(self.signature.name, starts, found.sizes["B"], tensors[0].device)
-        name = _backend(self, backend, {a.name: x for a, x in zip(self.signature.tensors, tensors, strict=False)})
+        name = chosen_backend(self, backend, {a.name: x for a, x in zip(self.signature.tensors, tensors, strict=False)})
         self._supports(name, starts is not None)
         checked = Checked(found.casts, found.constants, found.sizes, name)
         return Known(checked, any(kind is not None for kind in found.casts))
@@ -177,47 +177,11 @@ class Op:
             )
 
 
-def _backend(op: Op, asked: str | None, tensors: dict[str, Tensor]) -> str:
-    """The name of the backend for these arguments: the one that was asked for, or the best one."""
-    some, name = next(iter(tensors.values())), op.signature.name
-    is_double = any(x.dtype == torch.float64 for x in tensors.values())
-    if asked is None:
-        return "triton" if some.is_cuda and "triton" in op.backends and not is_double else "torch"
-    one_of(name, "backend", asked, ("torch", "triton"), "None")
-    if asked not in op.backends:
-        raise BackendError(f"{name}: the {asked} backend isn't available here: is triton installed?")
-    if asked == "triton":
-        if not some.is_cuda and not _interprets(asked):
-            raise BackendError(
-                f"{name}: the triton backend needs CUDA tensors, got {some.device} (or TRITON_INTERPRET=1, to interpret it)"
-            )
-        if is_double:
-            raise BackendError(f"{name}: the triton backend computes in float32; float64 needs backend='torch'")
-    return asked
-
-
 def _stored(state: Any, dtype: torch.dtype | None) -> Any:
     """A final state, or a tuple of them, in a dtype."""
     if dtype is None or state is None:
         return state
     return tuple(x.to(dtype) for x in state) if isinstance(state, tuple) else state.to(dtype)
-
-
-def _interprets(backend: str | None) -> bool:
-    """Is the Triton backend, where it was asked for, to be interpreted?"""
-    return backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def is_traced(tensors: Sequence[Any]) -> bool:
-    """Does something look at the call from outside: a compiler, a dispatch mode, a tensor subclass?"""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return True
-    return not _PLAIN.issuperset(map(type, tensors)) and any(
-        type(x) not in _PLAIN and isinstance(x, Tensor) for x in tensors
-    )
-
-
-_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
 def _check_options(

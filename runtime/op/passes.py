@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..launch.fixed_split import split_by_length
 from ..launch.varlen import Packed
-from .deterministic import OneByOne, split_by_length
+from .deterministic import OneByOne
 from .signature import OVERWRITE, Backend, Signature
 
 Tensors = dict[str, Tensor]
@@ -76,7 +77,7 @@ def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
 def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Maybe, Tensors]:
     """(outputs, final states, what the backward pass uses), by name. Final states that nobody wants may be None."""
     call = call.over(given)
-    own, first = _arguments(call, given), _states(call, states)
+    own, first = arguments_of(call, given), _states(call, states)
     passes: Any = OneByOne(call.signature, call.backend) if call.one_by_one else call.backend
     with _no_autocast(given), split_by_length(call.deterministic):
         outputs, finals, saved = passes.forward(own, first, call.constants, **_forward_options(call))
@@ -101,7 +102,7 @@ def run_backward(
     Where `saved` is None, the forward pass is computed again.
     """
     call = call.over(given)
-    own, first = _arguments(call, given), _states(call, states)
+    own, first = arguments_of(call, given), _states(call, states)
     if call.computed is not None:
         cotangents = {n: _cast(g, call.computed) for n, g in cotangents.items()}
         final_cotangents = _states(call, final_cotangents)
@@ -179,7 +180,7 @@ def result_types(signature: Signature, given: Tensors) -> tuple[torch.dtype, tor
     return kind, torch.promote_types(kind, torch.float32)
 
 
-def _arguments(call: Call, given: Tensors) -> Tensors:
+def arguments_of(call: Call, given: Tensors) -> Tensors:
     """Arguments as the backend takes them: with H heads where it knows no groups, cast where the op casts."""
     features = call.backend.features
     repeat = "groups" not in features and any(

@@ -28,7 +28,7 @@ from .signature import Backend, Signature
 NAMESPACE = "chunkform"
 MOST = 64  # arguments that torch's library takes
 OPTIONS = 5  # heads, backend, precision, keep, deterministic
-_libraries: dict[str, Library] = {}
+LIBRARIES: dict[str, Library] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +54,9 @@ def register(name: str, signature: Signature, backends: dict[str, Backend]) -> R
     if has_too_many(_backward_schema(signature)):
         return None
     name = library_name(name)
-    if name in _libraries:
-        _libraries.pop(name)._destroy()
-    library = _libraries[name] = Library(NAMESPACE, "FRAGMENT")
+    if name in LIBRARIES:
+        LIBRARIES.pop(name)._destroy()
+    library = LIBRARIES[name] = Library(NAMESPACE, "FRAGMENT")
     passes = _Passes(name, signature, backends)
     for suffix, schema, run, fake in (
         ("", _forward_schema(signature), passes.forward, passes.fake_forward),
@@ -86,14 +86,14 @@ def library_name(name: str) -> str:
     return "".join(x if x.isascii() else f"u{ord(x):x}" for x in name)
 
 
-def _listed(what: str, names: Iterable[str]) -> list[str]:
+def listed(what: str, names: Iterable[str]) -> list[str]:
     """The parts of a schema that are of these names; a number stands for one that isn't in ASCII letters."""
     return [f"{what}_{n if n.isascii() else place}" for place, n in enumerate(names)]
 
 
 def _call_schema(s: Signature) -> str:
-    tensors = _listed("Tensor given", (a.name for a in s.tensors)) + _listed("Tensor? initial", dict(s.states))
-    constants = _listed("float constant", (a.name for a in s.constants))
+    tensors = listed("Tensor given", (a.name for a in s.tensors)) + listed("Tensor? initial", dict(s.states))
+    constants = listed("float constant", (a.name for a in s.constants))
     return ", ".join(
         [*tensors, "Tensor? starts", *constants, "SymInt heads", "str backend", "str precision", "bool keep"]
         + ["bool deterministic"]
@@ -101,12 +101,12 @@ def _call_schema(s: Signature) -> str:
 
 
 def _forward_schema(s: Signature) -> str:
-    results = _listed("Tensor output", dict(s.outputs)) + _listed("Tensor final", dict(s.states))
+    results = listed("Tensor output", dict(s.outputs)) + listed("Tensor final", dict(s.states))
     return f"({_call_schema(s)}) -> ({', '.join([*results, 'Tensor[] saved'])})"
 
 
 def _backward_schema(s: Signature) -> str:
-    incoming = _listed("Tensor? d_output", dict(s.outputs)) + _listed("Tensor? d_final", dict(s.states))
+    incoming = listed("Tensor? d_output", dict(s.outputs)) + listed("Tensor? d_final", dict(s.states))
     return f"({_call_schema(s)}, Tensor[] saved, {', '.join(incoming)}, bool[] wanted) -> Tensor[]"
 
 
@@ -137,7 +137,7 @@ class _Passes:
                 if n not in saved or tuple(saved[n].shape) != shape:
                     raise BackendError(f"{self.name}: the backend announces to save {n} {list(shape)}, and doesn't")
             found = [saved[n].to(kind).contiguous() for n, (_, kind) in kept.items()]
-        return (*_owned([x.contiguous() for x in results], tensors), _owned(found, (*tensors, *results)))
+        return (*owned_by([x.contiguous() for x in results], tensors), owned_by(found, (*tensors, *results)))
 
     def backward(self, *flat: Any) -> list[Tensor]:
         call, tensors = self._call(flat)
@@ -151,7 +151,7 @@ class _Passes:
             for g, x, w in zip(found, tensors, wanted, strict=True)
             if w
         ]
-        return _owned(filled, (*tensors, *cotangents, *saved))
+        return owned_by(filled, (*tensors, *cotangents, *saved))
 
     def _call(self, flat: Sequence[Any]) -> tuple[Call, Sequence[Any]]:
         tensors, starts = flat[: self.count], flat[self.count]
@@ -322,7 +322,7 @@ def make_call(
     return call
 
 
-def _owned(results: list[Tensor], others: Sequence[Tensor | None]) -> list[Tensor]:
+def owned_by(results: list[Tensor], others: Sequence[Tensor | None]) -> list[Tensor]:
     """The results, each with memory of its own, as the library asks for it."""
     taken = {x.untyped_storage()._cdata for x in others if x is not None}
     out = []

@@ -15,17 +15,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from chunkform.errors import NameError_, SpecError
 
 from .expression import ONE, Dim
 from .formula import Formula, formula
-from .recurrence import Recurrence
 from .source import Source, caller
 from .statements import Equal, Statement
 
 LENGTH = "n"  # the number of steps
+
+
+class Claimable(Protocol):
+    """What claims ask of a recurrence."""
+
+    name: str
+    source: str
+    setting: Any
+    claims: list[Any]
+    dim_list: list[Dim]
+    states: list[Any]
+    variables: list[Any]
+    lets: list[Any]
+    outputs: list[Any]
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
@@ -67,9 +80,9 @@ class Quantity:
 class Setting:
     """The quantities that claims speak of: those of a recurrence, or given and defined ones."""
 
-    def __init__(self, name: str, recurrence: Recurrence | None = None) -> None:
+    def __init__(self, name: str, recurrence: Claimable | None = None) -> None:
         self.name = name
-        self.recurrence = recurrence
+        self.recurrence: Any = recurrence  # a Recurrence, which imports this module
         self.quantities: dict[str, Quantity] = {}
         self.sizes: list[str] = []
         self.derived_sizes: dict[str, Formula] = {}
@@ -233,7 +246,7 @@ def _over(over: Any) -> tuple[tuple[str, ...], tuple[tuple[Formula, Formula], ..
     return tuple(i.attrs[0] for i, _, _ in many), tuple((formula(a), formula(b)) for _, a, b in many)
 
 
-def _spec_quantity(r: Recurrence | None, name: str) -> tuple | None:
+def _spec_quantity(r: Claimable | None, name: str) -> tuple | None:
     """(dims, parameters) of a quantity of the spec."""
     if r is None:
         return None
@@ -320,7 +333,7 @@ def statement_of(what: tuple, over: Any = ()) -> Statement:
     return Equal(tuple(formula(x) for x in what), over=ranges)
 
 
-def setting_of(r: Recurrence) -> Setting:
+def setting_of(r: Claimable) -> Setting:
     """The setting of a recurrence's own claims."""
     if r.setting is None:
         r.setting = Setting(r.name, r)
@@ -328,7 +341,7 @@ def setting_of(r: Recurrence) -> Setting:
 
 
 def add_claim(
-    r: Recurrence, name: str, *what: Any, over: Any = (), latex: str = "", section: str = "", note: str = ""
+    r: Claimable, name: str, *what: Any, over: Any = (), latex: str = "", section: str = "", note: str = ""
 ) -> Claim:
     """See `Recurrence.claim`."""
     if any(c.id == name for c in r.claims):

@@ -172,9 +172,7 @@ class Matrix:
         return scale(sympy.Integer(-1), self)
 
     def __abs__(self) -> Matrix:
-        from .functions import absolute
-
-        return absolute(self)
+        return apply(sympy.Abs, self)
 
     def __sub__(self, other: Any) -> Any:
         return self + (-other)

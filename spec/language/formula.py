@@ -14,6 +14,7 @@ from typing import Any
 
 from chunkform.errors import SpecError
 
+from .notation import text
 from .source import caller
 
 
@@ -83,8 +84,6 @@ class Formula:
         raise SpecError(f"{self} has no truth value: state it with claim(...)", caller())
 
     def __str__(self) -> str:
-        from .notation import text
-
         return text(self)
 
     __repr__ = __str__

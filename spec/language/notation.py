@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
-
-from .formula import Formula
+from typing import Any, Protocol
 
 GREEK = {
     "lam": "lambda",
@@ -17,16 +16,29 @@ GREEK = {
     },
     "Lam": "Lambda",
 }
+
+
+class Shown(Protocol):
+    """What is written of a formula (`formula.Formula`): its operation, and of what."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def args(self) -> tuple[Any, ...]: ...
+    @property
+    def attrs(self) -> tuple[Any, ...]: ...
+
+
 SUM, PRODUCT, UNARY, ATOM = range(4)  # how tightly an expression binds
 
 
 @lru_cache(maxsize=50_000)
-def text(x: Formula) -> str:
+def text(x: Shown) -> str:
     """A formula as plain text: `lam(t) * S(t-1) + k(t) * v(t).T`."""
     return _show(x, _Text())[0]
 
 
-def latex(x: Formula, shown: Mapping[str, str] | None = None) -> str:
+def latex(x: Shown, shown: Mapping[str, str] | None = None) -> str:
     """A formula as LaTeX. `shown` gives the LaTeX of names; others follow `symbol`."""
     return _show(x, _Latex(shown or {}))[0]
 
@@ -170,8 +182,8 @@ class _Latex(_Text):
         return rf"\frac{{\partial {of}}}{{\partial {by}}}"
 
 
-def _show(x: Formula, p: _Text) -> tuple[str, int]:
-    def sub(y: Formula, least: int) -> str:
+def _show(x: Shown, p: _Text) -> tuple[str, int]:
+    def sub(y: Shown, least: int) -> str:
         shown, tightness = _show(y, p)
         return shown if tightness >= least else p.brackets.format(shown)
 

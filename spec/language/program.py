@@ -26,7 +26,7 @@ from .definite import POSITIVE, SIGNS, require_definite
 from .expression import Dim, Matrix, Term, column, scalar_of, shape_text
 from .methods import Method, neumann
 from .names import quantity_name, split_names
-from .recurrence import Equation, Recurrence, State, _dims_of, _symbol
+from .recurrence import Equation, Recurrence, State, dims_of, symbol_of
 from .source import Source, caller
 from .terms import names_in
 
@@ -174,7 +174,7 @@ class Program(Declaration):
         inputs = {}
         for v in r.variables:
             value = quantities[v.name]
-            dims = _dims_of(value)
+            dims = dims_of(value)
             if len(dims) != len(v.dims):
                 raise DimensionError(f"{r.name} takes {v.name} over {len(v.dims)} dims, got {value}", where)
             for own, mine in zip(v.dims, dims, strict=True):
@@ -191,9 +191,9 @@ class Program(Declaration):
         outputs = {}
         for x in r.outputs:
             outputs[x.name] = f"{r.name}_{number}_{x.name}"
-            self.step._declare(outputs[x.name], "solved", tuple(sizes[d.name] for d in _dims_of(x.term)))
+            self.step._declare(outputs[x.name], "solved", tuple(sizes[d.name] for d in dims_of(x.term)))
         self.applied.append(Applied(r, inputs, states, outputs, where))
-        made = [_symbol(outputs[x.name], "solved", tuple(sizes[d.name] for d in _dims_of(x.term))) for x in r.outputs]
+        made = [symbol_of(outputs[x.name], "solved", tuple(sizes[d.name] for d in dims_of(x.term))) for x in r.outputs]
         return made[0] if len(made) == 1 else tuple(made)
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Program(Declaration):
         """The name of a term that is handed to a recurrence; a term without one gets it."""
         found = names_in(value) if isinstance(value, Matrix) or scalar_of(value) is not None else {}
         single = next(iter(found)) if len(found) == 1 else None
-        known = single is not None and value == _symbol(single, found[single], _dims_of(value))
+        known = single is not None and value == symbol_of(single, found[single], dims_of(value))
         if known and kind != "input" and found[single] != kind:  # type: ignore[index]
             raise SpecError(f"{own} must be a {kind} of this program, got the {found[single]} {single}", where)  # type: ignore[index]
         if known and (kind == "input") == (found[single] in ("input", "let", "solved")):  # type: ignore[index]

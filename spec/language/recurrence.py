@@ -54,11 +54,11 @@ class State:
 
     @property
     def prev(self) -> Any:
-        return _symbol(f"{self.name}.prev", "state", self.dims)
+        return symbol_of(f"{self.name}.prev", "state", self.dims)
 
     @property
     def next(self) -> Any:
-        return _symbol(f"{self.name}.next", "state", self.dims)
+        return symbol_of(f"{self.name}.next", "state", self.dims)
 
     def _refuse(self, *_: Any) -> Any:
         raise SpecError(f"{self.name} is a state: write {self.name}.prev or {self.name}.next", caller())
@@ -154,9 +154,9 @@ class Recurrence(Declaration):
             if start is None:
                 raise SpecError(f"the initial value of {name} must be a number or a term, got {initial!r}", caller())
             for s in atoms(start):
-                if _kind_of(s) not in ("constant", "parameter", None):
+                if kind_of(s) not in ("constant", "parameter", None):
                     raise CausalityError(
-                        f"the initial value of {name} reads {_name_of(s)}: only constants and parameters may stand here",
+                        f"the initial value of {name} reads {name_of(s)}: only constants and parameters may stand here",
                         caller(),
                     )
             self._check_term(start, f"the initial value of {name}")
@@ -178,7 +178,7 @@ class Recurrence(Declaration):
         value = next(x.term for x in self.lets if x.name == name)
         if isinstance(value, Matrix) and value.rows is ONE:
             return Matrix("symbol", (name, "let"), value.rows, value.cols)
-        return _symbol(name, "let", _dims_of(value))
+        return symbol_of(name, "let", dims_of(value))
 
     def update(self, state: State, term: Any) -> None:
         """`state.next = term`; the term may read previous states, and next states that were updated above."""
@@ -205,7 +205,7 @@ class Recurrence(Declaration):
         if not its_own_let or any(x.name == name for x in self.outputs):
             self._new(name)
         self._check_term(value, f"the output {name}")
-        if all(_kind_of(s) in ("constant", "parameter", "decay parameter") for s in atoms(value)):
+        if all(kind_of(s) in ("constant", "parameter", "decay parameter") for s in atoms(value)):
             raise SpecError(f"the output {name} is {value} at each step: it reads no input and no state", caller())
         self.outputs.append(Equation(name, value, caller()))
 
@@ -300,7 +300,7 @@ class Recurrence(Declaration):
             name = self._new(name)
             self._check_dims(dims, name, decay=kind.startswith("decay"))
             self.variables.append(Variable(name, kind, dims, caller(), default))
-            made.append(_symbol(name, kind, dims))
+            made.append(symbol_of(name, kind, dims))
         return made[0] if len(made) == 1 else tuple(made)
 
     def _check_dims(self, dims: tuple, name: str, decay: bool = False) -> None:
@@ -330,7 +330,7 @@ class Recurrence(Declaration):
                         f"{what} uses {m}, but {dim} is not a dim of {self.name} ({known_dims})", caller()
                     )
         for s in atoms(term):
-            name, kind = _name_of(s), _kind_of(s)
+            name, kind = name_of(s), kind_of(s)
             if kind is None:
                 raise NameError_(
                     f"{what} uses the unknown symbol {name}: declare it with r.inputs, r.decay, ...", caller()
@@ -396,24 +396,24 @@ def _parts(term: Term) -> Iterator[Any]:
             stack.extend(x.free_symbols)
 
 
-def _kind_of(s: Any) -> str | None:
+def kind_of(s: Any) -> str | None:
     if isinstance(s, Matrix):
         return s.args[1]
     return s.kind if isinstance(s, Atom) else None
 
 
-def _name_of(s: Any) -> str:
+def name_of(s: Any) -> str:
     return s.args[0] if isinstance(s, Matrix) else s.name
 
 
-def _symbol(name: str, kind: str, dims: tuple[Dim, ...]) -> Any:
+def symbol_of(name: str, kind: str, dims: tuple[Dim, ...]) -> Any:
     if not dims:
         return Atom(name, kind)
     rows, cols = (*dims, ONE)[:2]
     return Matrix("symbol", (name, kind), rows, cols)
 
 
-def _dims_of(term: Term) -> tuple[Dim, ...]:
+def dims_of(term: Term) -> tuple[Dim, ...]:
     if not isinstance(term, Matrix):
         return ()
     return tuple(x for x in term.shape if x is not ONE)

@@ -10,12 +10,12 @@ from typing import Any
 import sympy
 
 from .expression import Atom, Contraction, Matrix, Term, matmul, scale
-from .recurrence import Equation, _kind_of, _name_of, atoms
+from .recurrence import Equation, atoms, kind_of, name_of
 
 
 def names_in(term: Term) -> dict[str, str]:
     """The named quantities that a term mentions, each with its kind: a state as `S.prev` or `S.next`."""
-    return {_name_of(x): _kind_of(x) or "" for x in atoms(term)}
+    return {name_of(x): kind_of(x) or "" for x in atoms(term)}
 
 
 def renamed(term: Any, names: Mapping[str, str]) -> Any:

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.notation.derivation import derivation
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.step.adjoint import gradient_name
 from chunkform.spec.language import Recurrence, catalogue, dot, find, normalize
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import chunkform
 from chunkform.codegen.api.listing import listed
-from chunkform.codegen.claims.command import summary
+from chunkform.codegen.claims.verdict import summary
 from chunkform.codegen.commands.cli import app
 from chunkform.spec.language import Declaration, catalogue
 

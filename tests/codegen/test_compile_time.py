@@ -13,7 +13,8 @@ from chunkform.codegen.ir.degree_bounds import Degrees
 from chunkform.codegen.printing import spelling
 from chunkform.codegen.recurrence import emit
 from chunkform.codegen.recurrence.chunkwise import coupled_states as mixing
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section
 from chunkform.codegen.recurrence.triton.kernels import strip_mine as slices
 from chunkform.codegen.recurrence.triton.launch import launch_plan as host

@@ -14,7 +14,7 @@ from chunkform.codegen.recurrence.chunkwise.plan import Unroll
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import triton_source
 from chunkform.codegen.recurrence.triton.kernels.coupling_weights import unroll_weighted, weighted
-from chunkform.codegen.recurrence.triton.kernels.tile_lowering import is_state
+from chunkform.codegen.recurrence.triton.plan_passes.roles import is_state
 from chunkform.spec.language import Recurrence, find
 
 SPECS = Path(__file__).parent / "specs"

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from chunkform.codegen.exact.random_points import Point
 from chunkform.codegen.ir.evaluate import Field
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.gates.gates import random_cotangents, run_adjoint
 from chunkform.codegen.recurrence.gates.run_plan import run_plan
 from chunkform.codegen.recurrence.gates.run_steps import directional, inner, random_sequences, run_steps, stored
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.step.adjoint import gradient_name
 from chunkform.spec.language import Recurrence, diag, dot, exp, hadamard, ones, sigmoid, tanh
 

@@ -11,9 +11,10 @@ import pytest
 
 from chunkform.codegen.ir.expr import ONE, Node, mul
 from chunkform.codegen.recurrence.chunkwise import segment_maps as segments
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.chunkwise.segment_maps import Affine, SegmentMap, linear_sweep, same_walk, segment_map
 from chunkform.codegen.recurrence.gates import gates
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import GateError
 from chunkform.spec.language import find, load
 

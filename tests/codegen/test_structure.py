@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from chunkform.codegen.ir.expr import Node, walk
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.chunkwise.plan import Plan, Sweep
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import Matrix, Recurrence, catalogue, find, load
 from chunkform.spec.language.expression import ONE, Atom, Contraction, Dim
 

@@ -11,10 +11,11 @@ import pytest
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.ir import expr as ir
 from chunkform.codegen.ir.expr import leaf, mul, power
-from chunkform.codegen.recurrence.check import Case, check_op
+from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.explain import explanation
 from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.spec.language import Recurrence, diag, dot, eye, hadamard, normalize, sigmoid
 
 

@@ -15,9 +15,9 @@ from decode.programs import SIZES, arguments, at, grouped, imported, recurrences
 
 from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.emit import signature_text
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import Compiled
 from chunkform.codegen.recurrence.stepwise.decode import MODULES, decoding, public_step
 from chunkform.runtime.op import decode
 

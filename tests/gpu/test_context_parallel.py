@@ -145,7 +145,7 @@ def parts(name: str, dtype: str, rank: int, count: int, packed: bool) -> dict[st
 
 def ring(causal: bool, rank: int, count: int) -> dict[str, float]:
     from chunkform.generated.softmax_attention import OP
-    from chunkform.runtime.parallel import ring_attention
+    from chunkform.runtime.attention.ring import ring_attention
 
     cut = cuts(count)
     low, high = cut[rank], cut[rank + 1]

@@ -7,8 +7,8 @@ import torch
 from decode.programs import arguments, at, grouped, part, step_of
 
 from chunkform.codegen.checking.accuracy import AMPLIFIED, relative_error
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import Compiled
 from chunkform.spec.language import Recurrence, catalogue
 
 NAMES = [r.name for r in catalogue() if isinstance(r, Recurrence)]

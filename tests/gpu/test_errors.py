@@ -18,7 +18,7 @@ import pytest
 import torch
 from triton_errors import compiled, errors, every_name, module, poisoned, printable
 
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.spec.language import catalogue
 
 FLOAT32 = 1e-5

@@ -10,7 +10,7 @@ from op_cases import SPECS, misses, op_of, problem, run
 from torch.library import opcheck
 
 from chunkform.codegen.checking.accuracy import relative_error
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.generated.lightning_attention import lightning_attention
 

@@ -11,7 +11,7 @@ from programs.conftest import built
 from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.programs.check import check_program
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import ConditionError
 from chunkform.spec.language.load import CATALOGUE, load
 

@@ -15,7 +15,7 @@ from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.programs import check as programs
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.runtime.launch import cuda_driver as driver
 from chunkform.runtime.launch import replay
 from chunkform.spec.language import find

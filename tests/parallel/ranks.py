@@ -374,7 +374,7 @@ def case_ring(argument: str, at: Rank) -> dict[str, float]:
 
 def case_keys_differ(at: Rank) -> dict[str, float]:
     from chunkform.generated.softmax_attention import OP
-    from chunkform.runtime.parallel import ring_attention
+    from chunkform.runtime.attention.ring import ring_attention
 
     q, v = torch.randn(1, 3, 2, 4), torch.randn(1, 3 + (at.rank == 1), 2, 4)
     says = r"on rank 1 of context_parallel: softmax_attention: v has S = 4, but k has S = 3"

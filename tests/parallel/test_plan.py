@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from chunkform.codegen.commands.cli import app
 from chunkform.codegen.performance.sequence_parallel import Links, Step, link_plan, sizes_up_to
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import ArgumentError
 from chunkform.runtime.parallel.shards import Piece, pieces_of
 from chunkform.spec.language import find

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from chunkform.codegen.commands.program_kind import generated_module
-from chunkform.codegen.programs.pipeline import CompiledProgram, compile_program
+from chunkform.codegen.programs.compiled import CompiledProgram
+from chunkform.codegen.programs.pipeline import compile_program
 from chunkform.spec.language import Program, apply, cg, diag, dot, eye, neumann, sherman_morrison, sigmoid, silu
 
 

@@ -18,7 +18,8 @@ from chunkform.codegen.commands.program_kind import generated_module
 from chunkform.codegen.programs.check import _named, run
 from chunkform.codegen.programs.oracle import oracle, sample
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.codegen.recurrence.check import Case, error_of
+from chunkform.codegen.recurrence.check import error_of
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.runtime.launch import replay
 from chunkform.spec.language.load import CATALOGUE, load
 

@@ -9,7 +9,7 @@ from chunkform.codegen.commands.program_kind import generated_module
 from chunkform.codegen.programs.check import check_program, conditions, require_conditions
 from chunkform.codegen.programs.oracle import sample
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import ConditionError
 from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.spec.language import cg, neumann

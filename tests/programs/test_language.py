@@ -9,7 +9,7 @@ from chunkform.codegen.commands.program_kind import generated_module
 from chunkform.codegen.programs.check import check_program
 from chunkform.codegen.programs.partition import partition
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import DimensionError, NameError_, SpecError
 from chunkform.spec.language import Program, cg, diag, dot, exp, eye, hadamard, neumann, sherman_morrison, sigmoid
 from chunkform.spec.language.rank_one import rank_one_state

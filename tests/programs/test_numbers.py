@@ -10,7 +10,7 @@ import torch
 from chunkform.codegen.programs.check import check_program, run
 from chunkform.codegen.programs.oracle import sample
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.spec.language import neumann
 from chunkform.spec.language.load import CATALOGUE, load
 

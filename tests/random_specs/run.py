@@ -34,9 +34,10 @@ from torch import Tensor
 
 import chunkform
 from chunkform.codegen.commands.compile import compiler_hash
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.emit import emit, names_from_outside
 from chunkform.codegen.recurrence.explain import explanation
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import Recurrence
 
 from .grammar import Drawn, draw

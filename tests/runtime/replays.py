@@ -12,7 +12,7 @@ import json
 import torch
 from op_cases import op_of, problem, run
 
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.runtime.launch import replay
 
 CASE = Case(batch=1, steps=40, heads=2, width=8)

@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 
 import chunkform
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import ArgumentError, DoubleBackwardError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.generated.mesa_net import mesa_net

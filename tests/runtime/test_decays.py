@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from decay_errors import changed_after, torch_form, worst
 
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 
 CASE = Case(batch=1, steps=100, width=4)
 NAMES = ("gated_linear_attention", "kimi_delta_attention", "value_decay_attention", "rwkv6")

@@ -17,7 +17,7 @@ from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.programs import check as programs
 from chunkform.codegen.programs.oracle import sample
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.runtime.launch.fingerprint import fingerprint, functions_key, is_jit, kernels_key
 from chunkform.spec.language import find
 from chunkform.spec.language.load import CATALOGUE, load

@@ -4,7 +4,7 @@ import pytest
 import torch
 from op_cases import SPECS, compiled, misses, problem, run
 
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import ArgumentError
 from chunkform.generated.lightning_attention import lightning_attention
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from op_cases import SPECS, misses, op_of, problem, run
 
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.generated.lightning_attention import lightning_attention
 
 DRAWS = st.builds(

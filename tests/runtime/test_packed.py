@@ -5,7 +5,7 @@ import pytest
 import torch
 from op_cases import SPECS, misses, problem, run
 
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import ArgumentError, BackendError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.runtime.launch.varlen import packed_of

@@ -6,7 +6,7 @@ from op_cases import SPECS, misses, op_of, problem, run
 from torch.utils.checkpoint import checkpoint
 
 from chunkform.codegen.checking.accuracy import relative_error
-from chunkform.codegen.recurrence.check import Case
+from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import ArgumentError, DoubleBackwardError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.generated.lightning_attention import lightning_attention

@@ -8,8 +8,9 @@ import torch
 
 from chunkform.codegen.checking.accuracy import AMPLIFIED, head_axis, relative_error
 from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import Compiled, compile_spec
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.stepwise import sequential_torch_source, sequential_triton_source
 from chunkform.spec.language import (
     Recurrence,

@@ -24,8 +24,9 @@ from triton_errors import compiled, errors, module, packed_difference, run
 import chunkform.codegen.recurrence.triton.kernels.fused_backward as together_module
 import chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule as blocks_module
 from chunkform.codegen.checking.accuracy import relative_error
-from chunkform.codegen.recurrence.check import Case, Sample, error_of, sample
-from chunkform.codegen.recurrence.pipeline import Compiled
+from chunkform.codegen.recurrence.check import error_of
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.runtime.chunk_kernels import segment_tails as pieces_module
 from chunkform.runtime.chunk_kernels.chunk_layout import places
 from chunkform.runtime.chunk_kernels.fused_backward import block_pairing, step_pairing

@@ -11,8 +11,9 @@ from chunkform.codegen.performance.compile_report import inspect_op
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import triton_source
 from chunkform.codegen.recurrence.triton.kernels.strip_mine import needed_for, sliced
-from chunkform.codegen.recurrence.triton.kernels.tile_lowering import CannotPrint, axis_name, block_name, size_name
 from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
+from chunkform.codegen.recurrence.triton.plan_passes.roles import CannotPrint
+from chunkform.codegen.recurrence.triton.print.axis_names import axis_name, block_name, size_name
 from chunkform.codegen.recurrence.triton.print.reserved import RESERVED
 from chunkform.codegen.recurrence.triton.section import walked
 from chunkform.runtime.launch import launch

@@ -16,7 +16,7 @@ import sympy
 from ...ir.evaluate import Env, stacked
 from ...ir.expr import dim_of
 from ...ir.functions import TABLE
-from ..pipeline import Compiled
+from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .gates import run_adjoint
 from .run_plan import run_plan

@@ -12,9 +12,9 @@ from functools import partial
 from ...ir.expr import COL, ROW, Node, canonical_axis, factors_of, leaf, make, rebuild, rename, walk
 from ...ir.notation import Notation
 from ..chunkwise.chunk_program import ChunkProgram
+from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Plan, Sweep
 from ..normal_form.form import NormalForm
-from ..pipeline import Compiled
 from .chunk_symbols import DecaySymbols, Symbols
 from .form_notation import Reader, solved_letters
 from .formulas import Formula, Section, formula, order_of, sentence, stateless_names

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from ...ir.expr import COL, ROW, Node, leaf
 from ...ir.notation import Notation
+from ..chunkwise.compiled import Compiled
 from ..chunkwise.coupled_states import entries
 from ..chunkwise.plan import Sweep
-from ..pipeline import Compiled
 from .form_notation import Reader
 from .formulas import Formula, formula
 

@@ -12,7 +12,7 @@ from functools import partial
 from ...ir.expr import ZERO, Node, add, dim_of, leaf, mul, rename, replace, walk
 from ...ir.notation import Notation
 from ...ir.step_program import StateVar
-from ..pipeline import Compiled
+from ..chunkwise.compiled import Compiled
 from ..step.adjoint import Adjoint, gradient_name
 from .chunk_notation import chunk_sections
 from .form_notation import form_formulas, solved_letters

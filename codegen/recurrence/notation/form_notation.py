@@ -7,8 +7,8 @@ from functools import partial
 
 from ...ir.expr import ONE, ZERO, Node, add, leaf, mul, power, rebuild, rename, replace, split_constant, total, walk
 from ...ir.notation import PRODUCT, Notation
+from ..chunkwise.compiled import Compiled
 from ..normal_form.form import NormalForm, Pairing, StateForm, Write
-from ..pipeline import Compiled
 from ..step.adjoint import gradient_name
 from .formulas import Formula, as_trajectory, equation, formula, order_of, part_text, stateless_names, summed
 

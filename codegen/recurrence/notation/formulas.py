@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...ir.expr import Node, leaf, leaves, replace, walk
 from ...ir.notation import PRODUCT, Notation
 from ...ir.step_program import StepProgram
-from ..pipeline import Compiled
+from ..chunkwise.compiled import Compiled
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import NodePrinter, Torch
-from ..pipeline import Compiled
+from ..chunkwise.compiled import Compiled
 from ..step.adjoint import adjoint, gradient_name
 from .names import Names, shape_text
 

@@ -15,7 +15,7 @@ from typing import Any
 from ...ir.expr import Node, dim_of
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import FINITE, ZERO, NodePrinter, Triton
-from ..pipeline import Compiled
+from ..chunkwise.compiled import Compiled
 from .names import names_of, sizes
 from .tiling import OWN, PART, WHOLE, Tiling
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...ir.expr import Node, dim_of, plain_name
 from ...ir.step_program import StepProgram, Var
-from ..pipeline import Compiled
+from ..chunkwise.compiled import Compiled
 
 OWN = (
     "batch steps heads checkpoint offset rest back rows once segment segments start stop now t i torch tl "

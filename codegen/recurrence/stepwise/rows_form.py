@@ -10,7 +10,7 @@ from typing import Any
 
 from ...ir.expr import Node, leaves
 from ...ir.step_program import StepProgram
-from ..pipeline import Compiled
+from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .kernel import Kernel, Pointer
 from .names import shape_text, tensors

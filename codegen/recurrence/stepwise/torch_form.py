@@ -7,11 +7,11 @@ from typing import Any
 from ...ir.expr import Node, leaves
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import NodePrinter, Torch
-from ..pipeline import Compiled
+from ...printing.templates import render
+from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .initial import gradient_lines, parameters, start_lines
 from .names import Names, first_input, names_of, shape_text, sizes, tensors
-from .template import render
 
 
 def sequential_torch_source(c: Compiled) -> str:
@@ -29,7 +29,7 @@ def _source(c: Compiled, steps: bool, gradients: bool = True) -> str:
     layout = sizes(program)
     names = names_of(program, {f"size_{d}" for d in layout.dims})
     return render(
-        "sequential_torch.py.jinja",
+        "recurrence/stepwise/sequential_torch.py.jinja",
         steps=steps,
         lead=layout.lead,
         sizes=layout.dims,

@@ -11,13 +11,13 @@ from typing import Any
 
 from ...ir.expr import Node, dim_of, leaves
 from ...ir.step_program import Var
-from ..pipeline import Compiled
+from ...printing.templates import render
+from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .initial import depends_on_parameters
 from .kernel import Axes, Kernel, Loads
 from .names import first_input, shape_text, sizes, tensors
 from .rows_form import backward_rows, forward_rows, plans
-from .template import render
 from .tiling import PART, WHOLE, tiling
 
 STEPS, HEADS = "batch, steps, heads", "layout.sequences, heads"
@@ -30,7 +30,7 @@ def sequential_triton_source(c: Compiled) -> str:
     forward, backward = _forward(c), _backward(c)
     rows = None if forward["tiled"] or backward["tiled"] else plans(c)
     return render(
-        "sequential_triton.py.jinja",
+        "recurrence/stepwise/sequential_triton.py.jinja",
         lead=layout.lead,
         sizes=layout.dims,
         heads_of={v.name: f'given["{v.name}"].shape[{2 if v.per_step else 0}]' for v in tensors(c.step)},

@@ -9,9 +9,9 @@ from ...ir.expr import ROW, Node, dim_of, expand, leaf, plain_name, terms_of, wa
 from ...ir.notation import plain
 from ...ir.step_program import StateVar
 from ...printing.torch_expressions import TorchText, swapped, taken_whole
+from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Accumulate, Map, Plan, Sweep, Unroll
 from ..normal_form.matrix_parameters import outer_product
-from ..pipeline import Compiled
 from ..step.adjoint import gradient_name
 from ..stepwise.initial import initial_adjoints
 from .sweep import INDENT, SweepText, UnrollText
@@ -57,12 +57,12 @@ def packed_lines(c: Compiled, backward: bool) -> list[str]:
 def torch_source(c: Compiled) -> str:
     """`torch_forward` and `torch_backward` of a chunk-parallel recurrence."""
     assert c.forward is not None and c.backward is not None
-    forward = _Function(c, c.forward, backward=False).text()
-    backward = _Function(c, c.backward, backward=True).text()
+    forward = PassText(c, c.forward, backward=False).text()
+    backward = PassText(c, c.backward, backward=True).text()
     return "\n\n\n".join([*forward, *backward])
 
 
-class _Function:
+class PassText:
     """One of the two functions, with a function per sweep."""
 
     def __init__(self, c: Compiled, p: Plan, backward: bool) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, walk
 from ...printing.torch_expressions import TorchText, swapped
+from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
 from ..chunkwise.segment_maps import Affine, SegmentMap, composed, named, segment_map
 from ..normal_form.form import StateForm
-from ..pipeline import Compiled
-from .passes import _Function
+from .passes import PassText
 from .sweep import INDENT, Streams, operation_text
 
 
@@ -25,7 +25,7 @@ def segments_source(c: Compiled) -> str:
     return "\n\n\n".join([*forward, *backward])
 
 
-class _States(_Function):
+class _States(PassText):
     """One of the two functions, with three functions for the map of each group."""
 
     def __init__(self, c: Compiled, p: Plan, backward: bool) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...ir.expr import ONE, ROW, Node, expand, leaf
 from ...printing.torch_expressions import Leaf, TorchText, swapped
+from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Sweep, Unroll
 from ..normal_form.log_decay import log_of
 
-if TYPE_CHECKING:
-    from .passes import _Function
-
 INDENT = "    "
+
+
+class Parent(Protocol):
+    """The function that a sweep is part of: which of both passes, of what, and its sweeps so far."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def sweeps(self) -> list[str]: ...
+    @property
+    def c(self) -> Compiled: ...
 
 
 class Streams:
@@ -170,7 +179,7 @@ class _Unrolled(TorchText):
 class SweepText:
     """The function of one sweep."""
 
-    def __init__(self, parent: _Function, s: Sweep, edges: tuple[str, ...]) -> None:
+    def __init__(self, parent: Parent, s: Sweep, edges: tuple[str, ...]) -> None:
         self.parent, self.s = parent, s
         self.edges = edges  # states whose value before each chunk is returned too
         self.name = f"_{parent.kind}_sweep_{len(parent.sweeps) + 1}"

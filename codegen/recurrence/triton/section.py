@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import jinja2
-
 from chunkform.runtime.launch.fingerprint import kernels_key
 
 from ...ir.expr import plain_name
+from ...printing.templates import render
+from ..chunkwise.compiled import Compiled, once
 from ..chunkwise.plan import Plan
 from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_walk
 from ..gates.gates import gate_plan
-from ..pipeline import Compiled, once
 from ..step.adjoint import gradient_name
 from .kernels.fused_backward import Together, together
 from .kernels.sweep_kernels import Kernel
@@ -25,8 +22,6 @@ from .plan_passes.checkpoint_schedule import Blocks, blocks, by_blocks
 from .plan_passes.scale_reads import simplified
 from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
-
-TEMPLATES = Path(__file__).parent.parent / "templates"
 
 
 def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None) -> str:
@@ -142,13 +137,8 @@ def cuttable(c: Compiled) -> bool:
 
 
 def kernel_text(k: Kernel) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("triton_kernel.py.jinja").render(
+    text = render(
+        "recurrence/triton/triton_kernel.py.jinja",
         name=k.name,
         arguments=k.signature(),
         doc=k.doc,
@@ -157,3 +147,4 @@ def kernel_text(k: Kernel) -> str:
         unspecialised=k.unspecialised,
         after=k.lines["after"],
     )
+    return text.removesuffix("\n")

@@ -12,7 +12,7 @@ from typing import Any
 
 from ....ir.expr import Node, dim_of, leaves
 from ....ir.step_program import Var
-from ...pipeline import Compiled
+from ...chunkwise.compiled import Compiled
 from ..kernel import Kernel, Pointer
 from ..names import tensors
 from ..rows import RowPrinter, row_plan

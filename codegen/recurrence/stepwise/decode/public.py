@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ....ir.expr import dim_of
 from ....ir.step_program import Var
+from ....printing.templates import render
+from ...chunkwise.compiled import Compiled
 from ...notation.derivation import step_formulas
-from ...pipeline import Compiled
-from ..template import render
 
 OPTIONS = ("inplace=False", "out=None", "state_dtype=None", "backend=None", "deterministic=False")
 
@@ -21,7 +21,7 @@ def public_step(c: Compiled) -> str:
         parameters += [f"{v.name}={float(v.default)!r}" for v in constants if v.default is not None]
     given = ", ".join(f'"{v.name}": {_key(v)}' for v in variables)
     return render(
-        "decode_public.py.jinja",
+        "recurrence/stepwise/decode/decode_public.py.jinja",
         name=c.name,
         parameters=", ".join(parameters),
         given=f"{{{given}}}",

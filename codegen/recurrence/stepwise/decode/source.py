@@ -7,10 +7,10 @@ from typing import Any
 
 from ....ir.expr import Node, leaves
 from ....printing.expressions import NodePrinter, Torch
-from ...pipeline import Compiled
+from ....printing.templates import render
+from ...chunkwise.compiled import Compiled
 from .. import start_source
 from ..names import names_of, sizes, tensors
-from ..template import render
 from .kernel import step_kernel, step_rows
 
 MODULES = {  # the runtime modules whose names the text may use
@@ -33,7 +33,7 @@ def decoding(c: Compiled, has_start: bool) -> Decoding:
     starts = any(s.initial is not None for s in c.step.states)
     k = step_kernel(c)
     rows = None if k["tiled"] else step_rows(c)
-    text = render("decode.py.jinja", torch=_torch(c), kernel=k, rows=rows)
+    text = render("recurrence/stepwise/decode/decode.py.jinja", torch=_torch(c), kernel=k, rows=rows)
     if starts and not has_start:
         text = f"{start_source(c, gradients=False)}\n\n\n{text}"
     return Decoding(text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})")

@@ -15,8 +15,8 @@ from typing import Any
 from ....ir.expr import COL, ROW, Node, leaf, rebuild, split_constant, terms_of
 from ...chunkwise.coupled_states import reached
 from ...chunkwise.plan import Plan, Sweep, Unroll
+from ..plan_passes.roles import WEIGHT
 from .sweep_kernels import Kernel
-from .tile_lowering import WEIGHT
 
 
 @dataclass

@@ -10,6 +10,7 @@ from ....ir.expr import Node, dim_of, expand, leaf, plain_name, walk
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...step.elementwise import Entry
+from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
 from .per_step import (
     FINITE,
@@ -25,7 +26,6 @@ from .per_step import (
     sometimes,
     stored,
 )
-from .tile_lowering import axis_name, block_name, size_name
 
 BEFORE, AFTER = "before", "after"  # a step
 ENTRYWISE = frozenset("leaf const number size add mul pow fn expand".split())

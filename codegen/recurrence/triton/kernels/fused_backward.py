@@ -30,11 +30,13 @@ from ....ir.expr import (
 )
 from ...chunkwise.plan import Accumulate, Plan, Sweep
 from ...normal_form.form import StateForm
-from ..plan_passes.hoist import SIDES, Opened, Sums, opened
+from ..plan_passes.hoist import SIDES, Opened, Sums, made_here, opened
+from ..plan_passes.roles import PER_HEAD, PER_STEP, at_row, is_state
 from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Fused, Store
-from .sweep_kernels import Kernel, NameOf, bases, chunk_header, header, load_state, made_here, same_size, store_state
-from .tile_lowering import PER_HEAD, PER_STEP, Tiles, Value, at_row, block_name, is_state, size_name
+from ..print.axis_names import block_name, size_name
+from .sweep_kernels import Kernel, NameOf, bases, chunk_header, header, load_state, same_size, store_state
+from .tile_lowering import Tiles, Value
 
 Inside = dict[
     tuple[Node, str], str

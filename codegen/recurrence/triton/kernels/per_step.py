@@ -15,9 +15,10 @@ from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...normal_form.matrix_parameters import PER_STEP as DIFFERS
 from ...normal_form.matrix_parameters import differs, outer_product
+from ..plan_passes.roles import PER_HEAD
+from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
 from .sweep_kernels import Kernel
-from .tile_lowering import PER_HEAD, axis_name, block_name, size_name
 
 STEP = "!"  # the axis of steps; sorts before every dim
 OPERATIONS = frozenset("leaf const number size add mul pow fn sum peak expand".split())

@@ -13,18 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from ....ir.expr import dim_of, plain_name
-from .tile_lowering import CannotPrint, axis_name, block_name, size_name
-
-
-def counter(axis: str) -> str:
-    """The name of the number of a slice of an axis."""
-    return f"n_{axis_name(axis)}"
-
-
-def count_of(axis: str) -> str:
-    """How many slices there are."""
-    return f"({size_name(dim_of(axis))} + {block_name(axis)} - 1) // {block_name(axis)}"
+from ....ir.expr import plain_name
+from ..plan_passes.roles import CannotPrint
 
 
 @dataclass

@@ -11,26 +11,13 @@ from ....ir.expr import replace as node_replace
 from ...chunkwise.plan import Sweep, Unroll
 from ...chunkwise.segment_maps import feeds_back
 from ...normal_form.form import StateForm
-from ..plan_passes.hoist import HALVES, SIDES, Opened, Own, Sums, uses
+from ..plan_passes.hoist import HALVES, SIDES, Opened, Own, Sums, made_here, uses
+from ..plan_passes.roles import PER_HEAD, PER_STEP, WEIGHT, CannotPrint, at_row, is_state
 from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Store
-from .strip_mine import count_of, counter, needed_for, sliced
-from .tile_lowering import (
-    PER_HEAD,
-    PER_STEP,
-    WEIGHT,
-    Argument,
-    CannotPrint,
-    Fine,
-    Tiles,
-    Value,
-    at_row,
-    axis_name,
-    block_name,
-    is_state,
-    part_name,
-    size_name,
-)
+from ..print.axis_names import axis_name, block_name, count_of, counter, part_name, size_name
+from .strip_mine import needed_for, sliced
+from .tile_lowering import Argument, Fine, Tiles, Value
 
 NameOf = Callable[[Node], str]
 # KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits, where no launch can make
@@ -502,24 +489,6 @@ def _apart(x: Node, tiles: Tiles) -> Node:
 def _by_channel(*nodes: Node) -> bool:
     """Are sums with a decay for each channel among these, over the steps of a chunk?"""
     return any(y.op == "decay_mask" and len(y.axes) > 2 for y in walk(*nodes))
-
-
-def made_ahead(o: Opened) -> dict[Node, Node]:
-    """What a kernel that reads states at the borders of blocks can't make itself."""
-    return {x: n for x, n in o.matrices.items() if not made_here(n, o)} | o.scaled
-
-
-def made_here(x: Node, o: Opened) -> bool:
-    """Can a kernel that uses a matrix over the steps of a block make it: has it no decay for each channel, no inverse, and no sum
-    over the axis that the kernel has but a tile of?"""
-    named = {d.attrs[1]: n for d, n in (*o.ahead.items(), *o.definitions.items())}
-    return not any(
-        y.op == "inverse"
-        or (y.op == "sum" and y.attrs[0] in o.tile)
-        or (y.op == "leaf" and y.attrs[0] == "product")
-        or (y.op == "leaf" and y.attrs[0] == "inner" and not made_here(named[y.attrs[1]], o))
-        for y in walk(x)
-    )
 
 
 def _next_piece(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) -> Tiles:
@@ -1050,7 +1019,8 @@ def _pieces(
     inner: str, tiled: str, s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles
 ) -> tuple[list[str], list[str]]:
     """Where a launch walks forwards over the last LATE steps of each part alone (PIECE 1), or over those before them (2), unless
-    the map of the last ones is zero (see `runtime/chunk_kernels/segment_tails.py`): where it begins and stops; and what it stores besides."""
+    the map of the last ones is zero (see `runtime/chunk_kernels/segment_tails.py`): where it begins and stops; and what it
+    stores besides."""
     late, linear, live = (
         tiles.argument(f"{state}_{kind}", "state", leaf(kind, s.name, s.axes), s.axes)
         for kind in ("late", "late_map", "live")

@@ -27,22 +27,15 @@ from ....ir.expr import (
     plain_name,
     rebuild,
     rename,
-    replace,
     split_constant,
     terms_of,
     walk,
 )
 from ....ir.functions import TABLE
-from ....ir.letters import capital
 from ....ir.notation import plain
-from ..print.reserved import RESERVED, SUFFIXES
+from ..plan_passes.roles import PER_HEAD, PER_STEP, STEPS, WEIGHT, CannotPrint, at_row, is_state
+from ..print.axis_names import axis_name, block_name, size_name
 
-INNER = "%ik"
-STEPS = (ROW, INNER, COL)
-KEPT = "~"  # ends the name of a square state's kept axis: d~ beside d
-PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled", "intra")
-WEIGHT = "weight"  # of each step, how much of one state is in another (see `weights.py`)
-PER_HEAD = ("parameter", "decay parameter")
 # What is zero beyond its axes' ends, as it is loaded or made; a product is one of vectors of both steps.
 VANISHING = (
     "input",
@@ -61,10 +54,6 @@ VANISHING = (
 
 DECAY_NAMES = {"decay_mask": "m", "decay_in": "since", "decay_out": "until", "decay_all": "kept"}
 NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "ahead")
-
-
-class CannotPrint(Exception):
-    """A node that no Triton statement here computes."""
 
 
 @dataclass(frozen=True)
@@ -984,47 +973,3 @@ def _running(x: Node) -> tuple[Node, Node] | None:
     if len(order) != 1 or x.attrs != (COL,) or len(rest) != 1 or rest[0].op != "leaf" or rest[0].attrs[0] != "inner":
         return None
     return order[0], rest[0]
-
-
-def is_state(x: Node) -> bool:
-    """Is x the state at the chunk's start?"""
-    return x.op == "leaf" and x.attrs[0] == "state in"
-
-
-def at_row(x: Node) -> Node:
-    """A step-level node over the rows of a chunk."""
-    return replace(
-        x,
-        {
-            y: leaf(y.attrs[0], y.attrs[1], (ROW, *y.attrs[2]))
-            for y in walk(x)
-            if y.op == "leaf" and y.attrs[0] in PER_STEP and ROW not in y.axes
-        },
-    )
-
-
-INTERNAL = RESERVED | set("m p s t w x y".split())  # names of every kernel
-
-
-def axis_name(axis: str) -> str:
-    """The name of an index over an axis: that of its dim, with an underscore where kernels have another use for that."""
-    dim = dim_of(axis).removesuffix(KEPT)
-    name = f"{dim}_" if plain_name(dim) in INTERNAL or SUFFIXES.search(plain_name(dim)) else dim
-    if axis.endswith(KEPT):
-        return f"{name}_kept"
-    return name if axis == dim else f"{name}_{len(axis) - len(dim) + 1}"
-
-
-def size_name(dim: str) -> str:
-    """The name of the size of a dim."""
-    dim = dim.removesuffix(KEPT)
-    name = capital(dim)
-    return f"{dim}_size" if not plain_name(dim).islower() or plain_name(name) in RESERVED else name
-
-
-def block_name(axis: str) -> str:
-    return f"block_{axis_name(axis)}"
-
-
-def part_name(axis: str) -> str:
-    return f"part_{axis_name(axis)}"

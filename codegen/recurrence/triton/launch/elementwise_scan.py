@@ -9,14 +9,14 @@ from ....ir.expr import Node, dim_of, leaf, walk
 from ....ir.expr import replace as replaced
 from ....ir.step_program import StepProgram
 from ....printing.terms import Axes
+from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Map, Plan
 from ...normal_form.form import NormalForm
-from ...pipeline import Compiled
 from ...step.adjoint import gradient_name
 from ...step.elementwise import Entry, entrywise
 from ..kernels.elementwise_scan import AFTER, BEFORE, beside, launched, scan_kernel, value_of
 from ..kernels.per_step import Result, printable
-from ..kernels.tile_lowering import size_name
+from ..print.axis_names import size_name
 from .launch_plan import Host
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....ir.expr import Node, dim_of, leaf, walk
+from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Accumulate, Plan
-from ...pipeline import Compiled
 from ..kernels.fused_backward import Together, ends_of, spans_of, together_kernel
-from ..kernels.sweep_kernels import Kernel, made_here, sweep_kernel
-from ..kernels.tile_lowering import size_name
-from ..plan_passes.hoist import SIDES, opened
+from ..kernels.sweep_kernels import Kernel, sweep_kernel
+from ..plan_passes.hoist import SIDES, made_here, opened
 from ..plan_passes.value_placement import Store
+from ..print.axis_names import size_name
 from .launch_plan import Host
 
 

@@ -26,11 +26,11 @@ from ....ir.expr import (
 from ....ir.expr import replace as replaced
 from ....ir.step_program import StateVar, StepProgram, Var
 from ....printing.expressions import NodePrinter, Torch
+from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Accumulate, Map, Plan, Stage, Sweep, Unroll
 from ...chunkwise.segment_maps import feeds_back, linear_sweep
 from ...normal_form.form import Pairing, StateForm
 from ...normal_form.log_decay import log_of
-from ...pipeline import Compiled
 from ...step.adjoint import gradient_name
 from ...stepwise.initial import initial_adjoints
 from ..kernels.coupling_weights import WeightKernel, Weights, unroll_weighted, weight_kernel, weighted
@@ -40,17 +40,18 @@ from ..kernels.sweep_kernels import (
     Alone,
     Kernel,
     Piece,
-    made_ahead,
     others_name,
     prepare_kernel,
     read_kernel,
     sweep_kernel,
     unroll_kernel,
 )
-from ..kernels.tile_lowering import PER_STEP, Argument, CannotPrint, Fine, axis_name, block_name, is_state, size_name
+from ..kernels.tile_lowering import Argument, Fine
 from ..plan_passes.checkpoint_schedule import blocks
-from ..plan_passes.hoist import Opened, done_ahead, opened, owned, uses
+from ..plan_passes.hoist import Opened, done_ahead, made_ahead, opened, owned, uses
+from ..plan_passes.roles import PER_STEP, CannotPrint, is_state
 from ..plan_passes.value_placement import Fused, Store, fuse, is_made
+from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
 
 TERMS = 3  # that `total` adds

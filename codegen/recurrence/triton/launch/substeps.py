@@ -1,19 +1,21 @@
-"""`triton_forward` and `triton_backward` of a step that is several corrections (see `codegen/recurrence/normal_form/substeps.py`): around the functions
-of one substep, which walk over several for each step, kernels of rows that make the streams of substeps, and the gradients of a
-step of theirs."""
+"""`triton_forward` and `triton_backward` of a step that is several corrections (see `chunkwise/substeps.py`).
+
+Around the functions of one substep, which walk over several for each step, stand kernels of rows, which make the streams of
+substeps, and the gradients of a step of theirs.
+"""
 
 from __future__ import annotations
 
 from ....ir.expr import ZERO, Node, dim_of, leaf, walk
 from ....ir.expr import replace as replaced
 from ....ir.step_program import Var
+from ...chunkwise.compiled import Compiled
 from ...normal_form.log_decay import log_of
 from ...normal_form.substeps import bare, stream_name
-from ...pipeline import Compiled
 from ...step.adjoint import gradient_name
 from ..kernels.per_step import Result, launched, printable, row_kernel
 from ..kernels.sweep_kernels import Kernel
-from ..kernels.tile_lowering import size_name
+from ..print.axis_names import size_name
 from ..print.names import Names
 from .launch_plan import HASH, inputs
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from ....ir.expr import ROW, ZERO, Node, dim_of, factors_of, leaf, walk
 from ...chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
 from ...normal_form.form import StateForm
-from ..kernels.sweep_kernels import made_ahead
-from .hoist import Opened, opened
+from .hoist import Opened, made_ahead, opened
 from .value_placement import Fused
 
 

@@ -8,7 +8,7 @@ an axis along which the decay runs, and quantities over that axis times their de
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ....ir.expr import (
@@ -31,7 +31,8 @@ from ....ir.expr import (
     walk,
 )
 from ...chunkwise.plan import Border, Sweep
-from ..kernels.tile_lowering import KEPT, PER_STEP, STEPS, CannotPrint, at_row
+from ..print.axis_names import KEPT
+from .roles import PER_STEP, STEPS, CannotPrint, at_row
 
 PREPARED = ("matrix", "scaled", "intra", "own")
 
@@ -508,3 +509,21 @@ def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:
                 needed.add(names[y.attrs[1]])
                 stack.append(definitions[names[y.attrs[1]]])
     return {d: n for d, n in definitions.items() if d in needed}
+
+
+def made_ahead(o: Opened) -> dict[Node, Node]:
+    """What a kernel that reads states at the borders of blocks can't make itself."""
+    return {x: n for x, n in o.matrices.items() if not made_here(n, o)} | o.scaled
+
+
+def made_here(x: Node, o: Opened) -> bool:
+    """Can a kernel that uses a matrix over the steps of a block make it: has it no decay for each channel, no inverse, and no sum
+    over the axis that the kernel has but a tile of?"""
+    named = {d.attrs[1]: n for d, n in (*o.ahead.items(), *o.definitions.items())}
+    return not any(
+        y.op == "inverse"
+        or (y.op == "sum" and y.attrs[0] in o.tile)
+        or (y.op == "leaf" and y.attrs[0] == "product")
+        or (y.op == "leaf" and y.attrs[0] == "inner" and not made_here(named[y.attrs[1]], o))
+        for y in walk(x)
+    )

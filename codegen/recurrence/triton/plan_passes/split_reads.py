@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ....ir.expr import Node, walk
 from ...chunkwise.plan import Border, Plan, Stage, Sweep
-from ..kernels.tile_lowering import is_state
+from .roles import is_state
 
 
 def cut(plan: Plan, heavy: Collection[int]) -> Plan:

@@ -6,9 +6,8 @@ import re
 from collections import Counter
 
 from ....ir.expr import Node, plain_name
-from ...pipeline import Compiled
-from ..kernels.strip_mine import counter
-from ..kernels.tile_lowering import KEPT, axis_name, block_name, part_name, size_name
+from ...chunkwise.compiled import Compiled
+from .axis_names import KEPT, axis_name, block_name, counter, part_name, size_name
 from .reserved import RESERVED, SUFFIXES
 
 STEMS = {

@@ -22,7 +22,9 @@ IMPORTS = {
     "chunkform.runtime.chunk_kernels.segment_tails": "LATE is_zero join_pieces late_pieces",
     "chunkform.runtime.chunk_kernels.chunk_layout": "GROUP LEVELS parts_for places",
     "chunkform.runtime.chunk_kernels.split_precision": "rounded_and_rest rounded_to",
-    "chunkform.runtime.chunk_kernels.elementwise_scan": "SCAN one_after_other scan_parts scan_stages scan_width scanned times with_those_before",
+    "chunkform.runtime.chunk_kernels.elementwise_scan": (
+        "SCAN one_after_other scan_parts scan_stages scan_width scanned times with_those_before"
+    ),
     "chunkform.runtime.chunk_kernels.substeps": "of_substep packed_in",
     "chunkform.runtime.chunk_kernels.fused_backward": (
         "aligned apart block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "

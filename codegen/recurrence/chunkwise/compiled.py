@@ -1,0 +1,66 @@
+"""What the passes made of a recurrence, as data, and what was found out about it since."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from chunkform.spec.language import Recurrence
+
+from ...exact.random_points import GateResult
+from ...ir.step_program import StepProgram
+from ..normal_form.form import NormalForm
+from ..normal_form.substeps import Substeps
+from ..step.adjoint import Adjoint
+from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Everything that is known of a spec. A `sequential` one has no forms and plans, and a reason why.
+
+    `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep` one of
+    these, compiled.
+    """
+
+    spec: Recurrence
+    step: StepProgram
+    adjoint: Adjoint
+    family: str
+    form: NormalForm | None = None
+    adjoint_form: NormalForm | None = None
+    forward: Plan | None = None
+    backward: Plan | None = None
+    reason: str | None = None
+    reason_where: Any = None
+    gates: tuple[GateResult, ...] = ()
+    substeps: Substeps | None = None
+    substep: Compiled | None = None
+    known: dict[Any, Any] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )  # what `once` has found out
+
+    @property
+    def name(self) -> str:
+        return self.step.name
+
+
+P = ParamSpec("P")
+
+
+R = TypeVar("R")
+
+
+def once(f: Callable[Concatenate[Compiled, P], R]) -> Callable[Concatenate[Compiled, P], R]:
+    """A function of a compiled recurrence, which finds out the same thing about it once."""
+
+    @functools.wraps(f)
+    def found(c: Compiled, *args: P.args, **words: P.kwargs) -> R:
+        key = (f, *map(id, args), *((n, id(x)) for n, x in words.items()))
+        if key not in c.known:
+            c.known[key] = f(c, *args, **words), args, words  # which stay, so that nothing else has their ids
+        return c.known[key][0]
+
+    return found

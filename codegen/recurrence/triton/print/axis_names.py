@@ -1,0 +1,49 @@
+"""How kernels call axes, their sizes and tiles."""
+
+from __future__ import annotations
+
+from ....ir.expr import (
+    dim_of,
+    plain_name,
+)
+from ....ir.letters import capital
+from .reserved import RESERVED, SUFFIXES
+
+KEPT = "~"  # ends the name of a square state's kept axis: d~ beside d
+
+
+INTERNAL = RESERVED | set("m p s t w x y".split())  # names of every kernel
+
+
+def axis_name(axis: str) -> str:
+    """The name of an index over an axis: that of its dim, with an underscore where kernels have another use for that."""
+    dim = dim_of(axis).removesuffix(KEPT)
+    name = f"{dim}_" if plain_name(dim) in INTERNAL or SUFFIXES.search(plain_name(dim)) else dim
+    if axis.endswith(KEPT):
+        return f"{name}_kept"
+    return name if axis == dim else f"{name}_{len(axis) - len(dim) + 1}"
+
+
+def size_name(dim: str) -> str:
+    """The name of the size of a dim."""
+    dim = dim.removesuffix(KEPT)
+    name = capital(dim)
+    return f"{dim}_size" if not plain_name(dim).islower() or plain_name(name) in RESERVED else name
+
+
+def block_name(axis: str) -> str:
+    return f"block_{axis_name(axis)}"
+
+
+def part_name(axis: str) -> str:
+    return f"part_{axis_name(axis)}"
+
+
+def counter(axis: str) -> str:
+    """The name of the number of a slice of an axis."""
+    return f"n_{axis_name(axis)}"
+
+
+def count_of(axis: str) -> str:
+    """How many slices there are."""
+    return f"({size_name(dim_of(axis))} + {block_name(axis)} - 1) // {block_name(axis)}"
