@@ -34,7 +34,7 @@ family: pairwise
 import triton
 import triton.language as tl
 
-from chunkform.runtime.attention import torch_form as attention_torch
+from chunkform.runtime import attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import combine, contract, inner, later, over_batch
 from chunkform.runtime.attention.kernels import (
@@ -54,7 +54,8 @@ from chunkform.runtime.attention.kernels import (
     weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, of_positions
-from chunkform.runtime.attention.op import AttentionBackend, AttentionOp, Maps
+from chunkform.runtime.attention.op import AttentionOp
+from chunkform.runtime.attention.passes import AttentionBackend, Maps
 
 
 def features(given, constants, at):

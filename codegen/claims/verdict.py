@@ -139,6 +139,12 @@ def array_text(a: np.ndarray) -> str:
     return "[" + "; ".join(" ".join(number_text(x) for x in row) for row in a) + "]"
 
 
+VERBS = {  # of one claim, and of several
+    "holds": ("holds", "hold"),
+    "fails": ("fails", "fail"),
+    "depends": ("depends", "depend"),
+    "error": ("couldn't be judged", "couldn't be judged"),
+}
 COLOURS = {"holds": "green", "fails": "red", "depends": "yellow", "error": "magenta"}
 
 

@@ -11,22 +11,17 @@ from chunkform.spec.language.attention import Attention
 from ..attention.compiled import CompiledAttention
 from ..attention.emit import emit, spec_hash
 from ..attention.explain import explanation, latex_document, show
-from ..attention.pipeline import compile_attention
 from ..attention.pipeline import compile_attention as compile_spec
+from ..checking.checked import DTYPES, Checked
 
 if TYPE_CHECKING:
-    from ..checking.checked import Checked
-
-if TYPE_CHECKING:
-    from chunkform.spec.language.attention import Attention
-
     from ..attention.situations import AttentionSubject
-    from ..checking.checked import Checked
     from ..performance.compile_report import InspectRow
 
 __all__ = [
     "check_one",
     "compile_spec",
+    "conditions_of",
     "emit",
     "explanation",
     "inspect_one",
@@ -37,30 +32,12 @@ __all__ = [
 ]
 
 
-def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
-
-    return check(a, seeds, steps, width, device)
-
-
-def subject(a: Attention, c: CompiledAttention, op: Callable[..., Any], device: str) -> AttentionSubject:
-    from ..attention.situations import AttentionSubject
-
-    return AttentionSubject(a, c, op, device)
-
-
-def inspect_one(c: CompiledAttention, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:
-    from ..attention.inspect import inspect_attention
-
-    return inspect_attention(c, arch, dtypes, widths)
-
-
-def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+def check_one(
+    a: Attention, c: CompiledAttention, op: Callable[..., Any], seeds: int, steps: int, width: int, device: str
+) -> list[Checked]:
     """The largest errors of an attention's op: full, causal, and with one head of keys for all of queries."""
-    from ..checking.checked import DTYPES, Checked
-    from ..commands.compile import compile_module
+    from ..attention.check import Case, check_op, grouped
 
-    c = compile_attention(a)
-    op = getattr(compile_module(a), a.name)
     found: list[Checked] = []
     kinds = [Case(), Case(causal=True)] if a.nodes is None else [Case()]
     if any(v.kind in grouped(a) for v in a.variables):
@@ -79,3 +56,20 @@ def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> 
                         worst[r.quantity] = made
         found += worst.values()
     return found
+
+
+def subject(a: Attention, c: CompiledAttention, op: Callable[..., Any], device: str) -> AttentionSubject:
+    from ..attention.situations import AttentionSubject
+
+    return AttentionSubject(a, c, op, device)
+
+
+def conditions_of(a: Attention, c: CompiledAttention, op: Callable[..., Any], device: str) -> list[Checked]:
+    """None: an attention is defined for all numbers."""
+    return []
+
+
+def inspect_one(c: CompiledAttention, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:
+    from ..attention.inspect import inspect_attention
+
+    return inspect_attention(c, arch, dtypes, widths)

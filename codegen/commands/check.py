@@ -11,14 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from chunkform.errors import BackendError
-from chunkform.spec.language import Declaration, Recurrence, catalogue, find
+from chunkform.spec.language import Declaration, catalogue, find
 
 from ..checking.accuracy import Judged
 from ..checking.calls import SECONDS, Report, call, check_calls, reproduction
 from ..checking.checked import DTYPES, Checked
-from ..recurrence.check import check_op
-from ..recurrence.pipeline import compile_spec
-from ..recurrence.samples import Case
 from .compile import compile_module
 from .kinds import kind_of
 
@@ -51,11 +48,12 @@ def check_all(
     reports: list[Report] = []
     for r in specs:
         kind = kind_of(r)
-        if quick or not hasattr(kind, "subject"):
-            found += kind.check_one(r, seeds, steps, width, device)
+        c, op = kind.compile_spec(r), getattr(compile_module(r), r.name)
+        if quick:
+            found += kind.check_one(r, c, op, seeds, steps, width, device)
             done(r.name)
             continue
-        subject = subject_of(r, device)
+        subject = kind.subject(r, c, op, device)
         limit = SECONDS[device] if seconds is None else seconds
 
         def told(n: int, of: int, name: str = r.name) -> None:
@@ -63,7 +61,7 @@ def check_all(
 
         report = check_calls(subject, limit, told)
         found += checked(r, report, subject, device)
-        found += getattr(kind, "conditions_of", lambda *_: [])(r, device)
+        found += kind.conditions_of(r, c, op, device)
         reports.append(report)
     return found, reports
 
@@ -136,24 +134,6 @@ def calls_text(report: Report) -> str:
         f"{report.name}: stopped after {len(report.calls)} of {report.rows} calls, in which {share}% of the pairs of choices "
         "occur: --seconds gives it longer"
     )
-
-
-def check_recurrence(r: Recurrence, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
-    """The largest errors of a recurrence's op."""
-    c = compile_spec(r)
-    op = getattr(compile_module(r), r.name)
-    found: list[Checked] = []
-    for dtype in DTYPES[device]:
-        worst: dict[str, Checked] = {}
-        for seed in range(seeds):
-            case = Case(steps=steps, width=width, dtype=dtype, device=device, seed=seed)
-            for row in check_op(c, op, case):
-                kind = str(dtype).removeprefix("torch.")
-                made = Checked(r.name, row.quantity, kind, device, row.error, row.bound, row.allowed, row.ok, row.head)
-                if row.quantity not in worst or made.badness > worst[row.quantity].badness:
-                    worst[row.quantity] = made
-        found += worst.values()
-    return found
 
 
 def check_table(rows: Iterable[Checked]) -> Table:

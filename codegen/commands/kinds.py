@@ -1,36 +1,81 @@
-"""The kinds of declarations, and which module does for each what the commands ask for.
-
-Such a module has these functions, where a `compiled` is whatever its `compile_spec` makes of a declaration:
-
-    compile_spec(declaration) -> compiled
-    emit(compiled, tidy=True) -> str                       the text of the generated file
-    spec_hash(compiled) -> str                             a hash of what the declaration says
-    explanation(compiled, width, chunk) -> dict            `chunkform explain --json`
-    latex_document(compiled) -> str                        `chunkform explain --latex`
-    show(compiled, console, width, chunk) -> None          `chunkform explain`
-    check_one(declaration, seeds, steps, width, device) -> list[Checked]        `chunkform check --quick`
-    subject(declaration, compiled, op, device) -> Subject                       `chunkform check`
-    inspect_one(compiled, arch, dtypes, widths) -> list[InspectRow]
-"""
+"""The kinds of declarations, and what each does for the commands."""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from chunkform.spec.language.attention import Attention
 from chunkform.spec.language.declaration import Declaration
 from chunkform.spec.language.program import Program
 from chunkform.spec.language.recurrence import Recurrence
 
-# One row for each kind. Modules are imported when a declaration of the kind is first met.
-KINDS: dict[type[Declaration], str] = {
-    Recurrence: "chunkform.codegen.commands.recurrence_kind",
-    Attention: "chunkform.codegen.commands.attention_kind",
-    Program: "chunkform.codegen.commands.program_kind",
-}
+from ..checking.calls import Subject
+from ..checking.checked import Checked
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..performance.compile_report import InspectRow
 
 
-def kind_of(declaration: Declaration) -> Any:
-    """The module of a declaration's kind."""
-    return importlib.import_module(next(KINDS[t] for t in type(declaration).__mro__ if t in KINDS))
+class Kind(Protocol):
+    """What the commands ask of a kind: a module with these functions. `compiled` is what its own `compile_spec` makes."""
+
+    def compile_spec(self, declaration: Any, /) -> Any:
+        """All that is derived of a declaration."""
+
+    def emit(self, compiled: Any, tidy: bool = True) -> str:
+        """The text of the generated file."""
+
+    def spec_hash(self, compiled: Any, /) -> str:
+        """A hash of what the declaration says."""
+
+    def explanation(self, compiled: Any, width: int = 64, chunk: int = 64) -> dict[str, Any]:
+        """What `chunkform explain --json` writes."""
+
+    def latex_document(self, compiled: Any, /) -> str:
+        """What `chunkform explain --latex` writes."""
+
+    def show(self, compiled: Any, console: Console, width: int = 64, chunk: int = 64) -> None:
+        """What `chunkform explain` prints."""
+
+    def check_one(
+        self,
+        declaration: Any,
+        compiled: Any,
+        op: Callable[..., Any],
+        /,
+        seeds: int,
+        steps: int,
+        width: int,
+        device: str,
+    ) -> list[Checked]:
+        """`chunkform check --quick`."""
+
+    def subject(self, declaration: Any, compiled: Any, op: Callable[..., Any], device: str, /) -> Subject:
+        """What `chunkform check` calls in all situations."""
+
+    def conditions_of(self, declaration: Any, compiled: Any, op: Callable[..., Any], device: str, /) -> list[Checked]:
+        """What else must hold, such as that iterations have converged."""
+
+    def inspect_one(
+        self, compiled: Any, arch: str, dtypes: Iterable[str], widths: Iterable[int], /
+    ) -> list[InspectRow]:
+        """A row for each kernel and configuration."""
+
+
+def kind_of(declaration: Declaration) -> Kind:
+    """The module of a declaration's kind, imported when a declaration of it is first met."""
+    if isinstance(declaration, Recurrence):
+        from . import recurrence_kind
+
+        return recurrence_kind
+    if isinstance(declaration, Attention):
+        from . import attention_kind
+
+        return attention_kind
+    assert isinstance(declaration, Program), type(declaration)
+    from . import program_kind
+
+    return program_kind

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from chunkform.runtime.launch.files import removed_at_exit
 from chunkform.spec.language.program import Program
 
+from ..checking.checked import DTYPES, Checked
 from ..programs.compiled import CompiledProgram
 from ..programs.emit import emit, spec_hash
 from ..programs.explain import explanation, latex_document, show, svg
 from ..programs.pipeline import compile_program as compile_spec
 
 if TYPE_CHECKING:
-    from ..checking.checked import Checked
     from ..performance.compile_report import InspectRow
     from ..recurrence.situations import Subject
 
@@ -35,15 +35,13 @@ __all__ = [
 ]
 
 
-def check_one(p: Program, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+def check_one(
+    p: Program, c: CompiledProgram, op: Callable[..., Any], seeds: int, steps: int, width: int, device: str
+) -> list[Checked]:
     """The largest errors of a program's op, the residuals of its solves, and what its iterations need."""
-    from ..checking.checked import DTYPES, Checked
     from ..programs.check import check_program
     from ..recurrence.samples import Case
-    from .compile import compile_module
 
-    c = compile_spec(p)
-    op = getattr(compile_module(p), p.name)
     found: list[Checked] = []
     for dtype in DTYPES[device]:
         worst: dict[str, Checked] = {}
@@ -59,15 +57,14 @@ def check_one(p: Program, seeds: int, steps: int, width: int, device: str) -> li
 
 
 def subject(p: Program, c: CompiledProgram, op: Callable[..., Any], device: str) -> Subject:
-    from ..programs.oracle import oracle, sample
-    from ..recurrence.situations import Subject
+    from ..programs.situations import ProgramSubject
 
-    return Subject(p, c, op, device, sample, oracle)
+    return ProgramSubject(p, c, op, device)
 
 
-def conditions_of(p: Program, device: str) -> list[Checked]:
+def conditions_of(p: Program, c: CompiledProgram, op: Callable[..., Any], device: str) -> list[Checked]:
     """The residuals of a program's solves, and what its iterations need."""
-    rows = check_one(p, 1, 40, 32, device)
+    rows = check_one(p, c, op, 1, 40, 32, device)
     return [r for r in rows if r.quantity.startswith(("residual of ", "|1 - step"))]
 
 

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from chunkform.spec.language import Recurrence
 
+from ..checking.checked import DTYPES, Checked
 from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.emit import emit, spec_hash
 from ..recurrence.explain import explanation, latex_document, show
 from ..recurrence.pipeline import compile_spec
 
 if TYPE_CHECKING:
-    from ..checking.checked import Checked
     from ..performance.compile_report import InspectRow
     from ..recurrence.situations import Subject
 
 __all__ = [
     "check_one",
     "compile_spec",
+    "conditions_of",
     "emit",
     "explanation",
     "inspect_one",
@@ -30,16 +31,36 @@ __all__ = [
 ]
 
 
-def check_one(r: Recurrence, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
-    from .check import check_recurrence
+def check_one(
+    r: Recurrence, c: Compiled, op: Callable[..., Any], seeds: int, steps: int, width: int, device: str
+) -> list[Checked]:
+    """The largest errors of a recurrence's op."""
+    from ..recurrence.check import check_op
+    from ..recurrence.samples import Case
 
-    return check_recurrence(r, seeds, steps, width, device)
+    found: list[Checked] = []
+    for dtype in DTYPES[device]:
+        worst: dict[str, Checked] = {}
+        for seed in range(seeds):
+            case = Case(steps=steps, width=width, dtype=dtype, device=device, seed=seed)
+            for row in check_op(c, op, case):
+                kind = str(dtype).removeprefix("torch.")
+                made = Checked(r.name, row.quantity, kind, device, row.error, row.bound, row.allowed, row.ok, row.head)
+                if row.quantity not in worst or made.badness > worst[row.quantity].badness:
+                    worst[row.quantity] = made
+        found += worst.values()
+    return found
 
 
 def subject(r: Recurrence, c: Compiled, op: Callable[..., Any], device: str) -> Subject:
     from ..recurrence.situations import Subject
 
     return Subject(r, c, op, device)
+
+
+def conditions_of(r: Recurrence, c: Compiled, op: Callable[..., Any], device: str) -> list[Checked]:
+    """None: a recurrence is defined for all numbers."""
+    return []
 
 
 def inspect_one(c: Compiled, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 LETTERS = (
@@ -38,6 +38,7 @@ class Node:
     axes: tuple[str, ...]
     key: str
     identity: str
+    written: ClassVar[Callable[[Node], str]]  # for people: `notation.plain`, put here by this package's __init__
 
     def __repr__(self) -> str:
         return Node.written(self)

@@ -136,9 +136,7 @@ class Subject:
         if triton and row.get("dtype") == "float64":
             return False
         packed = row.get("sequences", "").endswith("packed")
-        if packed and self.device != "cpu" and row.get("backend", "torch") != "torch" and not self.packs:
-            return False
-        return True
+        return not (packed and self.device != "cpu" and row.get("backend", "torch") != "torch" and not self.packs)
 
     # --- one call ---------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ an axis along which the decay runs, and quantities over that axis times their de
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ....ir.expr import (
