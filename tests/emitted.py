@@ -3,7 +3,8 @@
     python tests/emitted.py            compile all specs; tell whose text has changed, and whether in comments alone
     python tests/emitted.py --write    the same, and write tests/codegen/emitted_text.json anew
 
-`text` is the hash of the emitted text, before it is formatted; `code` the same without comments, docstrings and layout. The
+`text` is the hash of the emitted text, before it is formatted; `code` the same without comments, docstrings and layout, and
+whichever modules names are imported from. The
 catalogue's files are in generated/, as `chunkform build` has written them.
 """
 
@@ -53,7 +54,11 @@ def text_hash(text: str) -> str:
 
 
 def code_hash(text: str) -> str:
-    return text_hash(said(ast.parse(text)))
+    tree = ast.parse(text)
+    imports = [x for x in tree.body if isinstance(x, ast.ImportFrom)]
+    names = sorted(f"{y.name} as {y.asname}" for x in imports for y in x.names)
+    tree.body = [x for x in tree.body if x not in imports]
+    return text_hash("\n".join([*names, said(tree)]))
 
 
 def hashes(text: str) -> Hashes:
@@ -73,7 +78,7 @@ def changes(texts: dict[str, str], known: dict[str, Hashes]) -> list[str]:
             found.append(f"{key}: not recorded")
         elif text_hash(text) != known[key]["text"]:
             same = code_hash(text) == known[key]["code"]
-            found.append(f"{key}: {'comments, docstrings or layout' if same else 'the code'} changed")
+            found.append(f"{key}: {'comments, docstrings, layout or where names are imported from' if same else 'the code'} changed")
     return found
 
 
