@@ -104,7 +104,9 @@ def draw(root: Path = ROOT) -> str:
     for a, b in sorted(nx.transitive_reduction(graph).edges):
         (x1, y1), (x2, y2) = place[a], place[b]
         bend = (y1 + y2) / 2 + HEIGHT / 2
-        lines.append(f'<path d="M{x1:.0f} {y1 + HEIGHT:.0f} C{x1:.0f} {bend:.0f} {x2:.0f} {bend:.0f} {x2:.0f} {y2:.0f}"/>')
+        lines.append(
+            f'<path d="M{x1:.0f} {y1 + HEIGHT:.0f} C{x1:.0f} {bend:.0f} {x2:.0f} {bend:.0f} {x2:.0f} {y2:.0f}"/>'
+        )
     boxes = []
     for room, (x, y) in sorted(place.items()):
         kind = room.split(".")[0]

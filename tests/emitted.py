@@ -78,7 +78,7 @@ def changes(texts: dict[str, str], known: dict[str, Hashes]) -> list[str]:
             found.append(f"{key}: not recorded")
         elif text_hash(text) != known[key]["text"]:
             same = code_hash(text) == known[key]["code"]
-            found.append(f"{key}: {'comments, docstrings, layout or where names are imported from' if same else 'the code'} changed")
+            found.append(f"{key}: {'no more than comments, layout or imports' if same else 'the code'} changed")
     return found
 
 
