@@ -81,7 +81,8 @@ from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, ro
 from chunkform.runtime.launch.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
-from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.op.op import Op
+from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
     CHUNK,
     dtype_of,

@@ -92,7 +92,8 @@ from chunkform.runtime.launch.launch import (
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
-from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.op.op import Op
+from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
     CHUNK,
     dtype_of,

@@ -34,9 +34,9 @@ family: pairwise
 import triton
 import triton.language as tl
 
-from chunkform.runtime import attention_torch
+from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
-from chunkform.runtime.attention.feature_maps import combine, contract, inner, later, over_batch
+from chunkform.runtime.attention.feature_maps import combine, inner, later
 from chunkform.runtime.attention.kernels import (
     averaged,
     finite,
@@ -56,6 +56,7 @@ from chunkform.runtime.attention.kernels import (
 from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, of_positions
 from chunkform.runtime.attention.op import AttentionOp
 from chunkform.runtime.attention.passes import AttentionBackend, Maps
+from chunkform.runtime.attention.products import contract, over_batch
 
 
 def features(given, constants, at):

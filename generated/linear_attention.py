@@ -56,8 +56,8 @@ from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
-from chunkform.runtime.op.op import Argument, Backend, Op, Signature
-from chunkform.runtime.op.signature import OVERWRITE
+from chunkform.runtime.op.op import Op
+from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
     CHUNK,
     dtype_of,

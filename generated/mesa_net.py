@@ -150,7 +150,8 @@ from chunkform.runtime.launch.launch import (
     with_heads,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
-from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.op.op import Op
+from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.solves.launch import CONVERGED, conjugate_step, over_root, relative, solve_config, strides3
 from chunkform.runtime.solves.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
 from chunkform.runtime.solves.solves import conjugate_gradients

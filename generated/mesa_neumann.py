@@ -149,7 +149,8 @@ from chunkform.runtime.launch.launch import (
     with_heads,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
-from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.op.op import Op
+from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.solves.programs import Sums, kept, part, wanted
 from chunkform.runtime.solves.solves import through
 from chunkform.runtime.torch_form.chunks import (

@@ -31,9 +31,9 @@ family: pairwise
 import triton
 import triton.language as tl
 
-from chunkform.runtime import attention_torch
+from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import After, AttentionArgument, AttentionSignature
-from chunkform.runtime.attention.feature_maps import contract, later, over_batch
+from chunkform.runtime.attention.feature_maps import later
 from chunkform.runtime.attention.kernels import (
     averaged,
     held,
@@ -50,6 +50,7 @@ from chunkform.runtime.attention.kernels import (
 from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, forward_and_output, of_positions
 from chunkform.runtime.attention.op import AttentionOp
 from chunkform.runtime.attention.passes import AttentionBackend, Maps, Moved
+from chunkform.runtime.attention.products import contract, over_batch
 
 
 def features(given, constants, at):

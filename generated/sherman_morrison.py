@@ -38,7 +38,8 @@ import triton.language as tl
 from chunkform.runtime.launch.launch import launch
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import RowKernel, Step, StepKernel
-from chunkform.runtime.op.op import Argument, Backend, Op, Signature
+from chunkform.runtime.op.op import Op
+from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import dtype_of
 from chunkform.runtime.torch_form.recurrent import (
     block_of,

@@ -40,6 +40,13 @@ def own_caches() -> None:
 own_caches()
 
 
+@pytest.fixture(autouse=True)
+def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output's width and colours are what a test says, not what is around it."""
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     gpu_tests = Path(__file__).parent / "gpu"
     for item in items:

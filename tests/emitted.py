@@ -56,7 +56,7 @@ def text_hash(text: str) -> str:
 def code_hash(text: str) -> str:
     tree = ast.parse(text)
     imports = [x for x in tree.body if isinstance(x, ast.ImportFrom)]
-    names = sorted(f"{y.name} as {y.asname}" for x in imports for y in x.names)
+    names = sorted(y.asname or y.name for x in imports for y in x.names)
     tree.body = [x for x in tree.body if x not in imports]
     return text_hash("\n".join([*names, said(tree)]))
 

@@ -25,7 +25,8 @@ IMPORTS = {
     "chunkform.runtime.attention.op": "AttentionOp",
     "chunkform.runtime.attention.passes": "AttentionBackend Maps Moved",
     "chunkform.runtime.attention.arguments": "After AttentionArgument AttentionSignature",
-    "chunkform.runtime.attention.feature_maps": "combine contract half_turn inner joined later over_batch parted",
+    "chunkform.runtime.attention.feature_maps": "combine half_turn inner joined later parted",
+    "chunkform.runtime.attention.products": "contract over_batch",
     "chunkform.runtime.attention.kernels": (
         "averaged finite held load_block load_matrix load_vector log_sum_exp online products products_and scaled_online "
         "store_block three_ones weighted"
@@ -113,7 +114,12 @@ def moved_sizes(c: CompiledAttention) -> tuple[str, str]:
 def imports(text: str) -> str:
     used = names_from_outside(text)
     lines = ["import torch"] if "torch" in used else []
-    lines += ["import triton", "import triton.language as tl", "", "from chunkform.runtime import attention_torch"]
+    lines += [
+        "import triton",
+        "import triton.language as tl",
+        "",
+        "from chunkform.runtime.attention import torch_form as attention_torch",
+    ]
     for module, names in sorted(IMPORTS.items()):
         found = sorted(used & set(names.split()))
         if found:

@@ -1,4 +1,4 @@
-"""The gates: after each pass, both sides of it at random points, as for recurrences (see `points.py`).
+"""The gates: after each pass, both sides of it at random points, as for recurrences (see `random_points.py`).
 
 The other side never shares code with what is checked: terms are evaluated as the user wrote them (`run_spec.py`), and derivatives
 by dual numbers over the definition, which knows nothing of features.

@@ -4,7 +4,8 @@ An axis is a name; primes tell apart several axes of one size (`d` and `d'` both
 over the union of their axes, so an outer product is `mul` and a contraction is `sum` of `mul`. Two equal expressions are the
 same object. Constructors simplify as they build, and keep meaning exactly.
 
-Operations (`op`): leaf, const, number, size, eye, add, mul, pow, fn, sum, peak, and those of chunk programs (see `chunk.py`).
+Operations (`op`): leaf, const, number, size, eye, add, mul, pow, fn, sum, peak, and those of chunk programs (see
+`chunk_program.py`).
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ def _total(x: Node, axis: str) -> Node:
 
 
 def peak(x: Node, axis: str) -> Node:
-    """The largest entry along an axis, of which nothing depends but how far from overflow numbers are (see `stable.py`)."""
+    """The largest entry along an axis, of which nothing depends but how far from overflow numbers are (see `stabilize.py`)."""
     bound = canonical_axis(axis, set(x.axes) - {axis})
     x = rename(x, {axis: bound})
     return make("peak", (x,), (bound,), set(x.axes) - {bound}) if bound in x.axes else x

@@ -1,7 +1,7 @@
 """What a sequence in parts costs on N GPUs: bytes between them, and the time of computing and of communicating.
 
 A pass over a part takes what `predict.py` says for a sequence of that length. The one collective of each pass gathers the maps of
-the parts (see `segments.py`), whose size doesn't depend on the length of the sequence:
+the parts (see `segment_maps.py`), whose size doesn't depend on the length of the sequence:
 
     bytes of a map   4 B H (entries of the linear part and of the states)
     in a node        (N - 1) maps reach each GPU over its link

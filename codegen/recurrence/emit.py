@@ -152,7 +152,10 @@ def imports_text(parts: tuple[Section, ...]) -> str:
 
 def imported_names(parts: tuple[Section, ...]) -> dict[str, set[str]]:
     """What the sections need of each module; of torch and Triton, nothing but the module."""
-    wanted: dict[str, set[str]] = {"chunkform.runtime.op.op": {"Argument", "Backend", "Op", "Signature"}}
+    wanted: dict[str, set[str]] = {
+        "chunkform.runtime.op.op": {"Op"},
+        "chunkform.runtime.op.signature": {"Argument", "Backend", "Signature"},
+    }
     everything: set[str] = set()
     for section in parts:
         used = names_from_outside(section.text)
@@ -173,9 +176,14 @@ def import_lines(imported: dict[str, set[str]], others: dict[str, str]) -> str:
     lines.append("")
     for module, names in imported.items():
         if names:
-            found = (f"{n} as {others[n]}" if n in others else n for n in sorted(names))
+            found = (f"{n} as {others[n]}" if n in others else n for n in sorted(names, key=_import_order))
             lines.append(f"from {module} import {', '.join(found)}")
     return "\n".join(lines)
+
+
+def _import_order(name: str) -> tuple[int, str]:
+    """Constants, classes, functions, as import lines are sorted."""
+    return 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name
 
 
 def other_names(name: str, imported: dict[str, set[str]]) -> dict[str, str]:

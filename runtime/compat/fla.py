@@ -1,6 +1,6 @@
 """The functions of flash-linear-attention that the catalogue has too, by their names and arguments, on top of our ops.
 
-    from chunkform.runtime.fla import chunk_gated_delta_rule        # was: from fla.ops.gated_delta_rule import ...
+    from chunkform.runtime.compat.fla import chunk_gated_delta_rule        # was: from fla.ops.gated_delta_rule import ...
 
 All take tensors [B, T, H, ...] and log decays as natural logarithms, and return (o, final state or None).
 docs/from_fla.md lists what differs. What they share, by keyword:

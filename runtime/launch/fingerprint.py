@@ -1,8 +1,8 @@
 """What kernels say, as hashes: of jit functions without comments, docstrings and layout, and of the functions that they call.
 
 Whatever was measured or tried on a GPU was so for a text of kernels. One mechanism says which: tables of configurations
-(`tuned.py`) and the record of what was verified on a GPU (`results/gpu/verified.json`) both hold for these hashes. It reads
-files, and imports nothing of them, so that it needs no GPU and no Triton.
+(`tuned_configs.py`) and the record of what was verified on a GPU (`results/gpu/verified.json`) both hold for these hashes.
+It reads files, and imports nothing of them, so that it needs no GPU and no Triton.
 """
 
 from __future__ import annotations

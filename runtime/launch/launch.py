@@ -211,7 +211,7 @@ def by_launch(
 def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "") -> Config:
     """The configuration for a shape class, of the kernels with this hash. Never keyed on T.
 
-    `sizes` are the dims. What was measured for these kernels on this GPU (`tuned.py`), or else the default.
+    `sizes` are the dims. What was measured for these kernels on this GPU (`tuned_configs.py`), or else the default.
     """
     if _using is not None:
         _asked.add(kernels)

@@ -26,7 +26,7 @@ HEADER = """
 import torch
 import triton
 import triton.language as tl
-from chunkform.runtime.signature import Argument, Signature
+from chunkform.runtime.op.signature import Argument, Signature
 """
 
 

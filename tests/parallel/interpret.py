@@ -55,7 +55,8 @@ def differences(name: str, rank: int) -> dict[str, float]:
     low, high = CUT[rank], CUT[rank + 1]
     results = []
     for shared in (False, *[True] * (3 if name in AGAIN else 1)):
-        op_module._backend = lambda *_, shared=shared, **__: "triton" if shared else "torch"
+        chosen = "triton" if shared else "torch"
+        op_module.chosen_backend = run_module.chosen_backend = lambda *_, chosen=chosen, **__: chosen
         dtype = torch.float32 if shared else torch.float64
         own = {n: x.to(dtype, copy=True).requires_grad_() for n, x in {**given, "initial": state}.items()}
         parts = {n: x[:, low:high] if shared else x for n, x in own.items() if n != "initial"}

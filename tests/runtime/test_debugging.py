@@ -127,7 +127,7 @@ def test_graphs_are_not_looked_at():
 
 @pytest.mark.parametrize(("value", "on"), [("1", True), ("0", False)])
 def test_the_environment_turns_it_on(value, on):
-    code = "from chunkform.runtime import debugging; print(debugging._on)"
+    code = "from chunkform.runtime.op import debugging; print(debugging._on)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"CHUNKFORM_DEBUG": value}
     )

@@ -33,8 +33,8 @@ def kernel(x, T, B: tl.constexpr):
 '''
 FILE = f"""
 import triton
-from chunkform.runtime.kernels import power, total_of
-from chunkform.runtime.total import total
+from chunkform.runtime.chunk_kernels.kernels import power, total_of
+from chunkform.runtime.chunk_kernels.reductions import total
 
 SIZE = tl.constexpr(4)
 

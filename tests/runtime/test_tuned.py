@@ -220,7 +220,7 @@ def test_choices_are_written_where_later_calls_find_them(on_gpu, monkeypatch):
     assert [r["chosen"] for r in json.loads(result.stdout)] == [False, True]
     result = CliRunner().invoke(app, ["tune", "lightning_attention", "--width", "128"])
     assert "chosen" in result.output
-    assert "1 choices in" in result.output
+    assert "1 choice in" in result.output
 
 
 def test_a_configuration_that_raises_or_dies_leaves_the_others(monkeypatch):
@@ -230,7 +230,7 @@ def test_a_configuration_that_raises_or_dies_leaves_the_others(monkeypatch):
 
 def test_a_configuration_is_checked_against_the_oracle():
     code = (
-        "import json; from chunkform.codegen import tune; from chunkform.runtime.launch.launch import candidates\n"
+        "import json; from chunkform.codegen.commands import tune; from chunkform.runtime.launch.launch import candidates\n"
         "from chunkform.spec.language import find\n"
         "tune.DEVICE = 'cpu'\n"
         "where = str(find('lightning_attention')[0].where.file)\n"

@@ -159,7 +159,7 @@ def specs() -> dict[str, Recurrence]:
 
 HEADER = """
 import torch
-from chunkform.runtime.sequential import *
+from chunkform.runtime.torch_form.recurrent import *
 from chunkform.runtime.torch_form import dtype_of
 """
 

@@ -1,7 +1,7 @@
 """The gradient of a decay from sums that two sweeps make on their way.
 
 With a state S and its gradient dS, D_t <S_{t-1}, dS_t> is a sum over pairs of a write j and a read k of S with the step t between
-them (`pairings.py`: what reads S writes dS). For the steps of one chunk these are
+them (`state_adjoint_products.py`: what reads S writes dS). For the steps of one chunk these are
 
     own     pairs inside the chunk: their weights are a matrix over its steps, summed over rows and over columns
     in      reads of the state before the chunk, for the reads that come after t

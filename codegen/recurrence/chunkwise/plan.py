@@ -11,7 +11,7 @@ from .chunk_program import ChunkProgram
 
 @dataclass(frozen=True)
 class Border:
-    """What one sweep sums for the pairing of `state`: see `borders.py`.
+    """What one sweep sums for the pairing of `state`: see `decay_gradient_sums.py`.
 
     `reads` has for each slot a node over ROW, and perhaps an axis of the state, over which it is summed; those of the gradient
     are negative. `own` has matrices over (ROW, COL), the slot of their row sums, and that of their column sums, which are

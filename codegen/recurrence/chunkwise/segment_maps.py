@@ -10,7 +10,7 @@ share a sequence. b is the sweep from zero states. A is the same sweep with its 
     a matrix [row, row']    where writes depend on reads; for each column of its own where feedback differs between columns
     1                       where nothing decays
 
-Both are nodes over the streams of a chunk program (see `chunk.py`), for a segment of any length.
+Both are nodes over the streams of a chunk program (see `chunk_program.py`), for a segment of any length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gates: after each pass, both sides of it are evaluated at random points, exactly (see `points.py`).
+"""The gates: after each pass, both sides of it are evaluated at random points, exactly (see `random_points.py`).
 
 A pass that changed the meaning of a program raises `GateError`, and nothing is printed.
 """

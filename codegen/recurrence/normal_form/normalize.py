@@ -149,7 +149,9 @@ class _Canonical:
         values: dict[str, Node],
     ) -> None:
         self.i = interpreter
-        self.pairings: dict[str, tuple[Node, Node]] = {}  # state -> what is added to its pairing, see `pairings.py`
+        self.pairings: dict[
+            str, tuple[Node, Node]
+        ] = {}  # state -> what is added to its pairing, see `state_adjoint_products.py`
         self.drafts = {d.name: d for d in drafts}
         self.values = values
         self.mixed = mixed_states(drafts)

@@ -3,7 +3,8 @@
 A walk leaves its states as each block of steps finds them. What else is made of these states, outputs, gradients and the sums for
 decays, is then made by a kernel that takes all blocks at once, with nothing to carry and nothing to wait for. The forward pass
 leaves the recurrence's own states; of the states of gradients the first sweep that is over them does, which makes its own part on
-the way. With both states at hand, the decays of a block times <S before it, dS after it> is what it says (see `borders.py`).
+the way. With both states at hand, the decays of a block times <S before it, dS after it> is what it says (see
+`decay_gradient_sums.py`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ STEPS = (ROW, INNER, COL)
 PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled", "intra")
 
 
-WEIGHT = "weight"  # of each step, how much of one state is in another (see `weights.py`)
+WEIGHT = "weight"  # of each step, how much of one state is in another (see `coupling_weights.py`)
 
 
 PER_HEAD = ("parameter", "decay parameter")
