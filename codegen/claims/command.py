@@ -38,10 +38,12 @@ def verify(
     console: Console | None = None,
     jobs: int | None = None,
     seconds: float = SECONDS,
+    strict: bool = False,
 ) -> int:
     """Judge the claims of spec files, or of catalogue names; without targets, of the five documents. Filters: a
     document's key or title, and a verdict. A claim takes at most `seconds` of the processor's time. Returns 1 where one that
-    is shown fails, or one couldn't be judged (the verdict `error`), and 0 otherwise; raises ChunkformError for bad input."""
+    is shown fails, or one couldn't be judged (the verdict `error`), 3 where one
+    depends with `strict`, and 0 otherwise; raises ChunkformError for bad input."""
     console = console or Console()
     claims = [c for c in claims_of(targets) if document is None or matches(c, document)]
     verdicts = judged(claims, console, jobs, seconds)
@@ -54,7 +56,9 @@ def verify(
         from .html_page import page
 
         write_whole(Path(html_path), page(shown, derived_for([v.claim for v in shown])))
-    return int(any(v.verdict == "error" for v in verdicts) or any(v.verdict == "fails" for v in shown))
+    if any(v.verdict == "error" for v in verdicts) or any(v.verdict == "fails" for v in shown):
+        return 1
+    return 3 if strict and any(v.verdict == "depends" for v in shown) else 0
 
 
 def claims_of(targets: Iterable[str]) -> list[Claim]:

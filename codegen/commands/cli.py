@@ -73,6 +73,9 @@ Specs = Annotated[
 JsonPath = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="write JSON there; - for stdout")]
 
 
+WORST = (0, 3, 1)  # of what `verify` ends with, the worse behind
+
+
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
@@ -180,18 +183,58 @@ def verify(
     verdict: Annotated[str | None, typer.Option(help="only those: holds, fails, depends or error")] = None,
     json_path: JsonPath = None,
     html: Annotated[Path | None, typer.Option(metavar="PATH", help="write a report as a page")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="exit with 3 where a claim depends, and none fails")] = False,
+    header: Annotated[
+        bool,
+        typer.Option("--header", help="of a paper: write a first header beside it, guesses marked, and judge nothing"),
+    ] = False,
+    latex: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="of a paper: write the appendix of what is derived")
+    ] = None,
+    annotate: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="of a paper: write a copy of it with the verdicts")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="of a paper: judge again whenever it changes")] = False,
 ) -> None:
-    """Judge claims: each holds, fails (with a counterexample and the nearest true formula), or depends."""
+    """Judge claims: each holds, fails (with a counterexample and the nearest true formula), or depends.
+
+    A paper (.tex, .md, .txt) is judged formula by formula; see docs/papers.md. Exit status: 0, no claim fails; 1, one fails, or
+    couldn't be judged; 2, bad input; 3, with --strict, one depends.
+    """
     from ..claims.command import verify as judge_claims
+    from ..paper.build import is_paper
 
     if verdict not in (None, "holds", "fails", "depends", "error"):
         near = nearest(verdict, ("holds", "fails", "depends", "error"))
         raise LoadError(f"--verdict is holds, fails, depends or error, got {verdict!r}{near}")
+    papers = [s for s in specs or () if is_paper(s)]
+    others = [s for s in specs or () if not is_paper(s)]
+    of_papers = {"--header": header, "--latex": latex, "--annotate": annotate, "--watch": watch}
+    asked = next((name for name, x in of_papers.items() if x), "")
+    if asked and (others or not papers):
+        raise LoadError(f"{asked} is for papers: files that end with .tex, .md or .txt")
+    if papers and others and (json_path or html):
+        raise LoadError("--json and --html report papers, or specs: give one kind of them")
     to_stdout = str(json_path) == "-"
     where = console(stderr=to_stdout)
-    writable(html)
-    with written(json_path) as target, redirect_stdout(sys.stderr):  # what specs print isn't ours
-        code = judge_claims(specs or (), document, verdict, target, html, where)
+    for path in (html, latex, annotate):
+        writable(path)
+    code = 0
+    if papers:
+        from ..paper.command import verify_papers, watch_papers, write_headers
+
+        if header:
+            write_headers(papers, where)
+            raise typer.Exit(0)
+        if watch:
+            watch_papers(papers, where, html_path=html, latex_path=latex, annotate_path=annotate)
+        with written(json_path) as target:
+            code = verify_papers(papers, verdict, target, html, latex, annotate, strict, where)
+    if others or not papers:
+        with written(json_path) as target, redirect_stdout(sys.stderr):  # what specs print isn't ours
+            code = max(
+                (code, judge_claims(others, document, verdict, target, html, where, strict=strict)), key=WORST.index
+            )
     raise typer.Exit(code)
 
 
@@ -446,8 +489,14 @@ def declarations(specs: Iterable[str] | None) -> list[Declaration]:
     """What names and files mean; the catalogue when there are none."""
     from chunkform.spec.language import Declaration, catalogue, find
 
+    from ..paper.build import is_paper, recurrence_of
+
     with redirect_stdout(sys.stderr):  # what specs print isn't ours
-        found = [r for name in specs for r in find(name)] if specs else catalogue(Declaration)
+        found = (
+            [r for name in specs for r in ([recurrence_of(name)] if is_paper(name) else find(name))]
+            if specs
+            else catalogue(Declaration)
+        )
     names = [r.name for r in found]
     for name in names:
         if names.count(name) > 1:

@@ -102,8 +102,12 @@ def compiler_hash() -> str:
 def _one(spec: Declaration | str | os.PathLike) -> Declaration:
     if isinstance(spec, Declaration):
         return spec
+    from ..paper.build import is_paper, recurrence_of
+
     if not isinstance(spec, str | os.PathLike):
         raise SpecError(f"compile takes a Recurrence, a spec file or a name of the catalogue, got {spec!r}")
+    if is_paper(spec):
+        return recurrence_of(spec)
     found = find(os.fspath(spec))
     if len(found) != 1:
         raise LoadError(

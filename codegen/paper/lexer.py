@@ -31,6 +31,7 @@ DROPPED = {
         0,
     ),
     **dict.fromkeys("label tag hspace vspace phantom hphantom vphantom color eqref ref cite require mspace kern".split(), 1),
+    **dict.fromkeys("verified refuted conditional unjudged".split(), 1),  # what `annotate.py` writes
     "textcolor": 1,
     "colorbox": 1,
 }  # fmt: skip
@@ -214,7 +215,7 @@ def macros_of(source: str) -> dict[str, Macro]:
             body = [Token("command", "operatorname", at), Token("mark", "{", at), *body, Token("mark", "}", at)]
         count = int(m["count"] or 0) if m["new"] else len(m["parameters"] or "") // 2
         default = tuple(tokens_of(m["default"])) if m["default"] is not None else None
-        if any(x.kind == "command" and x.text == name for x in body):
+        if name in DROPPED or any(x.kind == "command" and x.text == name for x in body):
             continue  # such as \renewcommand{\vec}[1]{\vec{#1}}: left as it is
         found[name] = Macro(count, tuple(body), default)
     return found

@@ -481,6 +481,8 @@ class Parser:
             content = self.argument()
             held = spelled([x, Token("mark", "{", x.at), *content, Token("mark", "}", x.at)])
             if held is not None and not self.is_product_of_names(held, content):
+                if FONTS.get(x.text) == "bold":
+                    self.out.bold.add(held)
                 return self.named(held, x, x.text in NAMING or (len(content) > 1 and x.text in FONTS))
             inner = self.whole(content)
             if x.text in FONTS:
@@ -501,6 +503,8 @@ class Parser:
         """A name, with the scripts that follow it. `held`: a font holds its letters together."""
         if held and name in FUNCTIONS and name not in self.notation.names:
             return self.applied(FUNCTIONS[name])
+        if name in ("0", "1"):
+            return self.scripts(Formula("ones", (), ("?",)) if name == "1" else formula(0))
         if name in ("R-set",):
             raise Fault("a set can't be a factor", at)
         if name == "d" and "d" not in self.bound and self.token is not None:
@@ -517,7 +521,7 @@ class Parser:
             x.kind == "command" and (x.text in GREEK | set(FONTS) | set(ACCENTS) or x.text in ("log", "ln"))
         )
         upright = upright or at.kind == "command"
-        if not starts or not (x.glued or upright):
+        if not starts or not (x.glued or upright or self.is_indexed_name()):
             return None
         if x.kind == "letter" and x.text in self.notation.sizes and not upright:
             return None
@@ -536,6 +540,11 @@ class Parser:
             return None
         renamed = Formula("at", heart.args, ("dlog_" * log + "d" * (not log) + heart.attrs[0],))
         return substitute(inner, {heart: renamed})
+
+    def is_indexed_name(self) -> bool:
+        """Whether a name of the document with an index follows."""
+        end = next((k for k in range(self.i, len(self.tokens)) if self.tokens[k].text == "_"), self.i)
+        return (spelled(self.tokens[self.i : end]) or "") in self.notation.names
 
     def scripts(self, x: Formula, name: str = "", at: Token | None = None, grouped: bool = False) -> Formula:
         """x with what stands below, above and behind it: indices, transposes, powers, primes, slices, arguments."""
@@ -589,6 +598,8 @@ class Parser:
         if name == "I" and not above and "I" not in self.notation.names and (not below or len(below) == 1):
             size = "?" if not below else str(below[0])
             return Formula("eye", (), (size,))
+        if full in self.notation.functions and self.is_mark("(") and not below and not above:
+            return self.call(full)
         if full in self.notation.sizes and not below and not above:
             return Formula("size", (), (full,))
         if not below and not above and (full in self.bound or full in self.notation.indices):

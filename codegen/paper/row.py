@@ -59,6 +59,7 @@ class Row:
     slips: list[tuple[str, Token]] = field(default_factory=list)
     words: str = ""
     left: list[Formula] = field(default_factory=list)
+    bold: set[str] = field(default_factory=set)
 
 
 def balanced(tokens: list[Token], slips: list[tuple[str, Token]]) -> list[Token]:
@@ -71,6 +72,8 @@ def balanced(tokens: list[Token], slips: list[tuple[str, Token]]) -> list[Token]
             continue
         if x.text in OPENING:
             stack.append(i)
+            if len(stack) > 3 * DEEPEST:
+                raise Fault("it is nested too deeply", x)
         elif x.text in CLOSING:
             if stack and _closes(tokens, stack[-1], x):
                 stack.pop()

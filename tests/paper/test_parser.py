@@ -97,7 +97,7 @@ PIECES = (
 
 def test_whatever_it_is_given_it_ends_with_a_message() -> None:
     started = time.process_time()
-    for seed in range(2500):
+    for seed in range(1000):
         rng = random.Random(seed)
         if seed % 3 == 0:
             text = bytes(rng.randrange(256) for _ in range(300)).decode("latin1")

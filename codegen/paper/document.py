@@ -1,0 +1,320 @@
+"""A document read: every row of its displays as formulas, or with the reason why not, and what its letters are taken for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from chunkform.errors import LoadError
+from chunkform.spec.language.formula import Formula, walk
+
+from .header import Header
+from .lexer import Token, expanded, tokens_of
+from .parser import read_row
+from .reader import Slip, Source, SourceRow, read_source
+from .row import Fault, Item, Notation, Row, spelled, split
+from .words import FUNCTIONS, OPENING, RELATIONS
+
+LOSSES = {"l", "L", "Lcal", "ell", "J", "loss", "E_loss"}
+
+
+@dataclass
+class Equation:
+    """One side of a chain beside its first: head relation side, in a row. `first`: the head stands in the row itself."""
+
+    head: Formula
+    relation: str
+    side: Formula
+    first: bool
+    row: ReadRow
+
+
+@dataclass
+class ReadRow:
+    """A row, what was read of it, and what became of it: `kind` is claim, definition, recurrence, fact, condition, remark, or
+    unread, with the reason."""
+
+    source: SourceRow
+    row: Row | None = None
+    kind: str = "unread"
+    reason: str = ""
+    equations: list[Equation] = field(default_factory=list)
+    conditions: list[Item] = field(default_factory=list)
+    facts: list[Item] = field(default_factory=list)
+    claims: list = field(default_factory=list)
+
+    @property
+    def line(self) -> int:
+        return self.source.line
+
+
+@dataclass
+class Document:
+    """A document's rows in order, its notation, and everything said of shapes in its text."""
+
+    source: Source
+    header: Header
+    notation: Notation
+    rows: list[ReadRow]
+    facts: list[Item]
+    extra: list[ReadRow] = field(default_factory=list)  # equations that the header adds
+
+    @property
+    def bold(self) -> set[str]:
+        """Names that are set bold somewhere."""
+        return {n for r in self.rows if r.row is not None for n in r.row.bold}
+
+    @property
+    def slips(self) -> list[Slip]:
+        return self.source.slips
+
+    @property
+    def equations(self) -> list[Equation]:
+        return [e for r in (*self.extra, *self.rows) for e in r.equations]
+
+    def part(self, header: Header, rows: list[ReadRow]) -> Document:
+        """Some of the document's rows, under a header of their own."""
+        extra = []
+        notation = replace(self.notation, labels=header.labels | (self.notation.labels - self.header.labels))
+        for tex in header.data.get("recurrence", []):
+            tokens = expanded(tokens_of(str(tex)), self.source.macros)
+            made = ReadRow(SourceRow(tokens, str(tex), 0, 0, 0, -1, ""))
+            try:
+                made.row = read_row(tokens, notation)
+            except Fault as fault:
+                raise LoadError(f"the header of {self.source.path}: {tex!r} can't be read: {fault}") from None
+            sorted_out(made, None, [])
+            extra.append(made)
+        return Document(self.source, header, notation, rows, self.facts, extra)
+
+
+def read_document(text: str, path: str, header: Header) -> Document:
+    """The document's rows, read with what the whole of it says about its letters."""
+    source = read_source(text, path)
+    notation = notation_of(source, header)
+    only = notation.labels - header.labels  # functions that are told apart by a number
+    rows = [ReadRow(r) for r in source.rows]
+    head: Formula | None = None
+    display = -1
+    chain: list[ReadRow] = []
+    for r in rows:
+        if r.source.display != display:
+            display, head, chain = r.source.display, None, []
+        if r.source.broken:
+            r.reason = r.source.broken
+            continue
+        try:
+            own = header.at(r.line)
+            r.row = read_row(own.tokens_for(r.source), replace(notation, labels=own.labels | only))
+        except Fault as fault:
+            place = "" if fault.token is None else f" (column {source.place(fault.token.at)[1]})"
+            r.reason = fault.message + place
+            head = None if not starts_with_relation(r.source.tokens) else head
+            continue
+        for message, token in r.row.slips:
+            source.slip(message, token.at)
+        head = sorted_out(r, head, chain)
+    return Document(source, header, notation, rows, list(inline_facts(source, notation)))
+
+
+def starts_with_relation(tokens: list[Token]) -> bool:
+    return bool(tokens) and tokens[0].text in RELATIONS
+
+
+def sorted_out(r: ReadRow, head: Formula | None, chain: list[ReadRow]) -> Formula | None:
+    """What a row states: equations, facts about shapes, conditions. Returns the head of the chain that it leaves."""
+    assert r.row is not None
+    items = r.row.items
+    starts = True
+    k = 0
+    while k < len(items):
+        item = items[k]
+        if is_range(items, k):
+            r.conditions.append(Item([item.sides[0], items[k + 2].sides[0], item.sides[1]], ["range"]))
+            k += 3
+            continue
+        k += 1
+        goes_on = starts and r.row.goes_on
+        starts = False
+        if goes_on and head is None:
+            r.reason = "it goes on with a relation, and nothing stands before it"
+            continue
+        sides, relations = list(item.sides), list(item.relations)
+        if goes_on and head is not None:
+            sides, relations = [head, *sides], [r.row.goes_on, *relations]
+        if not relations:
+            if k < len(items) and items[k].relations[:1] == ["in"]:  # x, y in R^d
+                r.facts.append(Item([item.sides[0], *items[k].sides[1:]], ["in"]))
+            elif not goes_on and len(items) == 1:
+                r.reason = "it states nothing: there is no relation in it"
+            continue
+        while relations and relations[-1] == "in" and sides[-1].op in ("reals", "integers"):
+            r.facts.append(Item([sides[-2], sides[-1]], ["in"]))
+            sides.pop()
+            relations.pop()
+        if not relations:
+            continue
+        limits = bool(r.equations) and set(relations) <= {"<=", "<", ">=", ">"}  # such as |x| <= c
+        if (limits or is_condition(item, r.equations)) and not goes_on:
+            r.conditions.append(item)
+            continue
+        if not goes_on:
+            head = sides[0]
+            chain.clear()
+        left = sides[0]
+        for n, (relation, side) in enumerate(zip(relations, sides[1:])):
+            r.equations.append(Equation(left, relation, side, n == 0 and not goes_on, r))
+            if relation not in ("=", ":="):  # of a <= b = c, c is what b is
+                left = head = side
+    if r.equations:
+        r.kind = "claim"
+        chain.append(r)
+    elif r.conditions:
+        r.kind = "condition"
+        for other in chain:  # a range behind a chain is meant for all of it
+            other.conditions += r.conditions
+    elif r.facts:
+        r.kind = "fact"
+    elif not r.reason:
+        r.kind = "remark"
+    return head
+
+
+def is_range(items: list[Item], k: int) -> bool:
+    """t = 1, \\ldots, n."""
+    return (
+        k + 2 < len(items)
+        and items[k].relations == ["="]
+        and [x.op for x in items[k + 1].sides] == ["dots"]
+        and not items[k + 2].relations
+    )
+
+
+def is_condition(item: Item, before: list[Equation]) -> bool:
+    """Whether an item says when the equation before it holds: a comparison of indices."""
+    if not before and item.words not in ("if", "for", "when", "where"):
+        return False
+    bare = [x for x in item.sides if x.op in ("at", "index", "size", "number", "add", "negative", "tuple", "interval")]
+    indices = all(
+        y.op in ("index", "size", "number", "add", "negative", "tuple", "interval") or (y.op == "at" and not y.args)
+        for x in bare
+        for y in walk(x)
+    )
+    if len(bare) == len(item.sides) and indices and set(item.relations) <= {"<=", "<", ">=", ">", "!="}:
+        return True
+    letters = [x.attrs[0] for x in item.sides if x.op in ("at", "index") and not x.args]
+    small = all(len(x) == 1 and x.islower() for x in letters)
+    return len(bare) == len(item.sides) and indices and small and bool(letters) and set(item.relations) <= {"=", "in"}
+
+
+# --- what the whole document says about its letters -----------------------------------------------------------------
+
+
+def notation_of(source: Source, header: Header) -> Notation:
+    """Functions, sizes and index letters, found in a first reading of all rows."""
+    first = Notation(
+        sizes=header.sizes, functions=header.functions, upper=header.upper, names=header.names, labels=header.labels
+    )
+    functions = set(header.functions) | {n for r in source.rows for n in defined_functions(r.tokens)}
+    sizes = set(header.sizes)
+    indices: Counter[str] = Counter()
+    names: set[str] = set(header.names)
+    labels: dict[str, set[str]] = {}
+    readings = [r.tokens for r in source.rows if not r.broken] + source.inline
+    for tokens in readings:
+        try:
+            row = read_row(tokens, first)
+        except Fault:
+            continue
+        for k, item in enumerate(row.items):
+            if is_range(row.items, k) and row.items[k + 2].sides[0].op == "at":
+                sizes |= {n for n in row.items[k + 2].sides[0].attrs if n.isupper() or n == "n"}
+            for side in item.sides:
+                for y in walk(side):
+                    if y.op in ("sum", "product over") and y.args[1].op == "size":
+                        sizes |= {n for n in y.args[1].attrs if n.isupper() or n == "n"}
+                    if y.op == "reals":
+                        sizes |= {
+                            z.attrs[0] for a in y.args for z in walk(a) if z.op == "size" and len(z.attrs[0]) <= 9
+                        }
+                    elif y.op == "at":
+                        names.add(y.attrs[0])
+                        indices.update(z.attrs[0] for a in y.args for z in walk(a) if z.op == "index")
+                        labels.setdefault(y.attrs[0], set()).update(
+                            "number" if a.op == "number" else "letter" for a in y.args
+                        )
+    only_numbered = {n for n, kinds in labels.items() if kinds == {"number"} and n in functions}
+    sizes = {s for s in sizes if s.isidentifier() and (s not in header.names or s in header.sizes)}
+    return Notation(
+        functions=frozenset(functions),
+        sizes=frozenset(sizes),
+        labels=header.labels | frozenset(only_numbered),
+        indices=frozenset(),
+        upper=header.upper,
+        names=frozenset(names - {"I"} if "I" not in header.names else names),
+    )
+
+
+def defined_functions(tokens: list[Token]) -> Iterator[str]:
+    """f, where a row is f(x, y) = ...: a name with names in brackets, and then a relation."""
+    for k, t in enumerate(tokens):
+        if t.text in RELATIONS:
+            return
+        if t.text == "(" and k:
+            end = next((i for i in range(k, len(tokens)) if tokens[i].text == ")"), None)
+            if end is None:
+                return
+            after = tokens[end + 1].text if end + 1 < len(tokens) else ""
+            before = [x for x in tokens[:k] if x.text not in ("&", "quad")]
+            arguments = split(tokens[k + 1 : end], ",")
+            name, numbered = _stem(before)
+            if (
+                name
+                and name not in FUNCTIONS
+                and (RELATIONS.get(after) or after == ":")
+                and all(_stem(a)[0] for a in arguments)
+            ):
+                yield name + numbered
+                if numbered:
+                    yield name
+            return
+        if t.text in OPENING and t.text not in ("{", "("):
+            return
+
+
+def _stem(tokens: list[Token]) -> tuple[str, str]:
+    """The name that tokens spell, without indices, and the number below it."""
+    numbered = ""
+    for k, t in enumerate(tokens):
+        if t.text == "_" and k:
+            content = [x for x in tokens[k + 1 :] if x.text not in "{}"]
+            if any(x.text in "^" or x.text in OPENING for x in content):
+                return "", ""
+            numbered = "".join(x.text for x in content) if all(x.kind == "number" for x in content) else ""
+            tokens = tokens[:k]
+            break
+    name = spelled(tokens)
+    if name is None and len(tokens) == 2 and tokens[0].kind == "letter" and tokens[1].kind == "number":
+        name = tokens[0].text + tokens[1].text
+    return name or "", numbered
+
+
+def inline_facts(source: Source, notation: Notation) -> Iterator[Item]:
+    """Facts about shapes in the text, such as Q, K \\in R^{n x d}."""
+    for tokens in source.inline:
+        if not any(t.text in ("in", "=") for t in tokens):
+            continue
+        try:
+            row = read_row(tokens, notation)
+        except Fault:
+            continue
+        waiting: list[Formula] = []
+        for item in row.items:
+            if item.relations and item.relations[-1] == "in":
+                yield Item([*waiting, item.sides[-2], item.sides[-1]], ["in"])
+                waiting = []
+            elif not item.relations:
+                waiting.append(item.sides[0])
+            else:
+                waiting = []

@@ -1,0 +1,482 @@
+"""The recurrence of a document: which of its equations say what one step does, and the `Recurrence` that they make."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from chunkform.errors import ChunkformError
+from chunkform.spec.language import Recurrence, functions
+from chunkform.spec.language import diag as spec_diag
+from chunkform.spec.language import eye as spec_eye
+from chunkform.spec.language import hadamard as spec_hadamard
+from chunkform.spec.language import ones as spec_ones
+from chunkform.spec.language.expression import Dim, Matrix
+from chunkform.spec.language.formula import Formula, add, formula, substitute, transform, walk
+from chunkform.spec.language.names import FUNCTION_NAMES
+from chunkform.spec.language.recurrence import RESERVED
+
+from .document import Equation
+from .row import Fault
+from .shapes import SCALAR, Shape, is_row
+
+STEP = "t"
+DECAYS = set("lam alpha gamma g a w f decay Lambda".split())
+
+
+@dataclass
+class Steps:
+    """What one step does: each name's formula at step t, in the document's order."""
+
+    states: dict[str, Formula] = field(default_factory=dict)
+    lets: dict[str, Formula] = field(default_factory=dict)
+    outputs: dict[str, Formula] = field(default_factory=dict)
+    initial: dict[str, Formula] = field(default_factory=dict)
+    equations: list[Equation] = field(default_factory=list)
+
+    @property
+    def given(self) -> list[str]:
+        """Names that are read and not made, those of the outputs first: queries, and then keys and values."""
+        made = {*self.states, *self.lets, *self.outputs}
+        found: dict[str, None] = {}
+        for body in (*self.outputs.values(), *self.lets.values(), *self.states.values(), *self.initial.values()):
+            for y in walk(body):
+                if y.op == "at" and y.attrs[0] not in made:
+                    found.setdefault(y.attrs[0])
+        return list(found)
+
+
+def index(name: str) -> Formula:
+    return Formula("index", (), (name,))
+
+
+def core(x: Formula) -> Formula:
+    """The symbol that stands on a side, without its transpose."""
+    return x.args[0] if x.op == "transpose" else x
+
+
+def base_of(name: str) -> str:
+    """What a name of a gradient is the gradient by."""
+    if name.startswith("dlog_"):
+        return name[5:]
+    return name[1:] if name.startswith("d") and len(name) > 1 and not name.startswith("delta") else ""
+
+
+def letter_of(x: Formula) -> tuple[str, int] | None:
+    """(t, 1) of t + 1."""
+    if x.op == "index":
+        return x.attrs[0], 0
+    if x.op == "add" and len(x.args) == 2 and x.args[0].op == "index" and x.args[1].op == "number":
+        return x.args[0].attrs[0], int(x.args[1].attrs[0])
+    return None
+
+
+CAPITALS = {
+    "Lambda": "lam",
+    "Alpha": "alpha",
+    "Gamma": "gamma",
+    "Beta": "beta",
+    "Delta": "delta",
+    "Eta": "eta",
+    "Mu": "mu",
+}
+
+
+def lower(name: str) -> str:
+    """The name of a row of a matrix: q of Q."""
+    return CAPITALS.get(name, name.lower() if len(name) == 1 else name)
+
+
+def twins(names: Iterable[str]) -> set[str]:
+    """Capitals that the document has in lower case as well: matrices over the steps of a chunk."""
+    names = set(names)
+    found = set()
+    for n in names:
+        stem = n.removesuffix("bar").removesuffix("tilde").removesuffix("hat")
+        if lower(stem) != stem and lower(stem) in names:
+            found.add(n)
+    return found
+
+
+def find_steps(equations: Sequence[Equation], chunked: bool = False) -> Steps:
+    """The equations that say what a step does: those of states, which read themselves one step before, and of what is
+    computed beside them, up to where gradients start."""
+    steps = Steps()
+    names = {y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at"}
+    for e in equations:
+        if not e.first or e.relation not in ("=", ":=") or core(e.head).op != "at":
+            continue
+        head = core(e.head)
+        name, at = head.attrs[0], head.args
+        if len(at) != 1 or name.endswith(("[]", "^")) or is_gradient(name, names):
+            continue
+        place = letter_of(at[0])
+        if place is None:
+            if at[0].op == "number" and at[0].attrs[0] == 0 and name not in steps.initial:
+                steps.initial[name] = flipped(e)
+            continue
+        letter, ahead = place
+        body = flipped(e)
+        read = {letter_of(y.args[0]) for y in walk(body) if y.op == "at" and y.attrs[0] == name and len(y.args) == 1}
+        if (
+            name not in steps.states
+            and (letter, ahead - 1) in read
+            and (letter, ahead) not in read
+            and not gradients_in(body, names)
+        ):
+            shifted = at_step(body, letter, ahead)
+            if shifted is not None and not chunky(shifted):
+                steps.states[name] = shifted
+                steps.equations.append(e)
+    capitals = {n for n in steps.states if lower(n) != n and lower(n) in steps.states}
+    apart = twins(names) if chunked or capitals else set()
+    steps.equations = [e for e in steps.equations if core(e.head).attrs[0] not in apart]
+    steps.states = {n: body for n, body in steps.states.items() if n not in apart}
+    if not steps.states:
+        return Steps()
+    known = set(steps.states)
+    for e in equations:
+        if not e.first or e.relation not in ("=", ":=") or core(e.head).op != "at":
+            continue
+        head = core(e.head)
+        name = head.attrs[0]
+        place = letter_of(head.args[0]) if len(head.args) == 1 else None
+        if place is None or name in known or name.endswith(("[]", "^")) or is_gradient(name, names):
+            continue
+        body = flipped(e)
+        if name in apart or read_names(body) & apart:
+            continue
+        shifted = at_step(body, *place)
+        if (
+            shifted is None
+            or gradients_in(body, names)
+            or chunky(shifted)
+            or not stepwise(shifted)
+            or name in read_names(shifted)
+        ):
+            continue
+        if goes_round(name, {**steps.states, **steps.lets, name: shifted}):
+            continue  # such as v_t from o_t, where o_t is read of a state that v_t is written to
+        known.add(name)
+        steps.lets[name] = shifted
+        steps.equations.append(e)
+    kept = needed(steps)
+    for name in list(steps.lets):
+        reads_state = any(y in steps.states for y in reads(name, steps))
+        if name not in kept and not reads_state:
+            steps.equations = [e for e in steps.equations if core(e.head).attrs[0] != name]
+            del steps.lets[name]
+        elif name not in kept:
+            steps.outputs[name] = steps.lets.pop(name)
+    if not steps.outputs:  # what is written is what is given out, as in a solve
+        last = next((n for n in reversed(list(steps.lets)) if any(y in steps.states for y in reads(n, steps))), None)
+        steps.outputs = (
+            {last: Formula("at", (index(STEP),), (last,))}
+            if last
+            else {n: Formula("at", (index(STEP),), (n,)) for n in steps.states}
+        )
+    steps.initial = {n: body for n, body in steps.initial.items() if n in steps.states}
+    return steps
+
+
+def goes_round(name: str, bodies: Mapping[str, Formula]) -> bool:
+    """Whether a quantity reads itself at the same step, through others."""
+    waiting, seen = [name], set()
+    while waiting:
+        body = bodies.get(waiting.pop())
+        for n in bodies:
+            if body is not None and n not in seen and reads_now(body, n):
+                if n == name:
+                    return True
+                seen.add(n)
+                waiting.append(n)
+    return False
+
+
+def flipped(e: Equation) -> Formula:
+    """The side of an equation, transposed where its head is."""
+    return e.side.T if e.head.op == "transpose" else e.side
+
+
+def is_gradient(name: str, names: Iterable[str]) -> bool:
+    """Whether a name is a gradient's: a d before another name of the document."""
+    base = base_of(name)
+    lower = {n.lower() for n in names}
+    return bool(base) and (base in names or base.lower() in lower or base in ("S", "s", "o", "O"))
+
+
+def gradients_in(x: Formula, names: Iterable[str]) -> bool:
+    names = set(names)
+    return any(
+        y.op in ("partial", "differential") or (y.op == "at" and is_gradient(y.attrs[0], names)) for y in walk(x)
+    )
+
+
+def at_step(x: Formula, letter: str, ahead: int) -> Formula | None:
+    """x with its step called t, and the head's index at t."""
+    shifted = substitute(x, {index(letter): add(index(STEP), formula(-ahead)) if ahead else index(STEP)})
+    return transform(shifted, lambda y: add(*_merged(y)) if y.op == "add" and _counts(y) else None)
+
+
+def _counts(y: Formula) -> bool:
+    return all(a.op in ("index", "number") for a in y.args) and sum(a.op == "index" for a in y.args) == 1
+
+
+def _merged(y: Formula) -> list[Formula]:
+    total = sum((a.attrs[0] for a in y.args if a.op == "number"), Fraction(0))
+    letters = [a for a in y.args if a.op == "index"]
+    return [*letters, formula(total)] if total else letters
+
+
+def chunky(x: Formula) -> bool:
+    return any(y.op == "at" and y.attrs[0].endswith("[]") for y in walk(x))
+
+
+def stepwise(x: Formula) -> bool:
+    """Whether x speaks of one step: indices are t and t - 1, or none."""
+    for y in walk(x):
+        if y.op in ("sum", "product over", "apply", "integral", "partial", "tuple", "matrix", "stack"):
+            return False
+        if y.op == "at" and y.args and (len(y.args) > 1 or letter_of(y.args[0]) not in ((STEP, 0), (STEP, -1))):
+            return False
+    return True
+
+
+def read_names(x: Formula) -> set[str]:
+    return {y.attrs[0] for y in walk(x) if y.op == "at"}
+
+
+def reads(name: str, steps: Steps) -> set[str]:
+    """All that a quantity reads, through others."""
+    found: set[str] = set()
+    waiting = [name]
+    bodies = {**steps.lets, **steps.outputs}
+    while waiting:
+        body = bodies.get(waiting.pop())
+        for n in read_names(body) if body is not None else ():
+            if n not in found:
+                found.add(n)
+                waiting.append(n)
+    return found
+
+
+def needed(steps: Steps) -> set[str]:
+    """The lets that states read, and what these read."""
+    found: set[str] = set()
+    for body in steps.states.values():
+        for n in read_names(body):
+            if n in steps.lets:
+                found |= {n, *(x for x in reads(n, steps) if x in steps.lets)}
+    for name, body in steps.lets.items():  # what another output reads
+        for n in read_names(body):
+            if n in steps.lets and n != name:
+                found.add(n)
+    return found
+
+
+# --- the recurrence -------------------------------------------------------------------------------------------------
+
+
+def safe(name: str) -> str:
+    """A name that a spec may use."""
+    plain = name.replace("'", "p").replace("[]", "chunk").replace("^", "at").strip("_")
+    plain = "".join(c if c.isalnum() or c == "_" else "_" for c in plain).strip("_") or "x"
+    taken = keyword.iskeyword(plain) or plain in RESERVED or plain in FUNCTION_NAMES or plain[0].isdigit()
+    return f"x{plain}" if taken and plain[0].isdigit() else f"{plain}1" if taken else plain
+
+
+def is_decay(name: str, steps: Steps, shape: Shape, said: str) -> bool:
+    """Whether an input is a decay: it scales a state, and the document takes its logarithm, or calls it as decays are called."""
+    if said:
+        return said == "decay"
+    if name not in DECAYS and name.removesuffix("bar").removesuffix("tilde").removesuffix("hat") not in DECAYS:
+        return False
+    for state, body in steps.states.items():
+        for y in body.args if body.op == "add" else (body,):
+            names = read_names(y)
+            if state in names and name in names:
+                return True
+    return False
+
+
+def build(name: str, steps: Steps, shapes: Mapping[str, Shape], kinds: Mapping[str, str], source: str) -> Recurrence:
+    """The recurrence of these steps.
+
+    Raises:
+        Fault: an equation says what a spec can't.
+    """
+    r = Recurrence(name, source=source)
+    dims: dict[str, Dim] = {}
+    for shape in (shapes[n] for n in (*steps.given, *steps.states) if n in shapes):
+        for d in shape:
+            if d != "1" and d not in dims:
+                dims[d] = r.dims(d)
+    values: dict[str, Callable[[Formula | None], Any]] = {}
+
+    def over(shape: Shape) -> tuple[Dim, ...]:
+        return tuple(dims[d] for d in shape if d != "1")
+
+    stepped = {
+        y.attrs[0]
+        for b in (*steps.states.values(), *steps.lets.values(), *steps.outputs.values())
+        for y in walk(b)
+        if y.op == "at" and y.args
+    }
+
+    def decays(n: str) -> bool:
+        shape = shapes.get(n, SCALAR)
+        return n in stepped and len(over(shape)) < 2 and is_decay(n, steps, shape, kinds.get(n, ""))
+
+    for n in sorted(steps.given, key=lambda n: (n not in stepped, decays(n))):
+        shape = shapes.get(n, SCALAR)
+        declare = r.parameters if n not in stepped else r.decay if decays(n) else r.inputs
+        made = declare(safe(n), *over(shape))
+        values[n] = _given(n, made.T if is_row(shape) else made)
+    states = {}
+    for n in steps.states:
+        shape = shapes[n]
+        initial = steps.initial.get(n)
+        start = term(initial, values, dims) if initial is not None else None
+        states[n] = r.state(safe(n), *over(shape), **({} if start is None else {"initial": start}))
+        values[n] = _state(n, states[n], is_row(shape))
+    for n in ordered({k: b for k, b in steps.lets.items()}):
+        value = term(steps.lets[n], values, dims)
+        row = isinstance(value, Matrix) and str(value.rows) == "1" and str(value.cols) != "1"
+        own = safe(n) + "w" if n in steps.outputs else safe(n)  # what is written and given out has a name for each
+        made = r.let(own, value.T if row else value)
+        values[n] = _given(n, made.T if row else made)
+    for n in ordered(steps.states):
+        value = term(steps.states[n], values, dims)
+        row = is_row(shapes[n])
+        r.update(states[n], value.T if row else value)
+    for n, body in steps.outputs.items():
+        value = term(body, values, dims)
+        row = isinstance(value, Matrix) and str(value.rows) == "1" and str(value.cols) != "1"
+        r.output(safe(n) if n not in steps.states else safe(n) + "out", value.T if row else value)
+    return r.validate()
+
+
+def ordered(bodies: Mapping[str, Formula]) -> list[str]:
+    """Names so that each stands behind what it reads at the same step."""
+    left, found = list(bodies), []
+    while left:
+        free = next((n for n in left if not any(reads_now(bodies[n], m) for m in left if m != n)), left[0])
+        left.remove(free)
+        found.append(free)
+    return found
+
+
+def reads_now(body: Formula, name: str) -> bool:
+    return any(y.op == "at" and y.attrs[0] == name and y.args == (index(STEP),) for y in walk(body))
+
+
+def _given(name: str, made: Any) -> Callable[[Formula | None], Any]:
+    def value(at: Formula | None) -> Any:
+        if at is not None and letter_of(at) != (STEP, 0):
+            raise Fault(f"a step reads {name} at {at}; only its value at the step itself can be read")
+        return made
+
+    return value
+
+
+def _state(name: str, state: Any, row: bool) -> Callable[[Formula | None], Any]:
+    def value(at: Formula | None) -> Any:
+        place = letter_of(at) if at is not None else None
+        if place not in ((STEP, 0), (STEP, -1)):
+            raise Fault(f"a step reads the state {name} at {at}")
+        found = state.next if place == (STEP, 0) else state.prev
+        return found.T if row else found
+
+    return value
+
+
+def term(x: Formula, values: Mapping[str, Callable[[Formula | None], Any]], dims: Mapping[str, Dim]) -> Any:
+    """A formula about one step as a term of a spec.
+
+    Raises:
+        Fault: a spec can't say it.
+    """
+
+    def inner(y: Formula) -> Any:
+        return term(y, values, dims)
+
+    def matrix(v: Any) -> bool:
+        return isinstance(v, Matrix)
+
+    try:
+        match x.op:
+            case "number":
+                return sympy.Rational(x.attrs[0].numerator, x.attrs[0].denominator)
+            case "at":
+                if x.attrs[0] not in values:
+                    raise Fault(f"{x.attrs[0]} isn't known at a step")
+                return values[x.attrs[0]](x.args[0] if x.args else None)
+            case "add":
+                found = inner(x.args[0])
+                for a in x.args[1:]:
+                    found = found + inner(a)
+                return found
+            case "negative":
+                return -inner(x.args[0])
+            case "product":
+                found = inner(x.args[0])
+                for a in x.args[1:]:
+                    found = found * inner(a)
+                return found
+            case "hadamard":
+                found = inner(x.args[0])
+                for a in x.args[1:]:
+                    found = entries(found, inner(a))
+                return found
+            case "divide":
+                return inner(x.args[0]) / inner(x.args[1])
+            case "transpose":
+                found = inner(x.args[0])
+                return found.T if matrix(found) else found
+            case "inverse":
+                found = inner(x.args[0])
+                if matrix(found):
+                    raise Fault("the inverse of a matrix isn't of the language of recurrences")
+                return 1 / found
+            case "power":
+                return inner(x.args[0]) ** inner(x.args[1])
+            case "diag":
+                return spec_diag(inner(x.args[0]))
+            case "eye":
+                return spec_eye(dims[x.attrs[0]])
+            case "ones":
+                return spec_ones(dims[x.attrs[0]])
+            case "inner":
+                a, b = inner(x.args[0]), inner(x.args[1])
+                return a.T * b if matrix(a) else a * b
+            case "norm":
+                raise Fault("a norm that isn't squared")
+            case "exp" | "log" | "sqrt":
+                return getattr(functions, x.op)(inner(x.args[0]))
+            case "function":
+                name = {"abs": "absolute"}.get(x.attrs[0], x.attrs[0])
+                made = getattr(functions, name, None)
+                if made is None:
+                    raise Fault(f"the function {x.attrs[0]} isn't of the language of recurrences")
+                return made(inner(x.args[0]))
+    except ChunkformError as error:
+        where = getattr(error, "where", None)
+        raise Fault(str(error).removeprefix(f"{where}: ")) from None
+    raise Fault(f"{x.op} isn't of the language of recurrences")
+
+
+def entries(a: Any, b: Any) -> Any:
+    """The product of entries, where a vector repeats along what it lacks."""
+    if not (isinstance(a, Matrix) and isinstance(b, Matrix)) or a.shape == b.shape:
+        return a * b if not (isinstance(a, Matrix) and isinstance(b, Matrix)) else spec_hadamard(a, b)
+    for x, y in ((a, b), (b, a)):
+        if str(x.cols) == "1" and x.rows == y.rows:
+            return spec_diag(x) * y
+        if str(x.rows) == "1" and x.cols == y.cols:
+            return y * spec_diag(x)
+    return spec_hadamard(a, b)

@@ -1,0 +1,531 @@
+"""What the symbols of a document are: what its header says, what its text and its definitions say, and what is guessed.
+
+Each symbol ends as a quantity of a `Setting`, which claims are judged in; every guess is noted, to be shown and corrected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chunkform.spec.language.claims import LENGTH, Quantity, Setting
+from chunkform.spec.language.formula import (
+    Formula,
+    add,
+    formula,
+    inner,
+    sum_over,
+    walk,
+)
+
+from .document import LOSSES, Document, Equation
+from .header import name_of
+from .row import Item
+from .shapes import ONES, SCALAR, Dims, Misfit, Shape, assigned, settled, shape_for, shape_of, symbols_in
+from .steps import Steps, build, core, find_steps, index, is_gradient, lower, safe
+
+SCALARS = set(
+    "alpha beta gamma delta epsilon eta theta lam nu rho sigma tau omega zeta chi iota pi upsilon ell".split()
+)
+CHUNK, CHUNKS = "c", "N"
+POOL = "d e f g m p r u".split()
+MATRIX_NAMES = set("Phi Psi Gamma Lambda Sigma Omega Theta Delta".split())
+
+
+@dataclass
+class Symbols:
+    """The quantities of one part of a document. `rows` are names of matrices whose rows are another name's steps, `chunks` those
+    of its chunks; `rowwise` are names that the document writes as rows, and the setting as columns."""
+
+    setting: Setting
+    steps: Steps
+    recurrence: Any = None
+    refused: str = ""  # why the equations of a step make no recurrence
+    names: dict[str, str] = field(default_factory=dict)  # of the document -> of the setting
+    rowwise: set[str] = field(default_factory=set)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    arity: dict[str, int] = field(default_factory=dict)
+    guesses: list[str] = field(default_factory=list)
+    functions: dict[tuple[str, int], tuple[tuple[Formula, ...], Formula]] = field(default_factory=dict)
+    definitions: dict[str, Equation] = field(default_factory=dict)
+    ranges: dict[str, tuple[Formula, Formula]] = field(default_factory=dict)
+    loss: Formula | None = None
+    chunked: bool = False
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def guess(self, said: str) -> None:
+        if said not in self.guesses:
+            self.guesses.append(said)
+
+
+def size(name: str) -> Formula:
+    return Formula("size", (), (name,))
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------------
+
+
+def declared(facts: Iterable[Item], steps_letter: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Shapes that the document states: of symbols as they stand, and of matrices that hold a row for each step."""
+    fixed: dict[str, Shape] = {}
+    stacked: dict[str, Shape] = {}
+    for item in facts:
+        domain = item.sides[-1]
+        if domain.op != "reals" or not domain.args or len(domain.args) > 2:
+            continue
+        sizes = [size_name(a) for a in domain.args]
+        if any(s is None for s in sizes):
+            continue
+        for symbol in item.sides[:-1]:
+            turned = symbol.op == "transpose"
+            symbol = core(symbol)
+            if symbol.op != "at":
+                continue
+            name = symbol.attrs[0]
+            shape: Shape = (str(sizes[0]), str(sizes[1]) if len(sizes) > 1 else "1")
+            if turned:
+                shape = shape[::-1] if len(sizes) > 1 else ("1", shape[0])
+            if shape[0] == steps_letter and not symbol.args:
+                stacked[name] = shape
+            fixed.setdefault(name, shape)
+    return fixed, stacked
+
+
+def size_name(x: Formula) -> str | None:
+    if x.op in ("size", "index"):
+        return x.attrs[0]
+    if x.op == "at" and not x.args:
+        return x.attrs[0]
+    if x.op == "number" and x.attrs[0] == 1:
+        return "1"
+    return None
+
+
+def costs_of(name: str, bold: bool, turned: bool) -> list[tuple[str, int]]:
+    """The kinds that a symbol may be of, with what is said against each. `turned`: it is transposed, or on a diagonal."""
+    if name == ONES:
+        return [("column", 0), ("row", 1)]
+    stem = name.removesuffix("bar").removesuffix("tilde").removesuffix("hat").removesuffix("'").split("_")[0]
+    against = 4 if turned else 0
+    if (len(stem) == 1 and stem.isupper()) or stem in MATRIX_NAMES:
+        return [("matrix", 0), ("column", 5), ("row", 5), ("scalar", 7 + against)]
+    if len(stem) == 1 or stem in ("kappa", "mu", "phi", "psi", "xi") or (bold and stem in SCALARS):
+        return [("column", 0), ("row", 1), ("scalar", 2 + against), ("matrix", 5)]
+    if stem not in SCALARS:
+        return [("matrix", 1), ("column", 1), ("scalar", 1 + against), ("row", 2)]
+    return [("scalar", against), ("column", 1), ("row", 2), ("matrix", 5)]
+
+
+def solved(
+    equations: Sequence[tuple[Formula, Formula]],
+    names: Sequence[str],
+    fixed: dict[str, Shape],
+    bold: set[str],
+    states: Iterable[str] = (),
+) -> tuple[dict[str, Shape], Dims] | None:
+    ones = [ONES] if any(n == ONES for pair in equations for side in pair for n in symbols_in(side)) else []
+    open_names = [n for n in [*names, *ones] if n not in fixed]
+    turned = turned_in(equations)
+    costs = {n: sorted(costs_of(n, n in bold, n in turned), key=lambda x: x[1]) for n in open_names}
+    for n in states:  # what is written to at every step is a matrix as often as a vector, whatever it is called
+        if n in costs and dict(costs[n]).get("matrix", 0) > 1:
+            costs[n] = [("column", 1), ("matrix", 1), ("row", 2), ("scalar", 3)]
+    return assigned(equations, costs, dict(fixed))
+
+
+def turned_in(equations: Sequence[tuple[Formula, Formula]]) -> set[str]:
+    """Symbols that are transposed, or on a diagonal: no scalars."""
+    nodes = [y for pair in equations for side in pair for y in walk(side) if y.op in ("transpose", "diag")]
+    return {core(y.args[0]).attrs[0] for y in nodes if core(y.args[0]).op == "at"}
+
+
+def finished(shapes: dict[str, Shape], dims: Dims, hints: dict[str, str], avoid: Iterable[str]) -> dict[str, Shape]:
+    """Shapes with names for the dims that stayed open; `hints` are names for what a symbol's dim is called."""
+    for name, dim in hints.items():
+        for d in shapes.get(name, ()):
+            if dims.find(d).startswith("?"):
+                dims.join(d, dim)
+                break
+    taken = {dims.find(d) for s in shapes.values() for d in s} | set(avoid)
+    free = [p for p in POOL if p not in taken]
+    for shape in shapes.values():
+        for d in shape:
+            if dims.find(d).startswith("?"):
+                dims.join(d, free.pop(0) if free else f"d{dims.count}")
+                dims.count += 1
+    return {n: (dims.find(s[0]), dims.find(s[1])) for n, s in shapes.items()}
+
+
+# --- a document's symbols -------------------------------------------------------------------------------------------
+
+
+def symbols_of(document: Document, equations: Sequence[Equation], title: str) -> Symbols:
+    """The quantities that these equations of a document speak of."""
+    header = document.header
+    letter = str(header.data.get("steps", "")) or steps_letter(document)
+    name = str(header.data.get("name", "")) or spec_name(title)
+    steps = find_steps(equations, bool(header.data.get("chunk")))
+    kinds, dims_said = said_kinds(document)
+    fixed, stacked = declared(document.facts + [f for r in document.rows for f in r.facts], letter)
+    if steps.states:  # Q in R^{n x d} and Q_t: a row of it
+        stepwise = {*steps.given, *steps.states, *steps.lets, *steps.outputs}
+        fixed |= {n: ("1", s[1]) if s[1] != "1" else SCALAR for n, s in stacked.items() if n in stepwise}
+    rename = {letter: LENGTH} if letter else {}
+    fixed = {n: tuple(rename.get(d, d) for d in s) for n, s in fixed.items()}  # type: ignore[misc]
+    for n, dims in dims_said.items():
+        fixed[n] = dims
+    if steps.states:
+        found = with_recurrence(document, equations, steps, name, kinds, fixed, stacked, letter)
+    else:
+        found = Symbols(Setting(name), steps)
+    if found.recurrence is None:
+        plain(document, equations, found, kinds, fixed, letter)
+    return found
+
+
+def spec_name(title: str) -> str:
+    made = "".join(c if c.isalnum() and c.isascii() else "_" for c in title.lower()).strip("_")
+    while "__" in made:
+        made = made.replace("__", "_")
+    return made if made[:1].isalpha() else f"paper_{made}".rstrip("_")
+
+
+def steps_letter(document: Document) -> str:
+    """The letter for the number of steps: the first size of matrices, where it isn't a size of anything else; or n."""
+    firsts: dict[str, int] = {}
+    for item in document.facts + [f for r in document.rows for f in r.facts]:
+        domain = item.sides[-1]
+        if domain.op == "reals" and len(domain.args) == 2:
+            name = size_name(domain.args[0])
+            if name and all(core(s).op == "at" and not core(s).args for s in item.sides[:-1]):
+                firsts[name] = firsts.get(name, 0) + 1
+    for name in ("n", "T", "L", "N", *sorted(firsts, key=lambda x: -firsts[x])):
+        if name in firsts:
+            return name
+    return "n"
+
+
+def said_kinds(document: Document) -> tuple[dict[str, str], dict[str, Shape]]:
+    """What the header says of symbols: kinds and shapes."""
+    kinds: dict[str, str] = {}
+    shapes: dict[str, Shape] = {}
+    for tex, said in document.header.table("symbols").items():
+        kind, *dims = str(said).split()
+        name = name_of(tex)
+        kinds[name] = kind
+        if kind not in ("function", "label", "loss", "size", "unknown", "skip") and (
+            dims or kind in ("decay", "input", "positive", "given", "parameter")
+        ):
+            shapes[name] = (dims + ["1", "1"])[0], (dims + ["1", "1"])[1]
+    return kinds, shapes
+
+
+def with_recurrence(
+    document: Document,
+    equations: Sequence[Equation],
+    steps: Steps,
+    name: str,
+    kinds: dict[str, str],
+    fixed: dict[str, Shape],
+    stacked: dict[str, Shape],
+    letter: str,
+) -> Symbols:
+    names = [*steps.given, *steps.states, *steps.lets]
+    pairs = [(core_at(n), body) for n, body in (*steps.lets.items(), *steps.states.items())]
+    pairs += [(core_at(n, 0), body) for n, body in steps.initial.items()]
+    pairs += [(core_at(n), body) for n, body in steps.outputs.items() if n not in names]
+    ordered = sorted((n for n in dict.fromkeys(names)), key=lambda n: n in steps.lets)
+    known = {n: s for n, s in fixed.items() if n in names or n in steps.outputs}
+    outputs = [n for n in steps.outputs if n not in names]
+    found = Symbols(Setting(name), steps)
+    solution = solved(pairs, [*ordered, *outputs], known, document.bold, steps.states) or solved(
+        pairs, [*ordered, *outputs], {}, document.bold, steps.states
+    )
+    if solution is None:
+        found.refused = "the shapes of the step's equations don't fit: " + ", ".join(
+            str(e.row.line) for e in steps.equations
+        )
+        return found
+    hints = {n: s[1] for m, s in stacked.items() for n in (lower(m),) if s[1] != "1"}
+    shapes = finished(solution[0], solution[1], hints, [*names, *outputs, LENGTH])
+    try:
+        r = build(name, with_eyes(steps, shapes), shapes, kinds, document.source.title)
+    except Exception as error:
+        found.refused = str(error)
+        return found
+    found.recurrence, found.shapes = r, shapes
+    found.setting = Setting(name, r)
+    for n in (*steps.given, *steps.states, *steps.lets, *steps.outputs):
+        found.names[n] = safe(n)
+        found.arity[n] = 1
+        if shapes.get(n, SCALAR)[0] == "1" and shapes.get(n, SCALAR) != SCALAR:
+            found.rowwise.add(n)
+    for v in r.variables:
+        for n in steps.given:
+            if safe(n) == v.name:
+                found.arity[n] = 0 if v.kind.endswith("parameter") else 1
+                if n not in kinds:
+                    what = {"decay": "a decay", "parameter": "a parameter"}.get(v.kind, "an input")
+                    found.guess(f"{n} is {what}{shape_words(shapes.get(n, SCALAR))}")
+    for n in steps.states:
+        found.guess(f"{n} is a state{shape_words(shapes[n])}")
+    if letter and letter != LENGTH:
+        found.names[letter] = LENGTH
+    for n, kind in kinds.items():
+        if n not in found.names and kind in ("given", "positive", "symmetric", "matrix", "slow"):
+            found.names[n] = safe_in(found.setting, safe(n))
+            found.setting.given(found.names[n], *fixed.get(n, SCALAR), domain=DOMAINS.get(kind, "real"))
+    return found
+
+
+DOMAINS = {"decay": "decay", "positive": "positive", "symmetric": "symmetric", "matrix": "matrix", "slow": "slow decay"}
+
+
+def with_eyes(steps: Steps, shapes: dict[str, Shape]) -> Steps:
+    """The steps with the dims of identities."""
+
+    def done(n: str, body: Formula, at: int | None = None) -> Formula:
+        if n not in shapes:
+            return settled((body,), shapes, "d")[0]
+        return settled((core_at(n, at), body), shapes, shapes[n][0])[1]
+
+    initial = {}
+    for n, body in steps.initial.items():
+        if not any(y.op == "at" and y.args for y in walk(body)):  # what is read at a step isn't known before the first
+            initial[n] = done(n, body, 0)
+    return replace(
+        steps,
+        states={n: done(n, b) for n, b in steps.states.items()},
+        lets={n: done(n, b) for n, b in steps.lets.items()},
+        outputs={n: done(n, b) for n, b in steps.outputs.items()},
+        initial=initial,
+    )
+
+
+def core_at(name: str, at: int | None = None) -> Formula:
+    return Formula("at", (index("t") if at is None else formula(at),), (name,))
+
+
+def shape_words(shape: Shape) -> str:
+    dims = [d for d in shape if d != "1"]
+    return "" if not dims else f" over {' x '.join(dims)}"
+
+
+# --- without a recurrence -------------------------------------------------------------------------------------------
+
+
+def plain(
+    document: Document,
+    equations: Sequence[Equation],
+    found: Symbols,
+    kinds: dict[str, str],
+    fixed: dict[str, Shape],
+    letter: str,
+) -> None:
+    """Quantities of a document without a recurrence: what it defines, and what is given."""
+    setting = found.setting
+    names = {y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at"}
+    definitions: dict[str, Equation] = {}
+    for e in equations:
+        head = core(e.head)
+        if not e.first or e.relation not in ("=", ":=") or head.op != "at" or is_gradient(head.attrs[0], names):
+            continue
+        n = head.attrs[0]
+        if (
+            n in definitions
+            or kinds.get(n, "defined") != "defined"
+            or not plain_head(head)
+            or n in {y.attrs[0] for y in walk(e.side) if y.op == "at"}
+        ):
+            continue
+        if any(y.op in ("differential", "integral", "tuple", "dots", "infinity") for y in walk(e.side)):
+            continue
+        definitions[n] = e
+    circular = True
+    while circular:  # of two that define each other, the first stands
+        circular = False
+        for n in reversed(list(definitions)):
+            if reaches(n, n, definitions):
+                del definitions[n]
+                circular = True
+                break
+    found.definitions = definitions
+    given = [
+        n
+        for n in ordered_names(equations)
+        if n not in definitions
+        and not is_gradient(n, names)
+        and (n not in LOSSES or n in kinds)
+        and (n in kinds or n not in said_names(document))
+        and n not in kinds_without_shape(kinds)
+        and n not in {e.head.attrs[0] for e in equations if e.head.op == "apply"}
+    ]
+    pairs = [(core(e.head), e.side.T if e.head.op == "transpose" else e.side) for e in definitions.values()]
+    used = [n for n in given if any(n in {y.attrs[0] for y in walk(s) if y.op == "at"} for p in pairs for s in p)]
+    solution = (
+        solved(pairs, [*used, *(n for n in definitions if n not in fixed)], fixed, document.bold)
+        if len(used) < 14
+        else None
+    )
+    shapes, dims = solution if solution is not None else (dict(fixed), Dims())
+    for n in given:
+        if n in shapes:
+            continue
+        about = [
+            (e.head, e.side)
+            for e in equations
+            if n in {y.attrs[0] for s in (e.head, e.side) for y in walk(s) if y.op == "at"}
+        ]
+        more = next((s for pair in about[:3] for s in [one_more(n, pair, shapes, dims)] if s is not None), None)
+        if more is not None:
+            shapes, dims = more
+        else:
+            found.unknown[n] = "its shape isn't known"
+    found.shapes = finished({n: s for n, s in shapes.items()}, dims, {}, [LENGTH, *names])
+    sizes = {d for n in given if n in found.shapes for d in found.shapes[n] if d != "1"} | {
+        d for s in fixed.values() for d in s if d != "1"
+    }
+    sizes |= set(document.notation.sizes & names_of_sizes(equations)) - {letter}
+    sizes = (sizes | set(str(document.header.data.get("sizes", "")).split())) - {letter} | {LENGTH}
+    for d in sorted(sizes, key=lambda d: d != LENGTH):
+        setting.dims(d)
+    if letter and letter != LENGTH:
+        found.names[letter] = LENGTH
+    for n in given:
+        if n not in found.shapes:
+            continue
+        shape = found.shapes[n]
+        used_with = [
+            y for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at" and y.attrs[0] == n
+        ]
+        count = max((len(y.args) for y in used_with), default=0)
+        letters = ["i", "j", "u"][:count]
+        zero = any(a.op == "number" and a.attrs[0] == 0 for y in used_with for a in y.args)
+        zero = zero or any(reaches_zero(e, n) for e in equations)
+        over = tuple((index(x), 0 if zero else 1, size(LENGTH)) for x in letters)
+        domain = DOMAINS.get(kinds.get(n, ""), "real")
+        if count and any(not y.args for y in used_with):
+            if both_said(document, n):  # x and x_i are two things
+                found.names[f"{n}/1"] = safe_in(setting, safe(n) + "s")
+                setting.given(found.names[f"{n}/1"], *shape, over=over, domain=domain)
+            over = ()
+        found.arity[n] = len(over)
+        found.names[n] = safe_in(setting, safe(n))
+        setting.given(found.names[n], *shape, over=over or None, domain=domain)
+        if n not in kinds:
+            found.guess(f"{n} is given{shape_words(shape)}{', for each index' if over else ''}")
+
+
+def said_names(document: Document) -> set[str]:
+    """Names that the header defines."""
+    return {name_of(tex) for table in ("define", "readings") for tex in document.header.table(table) if "(" not in tex}
+
+
+def both_said(document: Document, name: str) -> bool:
+    """Whether the header says what a symbol is with an index, and without."""
+    said = [tex for tex in document.header.table("symbols") if name_of(tex) == name]
+    return len({"_" in tex for tex in said}) > 1
+
+
+def reaches_zero(e: Equation, name: str) -> bool:
+    """Whether a sum or product over a quantity starts at 0."""
+    for x in (e.head, e.side):
+        for y in walk(x):
+            if y.op in ("sum", "product over") and y.args[0] == formula(0):
+                i = index(y.attrs[0])
+                if any(z.op == "at" and z.attrs[0] == name and i in z.args for z in walk(y.args[2])):
+                    return True
+    return False
+
+
+def safe_in(setting: Setting, name: str) -> str:
+    while name in setting.quantities or name in setting.sizes:
+        name += "1"
+    return name
+
+
+def names_of_sizes(equations: Sequence[Equation]) -> set[str]:
+    return {y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "size"}
+
+
+def kinds_without_shape(kinds: dict[str, str]) -> set[str]:
+    return {n for n, k in kinds.items() if k in ("function", "label", "loss", "size", "defined", "skip")}
+
+
+def ordered_names(equations: Sequence[Equation]) -> list[str]:
+    return list(dict.fromkeys(y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at"))
+
+
+def plain_head(head: Formula) -> bool:
+    letters = [a.attrs[0] for a in head.args if a.op == "index"]
+    return len(letters) == len(head.args) and len(set(letters)) == len(letters)
+
+
+def reaches(start: str, goal: str, definitions: dict[str, Equation]) -> bool:
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        e = definitions.get(waiting.pop())
+        for n in {y.attrs[0] for y in walk(e.side) if y.op == "at"} if e is not None else ():
+            if n == goal:
+                return True
+            if n not in seen:
+                seen.add(n)
+                waiting.append(n)
+    return False
+
+
+def one_more(
+    name: str, pair: tuple[Formula, Formula], shapes: dict[str, Shape], dims: Dims
+) -> tuple[dict[str, Shape], Dims] | None:
+    """Shapes with one more symbol, as one equation has it."""
+    others = {y.attrs[0] for s in pair for y in walk(s) if y.op == "at"} - set(shapes) - {name}
+    if others:
+        return None
+    for kind, _ in costs_of(name, False, name in turned_in([pair])):
+        made, inner_dims = shape_for(kind, dims)
+        try:
+            trial = {**shapes, name: made}
+            a, b = shape_of(pair[0], trial, inner_dims), shape_of(pair[1], trial, inner_dims)
+            if b[0] and inner_dims.is_scalar(a) != inner_dims.is_scalar(b):
+                continue
+            inner_dims.equal(a, b)
+        except Misfit:
+            continue
+        return trial, inner_dims
+    return None
+
+
+def set_loss(found: Symbols, equations: Sequence[Equation], resolve: Any) -> None:
+    """The loss of a document without a recurrence: any function of its outputs, whose gradients by them are given. An output is
+    what the document has a gradient by, and no formula for this gradient."""
+    if found.recurrence is not None:
+        return
+    names = set(ordered_names(equations))
+    heads = {core(e.head).attrs[0] for e in equations if e.first and core(e.head).op == "at"}
+    terms = []
+    for n in found.definitions:
+        gradient_name = "d" + n
+        if (
+            gradient_name not in names
+            or gradient_name in heads
+            or (n not in found.setting.quantities and n not in found.names)
+        ):
+            continue
+        q = found.setting.quantities[found.names[n]]
+        shape = found.shapes.get(n)
+        if shape is None:
+            continue
+        letters = [index(x) for x in ("i", "j", "u")[: len(q.parameters)]]
+        over = tuple((x, 1, size(LENGTH)) for x in letters)
+        given = found.setting.given(safe_in(found.setting, "d" + found.names[n]), *shape, over=over or None)
+        found.names[gradient_name] = given.name if isinstance(given, Quantity) else given.attrs[0]
+        found.arity[gradient_name] = len(letters)
+        found.shapes[gradient_name] = shape
+        at = Formula("at", tuple(letters), (found.names[n],))
+        one: Formula = inner(Formula("at", tuple(letters), (found.names[gradient_name],)), at)
+        for x in reversed(letters):
+            one = sum_over(x, 1, size(LENGTH), one)
+        terms.append(one)
+    if terms:
+        found.loss = found.setting.define(safe_in(found.setting, "loss"), (), add(*terms))
