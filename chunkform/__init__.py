@@ -3,8 +3,11 @@
 The names below load on first use, so that a training job which imports `chunkform.generated` never loads SymPy.
 """
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .renamed import Renamed
 
 if TYPE_CHECKING:
     from .codegen.commands.compile import compile_op as compile
@@ -17,6 +20,8 @@ __version__ = "0.1.0"
 # In a checkout the sub-packages lie beside this directory, not in it; so the checkout works without an install.
 if not Path(__file__).with_name("spec").is_dir():
     __path__.append(str(Path(__file__).parent.parent))
+
+sys.meta_path.insert(0, Renamed())
 
 
 def __getattr__(name: str) -> Any:

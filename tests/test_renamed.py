@@ -1,0 +1,30 @@
+"""Modules by their former names (chunkform/renamed.py)."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from chunkform.renamed import RENAMED
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_former_name_is_the_new_module_and_warns(name):
+    sys.modules.pop(f"chunkform.{name}", None)
+    with pytest.warns(DeprecationWarning, match=f"chunkform.{name} is now chunkform.{RENAMED[name]}"):
+        found = importlib.import_module(f"chunkform.{name}")
+    assert found is importlib.import_module(f"chunkform.{RENAMED[name]}")
+    assert found.__spec__.name == f"chunkform.{RENAMED[name]}"
+
+
+def test_the_warning_names_the_line_that_imports():
+    code = "import warnings\nwith warnings.catch_warnings(record=True) as w:\n    warnings.simplefilter('always')\n"
+    code += "    from chunkform.runtime.fla import chunk_gated_delta_rule\nprint(w[0].lineno, w[0].filename)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "4 <string>", done.stderr
+
+
+def test_no_other_name_is_found():
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("chunkform.runtime.nothing")
