@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chunkform.codegen.claims.verdict import Verdict
+from chunkform.codegen.recurrence.explain import latex_document
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import ChunkformError, LoadError
 
 from .build import Paper
@@ -27,11 +29,8 @@ def appendix(paper: Paper, verdicts: Sequence[Verdict]) -> str:
     if r is None:
         why = f": {paper.symbols.refused}" if paper.symbols.refused else ""
         raise LoadError(f"{paper.path} has no recurrence to derive an appendix from{why}")
-    from chunkform.codegen.commands.kinds import kind_of
-
-    kind = kind_of(r)
     try:
-        body = kind.latex_document(kind.compile_spec(r))
+        body = latex_document(compile_spec(r))
     except ChunkformError as error:
         raise LoadError(f"the recurrence of {paper.path} can't be compiled: {error}") from error
     for starred in ("align", "equation"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from chunkform.runtime.launch.files import write_whole
 
 from .annotate import annotated
 from .build import Paper, read_paper
+from .counts import counts_text, kind_text
 from .readings import adopted
 
 HOLDS, FAILS, DEPENDS = 0, 1, 3
@@ -177,26 +177,9 @@ def show(paper: Paper, verdicts: Sequence[Verdict], only: str | None, console: C
     console.print(summary(list(verdicts)), highlight=False)
 
 
-def kind_text(kind: str) -> str:
-    return {"unread": "not read", "recurrence": "recurrence"}.get(kind, kind)
-
-
 def formula_text(v: Verdict) -> str:
     sides = getattr(v.claim.statement, "sides", None)
     return " = ".join(str(s) for s in sides) if sides else v.claim.latex
-
-
-def counts(paper: Paper) -> Counter[str]:
-    """Rows by what became of them."""
-    return Counter("judged" if r.claims else r.kind for r in paper.document.rows)
-
-
-def counts_text(paper: Paper) -> str:
-    found = counts(paper)
-    total = sum(found.values())
-    read = total - found["unread"]
-    parts = ", ".join(f"{n} {kind_text(k)}" for k, n in sorted(found.items(), key=lambda x: -x[1]))
-    return f"{total} rows, {read} read: {parts}"
 
 
 def as_json(found: Sequence[tuple[Paper, Sequence[Verdict]]], only: str | None) -> str:

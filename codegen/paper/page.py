@@ -11,6 +11,7 @@ from chunkform.codegen.claims.mathml import mathml
 from chunkform.codegen.claims.verdict import Verdict
 
 from .build import Paper
+from .counts import counts_text
 
 
 def page(found: Sequence[tuple[Paper, Sequence[Verdict]]]) -> str:
@@ -22,8 +23,6 @@ def page(found: Sequence[tuple[Paper, Sequence[Verdict]]]) -> str:
         "<h1>Formulas, judged</h1>",
     ]
     for paper, verdicts in found:
-        from .command import counts_text
-
         by_claim = {id(v.claim): v for v in verdicts}
         parts.append(f"<h2>{escape(paper.document.source.title)}</h2>")
         parts.append(f"<p>{escape(counts_text(paper))}. {escape(summary(list(verdicts)))}.</p>")
