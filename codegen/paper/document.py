@@ -92,6 +92,7 @@ class Document:
 def read_document(text: str, path: str, header: Header) -> Document:
     """The document's rows, read with what the whole of it says about its letters."""
     source = read_source(text, path)
+    source.title = str(header.data.get("title", "")) or source.title
     notation = notation_of(source, header)
     only = notation.labels - header.labels  # functions that are told apart by a number
     rows = [ReadRow(r) for r in source.rows]
