@@ -10,7 +10,7 @@ from chunkform.codegen.claims.judge import Judge
 from chunkform.spec.language.claims import Claim
 
 from .build import Paper, read_paper
-from .command import counts, kind_text
+from .counts import counts, kind_text
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "paper" / "five"
@@ -63,7 +63,9 @@ def document_lines(paper: Paper) -> list[str]:
             reasons.setdefault(r.reason, []).append(r.line)
     if reasons:
         lines += ["", "Not judged:", ""]
-        lines += [f"- {'line' if len(x) == 1 else 'lines'} {', '.join(map(str, x))}: {why}" for why, x in reasons.items()]
+        lines += [
+            f"- {'line' if len(x) == 1 else 'lines'} {', '.join(map(str, x))}: {why}" for why, x in reasons.items()
+        ]
     return [*lines, ""]
 
 

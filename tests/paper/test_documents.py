@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from chunkform.codegen.paper.build import read_paper
-from chunkform.codegen.paper.command import counts
+from chunkform.codegen.paper.counts import counts
 from chunkform.codegen.paper.report import COMMAND, FOLDER, PAGE, page
 
 
