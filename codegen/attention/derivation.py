@@ -3,44 +3,99 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace as dc_replace
 
-from ..ir.expr import ONE, ZERO, Node, add, dim_of, fn, leaf, mul, power, total
+from ..ir.expr import ONE, ZERO, Node, add, dim_of, fn, leaf, mul, power, replace, total, walk
+from ..ir.latex_page import Page
 from ..ir.notation import Notation
 from .compiled import CompiledAttention
 from .feature_maps import Derivative
 from .lower import KEY, QUERY
 
-WEIGHTS = {
-    "softmax": "A_ij = exp(E_ij) / sum_j exp(E_ij)",
-    "exponential": "A_ij = exp(E_ij)",
-    "linear": "A_ij = E_ij",
-}
-GRADIENTS = {
-    "softmax": "dE_ij = A_ij (<d_i, v_j> - D_i),   D_i = <d_i, average_i> - dlse_i",
-    "exponential": "dE_ij = A_ij (<d_i, v_j> - D_i),   D_i = -dmass_i",
-    "linear": "dE_ij = <d_i, v_j> - D_i,   D_i = -dmass_i",
-}
-
-
 # The notation writes score1_ij as score_{1,ij}: a number in a name of ours is a part of the name.
 _NUMBERED = re.compile(r"\b(d?(?:average|score|column|row|scalar|value|query|key))_\{?(\d+)(?:,(\w+))?\}?")
 
 
-def text(x: Node, query: str = QUERY) -> str:
-    """A node of one position or one pair in matrix notation: the axes of positions are left out."""
+def text(x: Node, query: str = QUERY, page: Page | None = None, known: frozenset[str] = frozenset()) -> str:
+    """A node of one position or one pair in matrix notation: the axes of positions are left out. `known` has gradients."""
     if x is ZERO:
         return "0"
-    single = _Single(query)
-    shown = Notation(False, {}, False).text(single.of(x))
+    single = _Single(query, page, known)
+    shown = _notation(page, known).text(single.of(x))
     for n, inner in enumerate(single.turned):
-        shown = shown.replace(f"halfturn{n}x", f"half_turn({inner})")
+        turned = rf"\mathrm{{half\_turn}}({inner})" if page else f"half_turn({inner})"
+        shown = shown.replace(page.taken_back(f"halfturn{n}x") if page else f"halfturn{n}x", turned)
+    if page:
+        return shown.replace(page.taken_back("sum"), r"\sum")
     return _NUMBERED.sub(lambda m: f"{m[1]}{m[2]}{'_' + m[3] if m[3] else ''}", shown)
+
+
+def _notation(page: Page | None, known: frozenset[str] = frozenset()) -> Notation:
+    found = Notation(page or False, {}, False)
+    if page:
+        found.symbols = dc_replace(found.symbols, gradients_of=known)
+        found.symbol = found.symbols.symbol
+    return found
+
+
+def _names(c: CompiledAttention) -> frozenset[str]:
+    """Everything that may have a gradient: what is given, what is made of it, and the features."""
+    p, s = c.lowered, c.split
+    leaves = (y.attrs[1] for y in walk(p.energy, *p.averages.values(), *p.outputs.values()) if y.op == "leaf")
+    parts = [*s.scores, *s.columns, *s.rows, *s.scalars, *s.values, *s.averages]
+    sides = (f"{side}{n.removeprefix('score')}" for n in s.scores for side in ("query", "key"))
+    names = {*leaves, *p.outputs, *parts, *sides, "E", "lse", "mass", "row"}
+    return frozenset(names | {n.partition("_")[0] for n in names})
+
+
+class Lines:
+    """How the lines of a derivation are put together, in plain text or for a page of LaTeX."""
+
+    def __init__(self, c: CompiledAttention, query: str, page: Page | None = None) -> None:
+        self.page, self.known = page, _names(c) if page else frozenset()
+        self.i = "i" if query == QUERY else "k"
+
+    def text(self, x: Node, query: str | None = None) -> str:
+        return text(x, query or QUERY, self.page, self.known)
+
+    def name(self, name: str, at: str = "", whole: bool = False) -> str:
+        """A name of ours or of the spec, with what stands below it."""
+        if not self.page:
+            return f"{name}_{at}" if at else name
+        symbol = _notation(self.page, self.known).symbol
+        return symbol(f"{name}_{at}" if at else name, "let", int(whole))
+
+    def total(self, over: str) -> str:
+        return rf"\sum_{{{over}}}" if self.page else f"sum_{over}"
+
+    def inner(self, a: str, b: str) -> str:
+        return rf"\langle {a}, {b} \rangle" if self.page else f"<{a}, {b}>"
+
+    def weights(self, normaliser: str) -> str:
+        a, e = self.name("A", f"{self.i}j"), self.name("E", f"{self.i}j")
+        weight = rf"\exp({e})" if self.page else f"exp({e})"
+        if normaliser == "linear":
+            return f"{a} = {e}"
+        if normaliser == "exponential":
+            return f"{a} = {weight}"
+        below = f"{self.total('j')} {weight}"
+        return rf"{a} = \frac{{{weight}}}{{{below}}}" if self.page else f"{a} = {weight} / {below}"
+
+    def energy_gradient(self, normaliser: str) -> list[str]:
+        e, a, big = self.name("dE", "ij"), self.name("A", "ij"), self.name("D", "i")
+        d, v, mean = self.name("d", "i", True), self.name("v", "j", True), self.name("average", "i", True)
+        inside = f"{self.inner(d, v)} - {big}"
+        pair = f"{e} = {inside}" if normaliser == "linear" else f"{e} = {a} ({inside})"
+        if normaliser == "softmax":
+            return [pair, f"{big} = {self.inner(d, mean)} - {self.name('dlse', 'i')}"]
+        return [pair, f"{big} = -{self.name('dmass', 'i')}"]
 
 
 class _Single:
     """A node for one pair: leaves without the axes of positions, and sums over positions written as factors."""
 
-    def __init__(self, query: str) -> None:
+    def __init__(self, query: str, page: Page | None, known: frozenset[str]) -> None:
+        self.page, self.known = page, known
         self.letters = {query: "i" if query == QUERY else "k", QUERY: "i", KEY: "j"}
         self.done: dict[Node, Node] = {}
         self.turned: list[str] = []
@@ -57,7 +112,7 @@ class _Single:
             return leaf("parameter", "theta", y.axes)
         if y.op == "half_turn":
             inner = self.of(y.args[0])
-            self.turned.append(Notation(False, {}, False).text(inner))
+            self.turned.append(_notation(self.page, self.known).text(inner))
             return leaf("parameter", f"halfturn{len(self.turned) - 1}x", inner.axes)
         args = [self.of(a) for a in y.args]
         match y.op:
@@ -87,71 +142,90 @@ class _Single:
         return leaf("parameter", n if plain else f"{n}_{suffix}", own)
 
 
-def formulas(c: CompiledAttention) -> list[str]:
+def formulas(c: CompiledAttention, page: Page | None = None) -> list[str]:
     """The definition: energy, weights, averages, outputs."""
     p = c.lowered
     fixed = c.spec.nodes is not None
-    i = "k" if fixed else "i"
-    lines = [f"E_{i}j = {text(p.energy, p.query)}", WEIGHTS[c.spec.normaliser].replace("_ij", f"_{i}j")]
-    shown = {x.name: f"sum_j A_{i}j {_bracketed(text(p.averages[x.name], p.query))}" for x in c.spec.averages}
+    by = Lines(c, KEY if fixed else QUERY, page)
+    i = by.i
+    lines = [f"{by.name('E', f'{i}j')} = {by.text(p.energy, p.query)}", by.weights(c.spec.normaliser)]
+    weight = f"{by.total('j')} {by.name('A', f'{i}j')}"
+    shown = {x.name: f"{weight} {_bracketed(by.text(p.averages[x.name], p.query))}" for x in c.spec.averages}
     whole = {x.attrs[1]: n for n, x in p.outputs.items() if x.op == "leaf" and x.attrs[0] == "average"}
-    lines += [f"{n}_{i} = {t}" for n, t in shown.items() if n not in whole]
+    lines += [f"{by.name(n, i, True)} = {t}" for n, t in shown.items() if n not in whole]
     for n, x in p.outputs.items():
         if x.op == "leaf" and x.attrs[0] == "average":
-            lines.append(f"{n}_{i} = {shown[x.attrs[1]]}")
+            lines.append(f"{by.name(n, i, True)} = {shown[x.attrs[1]]}")
             continue
-        out = text(x)
-        for average, other in whole.items():
+        out = by.text(_renamed(x, whole) if page else x)
+        for average, other in whole.items() if not page else ():
             out = re.sub(rf"\b{average}\b", other, out)
-        lines.append(f"{n}{'' if fixed else '_i'} = {out}")
+        lines.append(f"{by.name(n, '' if fixed else 'i', bool(x.axes))} = {out}")
     return lines
 
 
+def _renamed(x: Node, names: dict[str, str]) -> Node:
+    """x with averages called as the outputs that they are."""
+    found = {
+        y: leaf(y.attrs[0], names[y.attrs[1]], y.attrs[2]) for y in walk(x) if y.op == "leaf" and y.attrs[1] in names
+    }
+    return replace(x, found)
+
+
 def _bracketed(shown: str) -> str:
-    return f"({shown})" if " " in shown else shown
+    return f"({shown})" if " " in shown.replace(r"\cfbreak ", "") else shown
 
 
-def split_formulas(c: CompiledAttention) -> list[str]:
-    """The energy as the tile computes it, and the features."""
+def split_formulas(c: CompiledAttention, page: Page | None = None) -> list[str]:
+    """The energy as the tile computes it, and the features; a line without ` = ` is a sentence."""
     s = c.split
-    row = "" if s.row is ZERO else f" + {text(s.row)}"
     q = s.lowered.query
-    i = "i" if q == QUERY else "k"
-    lines = [f"E_{i}j = {text(s.tile, q)}{row}"]
+    by = Lines(c, q, page)
+    i = by.i
+    row = "" if s.row is ZERO else f" + {by.text(s.row)}"
+    lines = [f"{by.name('E', f'{i}j')} = {by.text(s.tile, q)}{row}"]
     for n, blocks in s.scores.items():
-        products = " + ".join(f"<{text(part.query, q)}, {text(part.key, q)}>" for part in blocks)
-        lines.append(f"{n}_{i}j = {products}")
+        products = " + ".join(by.inner(by.text(part.query, q), by.text(part.key, q)) for part in blocks)
+        lines.append(f"{by.name(n, f'{i}j')} = {products}")
     if c.moved is not None:
         ((n, (part,)),) = c.moved.split.scores.items()
         own, other = (dim_of(x.split.scores[n][0].axes[0]) for x in (c, c.moved))
-        lines.append(f"or, where {own} >= {other}, {n}_{i}j = <{text(part.query, q)}, {text(part.key, q)}>")
-    lines += [f"{n}_j = {text(x)}" for n, x in s.columns.items()]
-    lines += [f"{n}_i = {text(x)}" for n, x in s.rows.items()]
-    lines += [f"{n} = {text(x)}" for n, x in s.scalars.items()]
-    lines += [f"{n}_j = {text(x)}" for n, (x, _) in s.values.items()]
-    lines += [f"{n}_i = {text(x)}" for n, x in s.averages.items() if x.op != "leaf"]
+        where = rf"\text{{or, where }} {own} \ge {other}, \quad " if page else f"or, where {own} >= {other}, "
+        lines.append(f"{where}{by.name(n, f'{i}j')} = {by.inner(by.text(part.query, q), by.text(part.key, q))}")
+    lines += [f"{by.name(n, 'j')} = {by.text(x)}" for n, x in s.columns.items()]
+    lines += [f"{by.name(n, 'i')} = {by.text(x)}" for n, x in s.rows.items()]
+    lines += [f"{by.name(n)} = {by.text(x)}" for n, x in s.scalars.items()]
+    lines += [f"{by.name(n, 'j', True)} = {by.text(x)}" for n, (x, _) in s.values.items()]
+    lines += [f"{by.name(n, 'i', True)} = {by.text(x)}" for n, x in s.averages.items() if x.op != "leaf"]
     if s.row is not ZERO:
         lines.append("The softmax is blind to what belongs to the row alone; the log-sum-exp has it.")
     return lines
 
 
-def gradient_formulas(c: CompiledAttention) -> list[str]:
+def gradient_formulas(c: CompiledAttention, page: Page | None = None) -> list[str]:
     """dE of a pair, the cotangents of features, and the gradients of what is given."""
-    lines = [GRADIENTS[c.spec.normaliser]]
+    by = Lines(c, QUERY, page)
+    lines = [",   ".join(by.energy_gradient(c.spec.normaliser))] if not page else by.energy_gradient(c.spec.normaliser)
     for x, d in c.derivatives.items():
         kind, name, _ = x.attrs
-        inner = text(_whole(d), c.lowered.query)
+        inner = by.text(_whole(d), c.lowered.query)
         n = name.removeprefix("score")
         if kind == "score":
-            lines.append(f"dquery{n}_i = sum_j ({inner}) key{n}_j,   dkey{n}_j = sum_i ({inner}) query{n}_i")
+            key, query = (by.name(f"key{n}", "j", True), by.name(f"query{n}", "i", True))
+            dquery, dkey = (by.name(f"dquery{n}", "i", True), by.name(f"dkey{n}", "j", True))
+            both = [f"{dquery} = {by.total('j')} ({inner}) {key}", f"{dkey} = {by.total('i')} ({inner}) {query}"]
+            lines += both if page else [",   ".join(both)]
         else:
-            over, at = {"row": ("sum_j", "_i"), "column": ("sum_i", "_j"), "scalar": ("sum_ij", "")}[kind]
-            lines.append(f"d{name}{at} = {over} {inner}")
-    lines += [f"d{n}_j = sum_i A_ij d{n}_i" for n in c.split.values]
+            over, at = {"row": ("j", "i"), "column": ("i", "j"), "scalar": ("ij", "")}[kind]
+            lines.append(f"{by.name(f'd{name}', at)} = {by.total(over)} {inner}")
+    weight = f"{by.total('i')} {by.name('A', 'ij')}"
+    lines += [f"{by.name(f'd{n}', 'j', True)} = {weight} {by.name(f'd{n}', 'i', True)}" for n in c.split.values]
     for m in (c.outputs, c.features):
         for name, g in m.gradients.items():
             if g is not ZERO:
-                lines.append(f"d{name} {'+=' if m is c.features and name in c.outputs.gradients else '='} {text(g)}")
+                more = m is c.features and name in c.outputs.gradients
+                left = by.name(f"d{name}", "", bool(g.axes))
+                lines.append(f"{left} {'+=' if more else '='} {by.text(g)}")
     return lines
 
 
@@ -159,11 +233,12 @@ def _whole(d: Derivative) -> Node:
     return mul(d.factor, d.inner) if d.factor is not ONE else d.inner
 
 
-def sections(c: CompiledAttention) -> list[tuple[str, list[str]]]:
+def sections(c: CompiledAttention, page: Page | None = None) -> list[tuple[str, list[str]]]:
+    """The derivation, section by section; LaTeX for a page, where there is one."""
     return [
-        ("The attention", formulas(c)),
-        ("Its split, into features of the query and of the key", split_formulas(c)),
-        ("Its gradients", gradient_formulas(c)),
+        ("The attention", formulas(c, page)),
+        ("Its split, into features of the query and of the key", split_formulas(c, page)),
+        ("Its gradients", gradient_formulas(c, page)),
     ]
 
 

@@ -9,6 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..ir.expr import ZERO
+from ..ir.latex_page import Page
+from ..ir.latex_page import formulas as formulas_of
 from .compiled import CompiledAttention
 from .derivation import formulas, sections, text
 
@@ -60,8 +62,11 @@ def show(c: CompiledAttention, console: Console, width: int = 64, chunk: int = 6
 
 
 def latex_document(c: CompiledAttention) -> str:
-    """The derivation as LaTeX: verbatim formulas under headings."""
-    parts = []
-    for title, lines in sections(c):
-        parts += [rf"\subsection*{{{title}}}", r"\begin{verbatim}", *lines, r"\end{verbatim}"]
-    return "\n".join(parts) + "\n"
+    """The derivation as LaTeX: macros, then formulas under headings."""
+    page = Page()
+    body = []
+    for title, lines in sections(c, page):
+        body.append(rf"\subsection*{{{title}}}")
+        body += formulas_of(x for x in lines if "=" in x)
+        body += [x for x in lines if "=" not in x]
+    return "\n".join([page.preamble(), *body]) + "\n"

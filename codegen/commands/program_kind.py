@@ -13,7 +13,8 @@ from chunkform.spec.language.program import Program
 from ..checking.checked import DTYPES, Checked
 from ..programs.compiled import CompiledProgram
 from ..programs.emit import emit, spec_hash
-from ..programs.explain import explanation, latex_document, show, svg
+from ..programs.explain import explanation, show, svg
+from ..programs.latex import latex_document
 from ..programs.pipeline import compile_program as compile_spec
 
 if TYPE_CHECKING:

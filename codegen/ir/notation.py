@@ -16,6 +16,7 @@ from fractions import Fraction
 import sympy
 
 from .expr import COL, ROW, Node, add, const, dim_of, factors_of, make, mul, power, rename, split_constant, walk
+from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
 
 Names = Mapping[Node, "str | Node"]
@@ -44,13 +45,14 @@ class Piece:
 class Notation:
     """Prints nodes.
 
-    step: write the step as an index; order: declared names, in the order in which factors and terms are to stand; shift: by
-    how many steps later everything is to be read; at: a number in the place of t; letter: another letter for t.
+    tex: LaTeX in the place of plain text; a page: LaTeX with macros, which can be broken into lines; step: write the step as
+    an index; order: declared names, in the order in which factors and terms are to stand; shift: by how many steps later
+    everything is to be read; at: a number in the place of t; letter: another letter for t.
     """
 
     def __init__(
         self,
-        tex: bool,
+        tex: bool | Page,
         names: Names | None = None,
         step: bool = True,
         order: Iterable[str] = (),
@@ -66,6 +68,8 @@ class Notation:
         self.top = r"^\top" if tex else "^T"
         self.times = r" \odot " if tex else " . "
         self.one = r"\mathbf{1}" if tex else "1"
+        self.page = isinstance(tex, Page)
+        self.space = r" \cfbreak " if self.page else " "  # between factors
         self._add_renamed_names()
 
     def _add_renamed_names(self) -> None:
@@ -138,27 +142,37 @@ class Notation:
                 return self.contraction(x, row, col)
             case "peak":
                 body = self.show(x.args[0], x.attrs[0], None).text
-                return Piece(rf"\max\left({body}\right)" if self.tex else f"max({body})")
+                return Piece(rf"\max{self.fenced('(', body, ')')}" if self.tex else f"max({body})")
             case "inverse":
                 below = self.show(x.args[0], *x.args[0].attrs[2]).text
                 text = rf"(\mathbf{{I}} - {below})^{{-1}}" if self.tex else f"(I - {below})^-1"
                 return Piece(text if (row, col) == tuple(x.axes) else f"({text}){self.top}")
         return self.indexed(x)
 
+    def raised(self, text: str, exponent: str) -> str:
+        """text^exponent; in LaTeX nothing may have two of them, so that what has one already goes into brackets."""
+        if not self.tex:
+            return text + exponent
+        if text.endswith("^{+}"):  # the part of a gradient that comes from later steps
+            return f"{text[:-1]}{exponent.removeprefix('^').strip('{}')}}}"
+        return (f"({text})" if _has_exponent(text) else text) + exponent
+
     def turned(self, symbol: str, order: tuple[str, ...], row: str | None, col: str | None) -> Piece:
         """A symbol, transposed where its axes run the other way."""
         flipped = (len(order) == 2 and order == (col, row)) or (len(order) == 1 and order[0] == col)
-        return Piece(symbol + self.top if flipped else symbol)
+        return Piece(self.raised(symbol, self.top) if flipped else symbol)
 
     def transposed(self, x: Node, axis: str | None) -> str:
         """The column x over `axis`, as a row."""
         if x.op == "sum" and x not in self.names and self.is_chain(x):
             return self.show(x, None, axis).text
-        return self.bracket(self.show(x, axis, None), ATOM) + self.top
+        return self.raised(self.bracket(self.show(x, axis, None), ATOM), self.top)
 
     def const(self, c: Fraction) -> Piece:
         if c.denominator == 1:
             return Piece(str(c.numerator), SUM if c < 0 else ATOM)
+        if (shown := decimal(c, bool(self.tex))) is not None:
+            return Piece(shown, SUM if c < 0 else PRODUCT if " " in shown else ATOM)
         if not self.tex:
             return Piece(f"{c.numerator}/{c.denominator}", SUM if c < 0 else PRODUCT)
         sign = "-" if c < 0 else ""
@@ -281,7 +295,9 @@ class Notation:
             ]
             upper = self.juxtaposed(top) if top else Piece("1")
             lower = self.juxtaposed(bottom)
-            if self.tex:
+            if self.page and (is_long(upper.text) or is_long(lower.text)):
+                front.append(Piece(f"{self.bracket(upper, PRODUCT)} / {self.bracket(lower, ATOM)}", PRODUCT))
+            elif self.tex:
                 front.append(Piece(rf"\frac{{{upper.text}}}{{{lower.text}}}"))
             else:
                 text = f"{self.bracket(upper, PRODUCT)} / {self.bracket(lower, ATOM)}"
@@ -304,7 +320,7 @@ class Notation:
     def juxtaposed(self, parts: list[Piece]) -> Piece:
         if len(parts) == 1:
             return parts[0]
-        return Piece(" ".join(self.bracket(p, PRODUCT) for p in parts), PRODUCT)
+        return Piece(self.space.join(self.bracket(p, PRODUCT) for p in parts), PRODUCT)
 
     def scalar_rank(self, f: Node) -> tuple:
         op = self._name_leaf(f).op
@@ -328,9 +344,15 @@ class Notation:
         """The piece's text, in brackets unless it holds together at least so tightly."""
         if piece.level >= least:
             return piece.text
-        if self.tex and re.search(r"\\frac|\\sum|\\sqrt|\\left|\\prod", piece.text):
-            return rf"\left({piece.text}\right)"
+        if self.tex and re.search(r"\\frac|\\sum|\\sqrt|\\left|\\Bigl|\\prod", piece.text):
+            return self.fenced("(", piece.text, ")")
         return f"({piece.text})"
+
+    def fenced(self, left: str, text: str, right: str) -> str:
+        """LaTeX between tall fences; TeX breaks no line between `\\left` and `\\right`, so that long text has others."""
+        if self.page and is_long(text):
+            return rf"\Bigl{left}{text}\Bigr{right}"
+        return rf"\left{left}{text}\right{right}"
 
     # --- powers and functions -----------------------------------------------------------------------------------------
 
@@ -340,21 +362,24 @@ class Notation:
             return self.with_scalars(Fraction(1), [x], [])
         if abs(n) == Fraction(1, 2):
             inner = self.show(base, row, col).text
+            if self.page and is_long(inner):
+                return Piece(f"{self.bracket(Piece(inner, SUM), ATOM)}^{{{n}}}")
             root = rf"\sqrt{{{inner}}}" if self.tex else f"sqrt({inner})"
             return Piece(root) if n > 0 else Piece((rf"\frac{{1}}{{{root}}}") if self.tex else f"1 / {root}", PRODUCT)
         shown = self.bracket(self.show(base, row, col), ATOM)
         exponent = str(n) if n.denominator == 1 and n > 0 else f"({n})"
-        return Piece(f"{shown}^{{{n}}}" if self.tex else f"{shown}^{exponent}")
+        return Piece(self.raised(shown, f"^{{{n}}}") if self.tex else f"{shown}^{exponent}")
 
     def function(self, x: Node, row: str | None, col: str | None) -> Piece:
         name, inner = x.attrs[0], self.show(x.args[0], row, col).text
         if name == "abs":
-            return Piece(rf"\left|{inner}\right|" if self.tex else f"|{inner}|")
+            return Piece(self.fenced("|", inner, "|") if self.tex else f"|{inner}|")
         if not self.tex:
             return Piece(f"{name}({inner})")
         head = {"sigmoid": r"\sigma", "exp": r"\exp", "log": r"\log", "tanh": r"\tanh", "sin": r"\sin", "cos": r"\cos"}
         return Piece(
-            head.get(name, rf"\mathrm{{{name}}}") + (f"({inner})" if "frac" not in inner else rf"\left({inner}\right)")
+            head.get(name, rf"\mathrm{{{name}}}")
+            + (f"({inner})" if "frac" not in inner else self.fenced("(", inner, ")"))
         )
 
     # --- contractions -------------------------------------------------------------------------------------------------
@@ -402,7 +427,7 @@ class Notation:
             parts.insert(1 if left else 0, Piece(self.one if left else self.one + self.top))
         if right:
             parts.append(self.matrices(right, b, col))
-        shown = " ".join(self.bracket(p, PRODUCT) for p in parts)
+        shown = self.space.join(self.bracket(p, PRODUCT) for p in parts)
         return (
             Piece(shown, PRODUCT) if coefficient == 1 else self.with_scalars(coefficient, [], [Piece(shown, PRODUCT)])
         )
@@ -438,7 +463,7 @@ class Notation:
         factors = tuple(sorted(factors, key=self.rank))
         row, col = self.orient(self._name_leaf(factors[0]))
         a, b = (self.show(f, row, col).text for f in factors)
-        return Piece(rf"\left\langle {a}, {b} \right\rangle" if self.tex else f"<{a}, {b}>")
+        return Piece(self.fenced(r"\langle ", f"{a}, {b} ", r"\rangle") if self.tex else f"<{a}, {b}>")
 
     # --- indices, where matrices don't do -----------------------------------------------------------------------------
 
@@ -460,14 +485,16 @@ class Notation:
         elif x.op == "mul":
             coefficient, core = split_constant(x)
             factors = sorted(factors_of(core), key=self.rank)
-            text = (r"\, " if self.tex else " ").join(self.bracket(self.indexed(f), PRODUCT) for f in factors)
+            text = ((r"\, " + self.space.lstrip()) if self.tex else " ").join(
+                self.bracket(self.indexed(f), PRODUCT) for f in factors
+            )
             body = (
                 f"{'' if coefficient == 1 else '-' if coefficient == -1 else self.const(coefficient).text + ' '}{text}"
             )
         elif x.op == "pow":
             n = x.attrs[0]
             exponent = f"{{{n}}}" if self.tex else str(n) if n.denominator == 1 and n > 0 else f"({n})"
-            body = f"{self.bracket(self.indexed(x.args[0]), ATOM)}^{exponent}"
+            body = self.raised(self.bracket(self.indexed(x.args[0]), ATOM), f"^{exponent}")
         elif x.op == "fn":
             body = f"{x.attrs[0]}({self.indexed(x.args[0]).text})"
         elif x.op == "const":
@@ -506,6 +533,25 @@ class Notation:
         return f"[{shown}]_{{{index}}}" if self.tex or len(index) > 1 else f"[{shown}]_{index}"
 
 
+def decimal(c: Fraction, tex: bool) -> str | None:
+    """A number that was written as a decimal, as one: 0.9, 1e-6; None of a fraction, such as 1/2 or 1/3."""
+    if c.denominator % 10 or 10**18 % c.denominator:
+        return None
+    text = f"{float(c):.15g}"
+    if Fraction(text) != c:
+        return None
+    mantissa, _, exponent = text.partition("e")
+    if not exponent and abs(c) < Fraction(1, 1000):
+        mantissa, _, exponent = f"{float(c):e}".partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".")
+    if not exponent:
+        return text
+    if not tex:
+        return f"{mantissa}e{int(exponent)}"
+    power = f"10^{{{int(exponent)}}}"
+    return {"1": power, "-1": f"-{power}"}.get(mantissa, rf"{mantissa} \cdot {power}")
+
+
 def _unshifted(x: Node) -> Node:
     """A sum without peaks, on which nothing depends."""
     parts = [a for a in x.args if split_constant(a)[1].op != "peak"] if x.op == "add" else x.args
@@ -519,3 +565,8 @@ def _index(axis: str) -> str:
 def _scaled(ratio: Fraction, named: Node) -> list[Node]:
     """ratio * named, kept as a product so that the name survives."""
     return [named] if ratio == 1 else [make("mul", (const(ratio), named), (), named.axes)]
+
+
+def _has_exponent(text: str) -> bool:
+    """Does LaTeX end in something that has an exponent? `x^{2}`, `\\mathbf{S}_{t}^\\top`, `x^{2}_{t}`"""
+    return re.search(r"\^(\{[^{}]*\}|\\[a-zA-Z]+|.)(_(\{[^{}]*\}|.))?$", text) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from .latex_page import Page
 from .letters import ascii_name
 
 # Kinds of leaves that only print knows: `next` a state after its step, `middle` between its early writes and its decay;
@@ -36,18 +37,20 @@ GREEK = frozenset(
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega "
     "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split()
 )
+CAPITALS = dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧ", "ABEZHIKMNOPTX", strict=True))  # capitals that LaTeX has as Latin letters
 
 
 @dataclass(frozen=True)
 class Symbols:
     """How names are written. For the fields see `show.Notation`."""
 
-    tex: bool
+    tex: bool | Page
     step: bool = True
     order: dict[str, int] = field(default_factory=dict)
     shift: int = 0
     at: int | None = None
     letter: str = "t"
+    gradients_of: frozenset[str] = frozenset()  # names that have gradients, beside those in `order`
 
     def place(self, name: str) -> int:
         """Where a name was declared; a matrix of steps or a gradient stands where its quantity does."""
@@ -68,8 +71,9 @@ class Symbols:
         if match := re.fullmatch(r"([^\W\d_]+)(\d+)", base):
             base, sub = match[1], ",".join(s for s in (match[2], sub) if s)
         if self.tex:
-            shown = self.letters(base, axes, "d" if tangent else "")
-            shown = rf"d\log {shown}" if log else shown
+            shown = self.letters(base, axes)
+            d = r"\cfd " if isinstance(self.tex, Page) else r"\mathrm{d}"
+            shown = rf"{d}\log {shown}" if log else d + shown if tangent else shown
         else:
             shown = f"dlog {base}" if log else f"d{base}" if tangent else base
         sub = ",".join(s for s in (sub, self.when(kind)) if s)
@@ -82,20 +86,29 @@ class Symbols:
         return shown
 
     def is_tangent(self, base: str, kind: str) -> bool:
-        return base.startswith("d") and len(base) > 1 and (kind in GRADIENT_KINDS or base[1:] in self.order)
+        return (
+            base.startswith("d")
+            and len(base) > 1
+            and (kind in GRADIENT_KINDS or base[1:] in self.order or base[1:] in self.gradients_of)
+        )
 
-    def letters(self, base: str, axes: int, d: str) -> str:
+    def letters(self, base: str, axes: int) -> str:
+        """A name in LaTeX, bold where it has axes; a macro on a page of its own."""
         if base.endswith("'"):
             primes = len(base) - len(base.rstrip("'"))
-            return self.letters(base.rstrip("'"), axes, d) + "'" * primes
+            return self.letters(base.rstrip("'"), axes) + "'" * primes
         base = "lambda" if base == "lam" else base
-        if not base.isascii() and ascii_name(base) in GREEK:
-            base = ascii_name(base)
+        macro = base if base.isascii() else ascii_name(base)
+        base = macro if macro in GREEK else "".join(CAPITALS.get(c, c) for c in base)
+        if not base.isascii():  # which LaTeX has no letters for; an author may give the macro others
+            base = macro.replace("_", "")
         if base in GREEK:
-            return rf"{d}\boldsymbol{{\{base}}}" if axes else rf"{d}\{base}"
-        if axes:
-            return rf"\mathbf{{{d}{base}}}"
-        return d + (base if len(base) == 1 else rf"\mathrm{{{base}}}")
+            shown = rf"\boldsymbol{{\{base}}}" if axes else rf"\{base}"
+        elif axes:
+            shown = rf"\mathbf{{{base}}}"
+        else:
+            shown = base if len(base) == 1 else rf"\mathrm{{{base}}}"
+        return self.tex.letter(macro, shown, axes > 0) if isinstance(self.tex, Page) else shown
 
     def when(self, kind: str) -> str:
         if not self.step or kind in TIMELESS_KINDS:

@@ -119,24 +119,6 @@ def stacked(parts: list[str]) -> str:
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def latex_document(c: CompiledProgram) -> str:
-    """The derivation of each operation as LaTeX, after the graph in words."""
-    from ..recurrence.explain import latex_document as of_recurrence
-
-    out = [rf"\section*{{{_plain(c.name)}}}", r"\begin{enumerate}"]
-    out += [rf"\item \verb|{node_text(c.graph, n)}|" for n in c.graph.nodes]
-    out += [r"\end{enumerate}", r"\subsection*{The adjoint graph}", r"\begin{itemize}"]
-    out += [rf"\item \verb|{x}|" for x in adjoint_lines(c)]
-    out.append(r"\end{itemize}")
-    for op in c.graph.operations:
-        out += [rf"\section*{{Operation {_plain(op.name)}}}", of_recurrence(op.compiled)]
-    return "\n".join(out) + "\n"
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", r"\_")
-
-
 def _table(*columns: str) -> Table:
     table = Table(header_style="dim", box=None, padding=(0, 3, 0, 0))
     for name in columns:

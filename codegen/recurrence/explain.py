@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..ir.expr import ZERO, dim_of, leaves, mul
+from ..ir.latex_page import Page, formulas
 from ..ir.notation import Notation
 from .backends import triton_section
 from .chunkwise.compiled import Compiled
@@ -313,22 +314,23 @@ def _table(*columns: str) -> Table:
 
 @blaming_with(compile_spec)
 def latex_document(c: Compiled) -> str:
-    """The derivation as LaTeX: `align*` environments under headings."""
+    """The derivation as LaTeX: macros, then formulas under headings."""
+    page = Page()
+    body = latex_sections(c, page)
+    return "\n".join([page.preamble(), *body]) + "\n"
+
+
+def latex_sections(c: Compiled, page: Page) -> list[str]:
+    """The sections of a derivation, for a page."""
     parts = []
     for section in derivation(c):
         parts.append(rf"\subsection*{{{section.title}}}")
         block: list[str] = []
         for f in section.formulas:
             if f.text:
-                parts += [*_align(block), f.latex]
+                parts += [*formulas(block), f.on(page)]
                 block = []
             else:
-                block.append(f.latex.replace(" = ", " &= ", 1))
-        parts += _align(block)
-    return "\n".join(parts) + "\n"
-
-
-def _align(block: list[str]) -> list[str]:
-    if not block:
-        return []
-    return [r"\begin{align*}", ",\\\\\n".join(block) + ".", r"\end{align*}"]
+                block.append(f.on(page))
+        parts += formulas(block)
+    return parts

@@ -12,7 +12,7 @@ Lookup = Callable[[str, str], np.ndarray]  # (name, what stands below it) -> val
 
 TOKEN = re.compile(
     r"\s*(?:(?P<name>(?:dlog )?[A-Za-z]+'*)(?:_(?:\{(?P<long>[^}]*)\}|(?P<short>\w)))?(?P<prime>'*)(?P<plus>\^\+)?"
-    r"|(?P<number>\d+)|(?P<power>\^(?:T|-?\d+|\([^)]*\)))|(?P<sign>[-+*/.,()<>|\[\]]))"
+    r"|(?P<number>\d+(?:\.\d+)?(?:e-?\d+)?)|(?P<power>\^(?:T|-?\d+|\([^)]*\)))|(?P<sign>[-+*/.,()<>|\[\]]))"
 )
 FUNCTIONS = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),

@@ -303,7 +303,8 @@ def define(run: Run, line: str) -> tuple[str, np.ndarray]:
         total = np.ones((1, 1))
         for s in range(1, STEPS + 1) if product else ():
             if product[1] is None or eval(product[1], {"s": s, **index}):
-                total = total * read(re.sub(r"_s\b", f"_{s}", product[2]), run.lookup(0))
+                at = re.sub(r"(?<=[_,])s\b", str(s), product[2])
+                total = total * read(at, run.lookup(0))
         return total * (1 if where is None or eval(where, index) else 0)
 
     steps = range(1, STEPS + 1)

@@ -74,7 +74,7 @@ def test_the_errors_in_the_documentation_are_real(tmp_path, monkeypatch):
 
 
 def test_links_lead_somewhere():
-    for page in PAGES:
+    for page in [*PAGES, *(ROOT / "docs" / "tutorials").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 

@@ -18,6 +18,7 @@ from ..normal_form.form import NormalForm
 from .chunk_symbols import DecaySymbols, Symbols
 from .form_notation import Reader, solved_letters
 from .formulas import Formula, Section, formula, order_of, sentence, stateless_names
+from .lets import form_terms
 
 
 def chunk_sections(c: Compiled) -> Iterator[Section]:
@@ -26,6 +27,7 @@ def chunk_sections(c: Compiled) -> Iterator[Section]:
     symbols = Symbols(set(order_of(c)))
     readers = [(plan, Reader(c, plan.form)) for plan in (c.forward, c.backward)]
     symbols.taken |= {x.attrs[1] for _, reader in readers for x in reader.symbols.values()}
+    symbols.taken |= {x.attrs[1].rstrip("0123456789") for x in form_terms(c).values()}
     symbols.taken |= {x for plan, _ in readers for x in solved_letters(c, plan.form)}  # several are called P_1, P_2, ..
     passes = []
     for title, (plan, reader) in zip(("forward", "backward"), readers):
@@ -54,7 +56,7 @@ class _ChunkNames:
     def __init__(self, c: Compiled, form: NormalForm, reader: Reader, symbols: Symbols) -> None:
         self.c, self.form, self.reader, self.symbols = c, form, reader, symbols
         self.declared = set(order_of(c))
-        self.lets = stateless_names(c.step)
+        self.lets = stateless_names(c.step) | form_terms(c)
         self.pending: list[Formula] = []  # what symbols that were introduced on the way stand for
         self.known: dict[tuple, Node] = {}
         values = {x: n for n, x in form.values.items() if x.op == "leaf"}

@@ -11,6 +11,7 @@ from ..chunkwise.coupled_states import entries
 from ..chunkwise.plan import Sweep
 from .form_notation import Reader
 from .formulas import Formula, formula
+from .lets import form_names
 
 CANDIDATES = {  # symbols for products of decays, in the order of preference
     "prefix": ("a", "g", "f", "m", "x", "l", "c", "z"),
@@ -64,6 +65,7 @@ class DecaySymbols:
     def __init__(self, c: Compiled, sweep: Sweep, reader: Reader, symbols: Symbols) -> None:
         self.c, self.sweep, self.reader, self.symbols = c, sweep, reader, symbols
         self.streams = {x.attrs[:2]: x for x in sweep.chunk.streams}
+        self.names = form_names(c)
 
     def symbol(self, x: Node) -> Node:
         """The symbol of a product of decays. A sweep backwards in time is written with the forward products."""
@@ -106,14 +108,14 @@ class DecaySymbols:
         states, table = self.sweep.states, self.symbols.decays
         if ("step", states) not in table:
             name = self.symbols.fresh("step")
-            table["step", states] = (name, formula(self.c, lambda n: self.step_matrix_text(n, name)))
+            table["step", states] = (name, formula(self.c, lambda n: self.step_matrix_text(n, name), self.names))
         return table["step", states][0]
 
     def step_matrix_text(self, n: Notation, name: str) -> str:
         found = entries(self.sweep.group)
         size = range(len(self.sweep.group))
         shown = [[n.text(self.reader.spelled(found[i, j])) if (i, j) in found else "0" for j in size] for i in size]
-        rows = "; ".join(", ".join(row) for row in shown)
+        rows = f";{n.space}".join(f",{n.space}".join(row) for row in shown)
         states = ", ".join(n.text(leaf("chunk", s.name, s.axes)) for s in self.sweep.group)
         where = rf"\quad (\mathrm{{of}}\ {states})" if n.tex else f"   (of {states})"
         return f"{n.symbol(name, 'let', 2)} = [{rows}]{where}"
@@ -158,7 +160,7 @@ class DecaySymbols:
             else:
                 name = self.symbols.fresh(kind)
                 name = name.upper() if decay is not None and decay.axes and kind != "mask" else name
-            definition = formula(self.c, lambda n: self.definition(n, name, kind, about, decay))
+            definition = formula(self.c, lambda n: self.definition(n, name, kind, about, decay), self.names)
             self.symbols.decays[key] = (name, definition)
         return self.symbols.decays[key][0]
 

@@ -11,6 +11,7 @@ from ..chunkwise.compiled import Compiled
 from ..normal_form.form import NormalForm, Pairing, StateForm, Write
 from ..step.adjoint import gradient_name
 from .formulas import Formula, as_trajectory, equation, formula, order_of, part_text, stateless_names, summed
+from .lets import form_names, form_terms
 
 
 def solved_letters(c: Compiled, form: NormalForm) -> set[str]:
@@ -128,8 +129,8 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
     form = c.adjoint_form if backward else c.form
     assert form is not None
     reader = Reader(c, form)
-    names = stateless_names(c.step)
-    for x, symbol in names.items():
+    names = form_names(c)
+    for x, symbol in (form_terms(c) | stateless_names(c.step)).items():
         if not backward:
             yield equation(c, symbol, x, names)
     if backward:
@@ -156,7 +157,7 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
 def _state_formulas(c: Compiled, reader: Reader, s: StateForm) -> Iterator[Formula]:
     """One state: how it decays, and what is written to it."""
     prev, after = reader.snapshot(s, "prev"), reader.snapshot(s, "next")
-    names = stateless_names(c.step)
+    names = form_names(c)
     early = [_outer(reader, w) for w in s.writes if not w.late]
     late = [_outer(reader, w) for w in s.writes if w.late]
     inner = prev

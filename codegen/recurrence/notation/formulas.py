@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...ir.expr import Node, leaf, leaves, replace, walk
+from ...ir.latex_page import Page
 from ...ir.notation import PRODUCT, Notation
 from ...ir.step_program import StepProgram
 from ..chunkwise.compiled import Compiled
@@ -18,6 +19,11 @@ class Formula:
     plain: str
     latex: str
     text: bool = False
+    write: Callable[[Page], str] | None = field(default=None, compare=False, repr=False)
+
+    def on(self, page: Page) -> str:
+        """The formula as LaTeX for a page."""
+        return self.latex if self.write is None else self.write(page)
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,11 @@ def formula(
 ) -> Formula:
     """Both texts of what `write` says with a notation."""
     order = order_of(c)
-    plain, tex = (write(Notation(t, names or {}, order=order, **about)) for t in (False, True))  # type: ignore[arg-type]
-    return Formula(plain, tex, text)
+
+    def shown(tex: bool | Page) -> str:
+        return write(Notation(tex, names or {}, order=order, **about))  # type: ignore[arg-type]
+
+    return Formula(shown(False), shown(True), text, shown)
 
 
 def equation(

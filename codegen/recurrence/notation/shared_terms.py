@@ -12,11 +12,11 @@ LETTERS = "mnhrgyzfx"
 
 
 def shared_terms(
-    roots: Iterable[Node], names: dict[Node, Node], notation: Notation, taken: set[str]
+    roots: Iterable[Node], names: dict[Node, Node], notation: Notation, taken: set[str], letters: str = LETTERS
 ) -> dict[Node, Node]:
     """Symbols for scalars and vectors that occur often enough below `roots`; what `names` knows is left as it is."""
     found: dict[Node, Node] = {}
-    letter = next((x for x in LETTERS if x not in taken), None)
+    letter = next((x for x in letters if x not in taken), None)
     roots = list(roots)
     while letter is not None:
         best = _best(roots, names | found, notation)
