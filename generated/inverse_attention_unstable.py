@@ -21,19 +21,19 @@ family: chunk-parallel
 #     ds_0 = lam_1 ds_1 - lam_1 q_1 m_{1,1}^T
 #
 # Read-write form
-#     s_t = lam_t s_{t-1} + k_t u_t^T / (q_t^T k_t)
+#     c_t = q_t^T k_t
+#     s_t = lam_t s_{t-1} + k_t u_t^T / c_t
 #     u_t = o_t - lam_t s_{t-1}^T q_t
-#     v_t = u_t / (q_t^T k_t)
+#     v_t = u_t / c_t
 #
 # Read-write form of the adjoint
 #     ds_{t-1} = lam_t ds_t - lam_t q_t p_t^T
-#     p_t = ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t)
-#     dq_t = -lam_t s_{t-1} p_t - (k_t^T ds_t u_t + dv_t^T u_t) k_t / (q_t^T k_t)^2
-#     dk_t = ds_t u_t / (q_t^T k_t) - (k_t^T ds_t u_t + dv_t^T u_t) q_t / (q_t^T k_t)^2
+#     p_t = ds_t^T k_t / c_t + dv_t / c_t
+#     dq_t = -lam_t s_{t-1} p_t - (k_t^T ds_t u_t + dv_t^T u_t) k_t / c_t^2
+#     dk_t = ds_t u_t / c_t - (k_t^T ds_t u_t + dv_t^T u_t) q_t / c_t^2
 #     do_t = p_t
 #     dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t q_t^T s_{t-1} p_t
-#     lam_t <s_{t-1}, ds_t> = <s_n, ds_n> - sum_{s >= t} k_s^T ds_s u_s / (q_s^T k_s) - sum_{s > t} lam_s q_s^T
-#         s_{s-1} p_s
+#     lam_t <s_{t-1}, ds_t> = <s_n, ds_n> - sum_{s >= t} k_s^T ds_s u_s / c_s - sum_{s > t} lam_s q_s^T s_{s-1} p_s
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
@@ -45,19 +45,19 @@ family: chunk-parallel
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = -diag(lam) ((Q K^T) . M) diag(((Q . K) 1)^(-1))
+#     T_1 = -diag(lam) ((Q K^T) . M) diag(c^(-1))
 #     U = (I - T_1)^-1 (O - diag(lam . a) Q s_0)
-#     s_C = g_C s_0 + K^T diag(((Q . K) 1)^(-1) . b) U
+#     s_C = g_C s_0 + K^T diag(b . c^(-1)) U
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     T_2 = -diag(((Q . K) 1)^(-1)) ((K Q^T) . M^T) diag(lam)
-#     dO = (I - T_2)^-1 (diag(((Q . K) 1)^(-1) . b) K ds_C + diag(((Q . K) 1)^(-1)) dV)
+#     T_2 = -diag(c^(-1)) ((K Q^T) . M^T) diag(lam)
+#     dO = (I - T_2)^-1 (diag(b . c^(-1)) K ds_C + diag(c^(-1)) dV)
 #     ds_0 = g_C ds_C - Q^T diag(lam . a) dO
 # Sweep 2 goes from the last chunk to the first.
 #     Y_1 = diag(b) U ds_C^T - ((U dO^T) . M^T) diag(lam) Q   (row t: ds_t u_t)
 # Sweep 3 goes from the first chunk to the last.
-#     Y_2 = diag(a) dO s_0^T + ((dO U^T) . M) diag(((Q . K) 1)^(-1)) K   (row t: s_{t-1} p_t)
+#     Y_2 = diag(a) dO s_0^T + ((dO U^T) . M) diag(c^(-1)) K   (row t: s_{t-1} p_t)
 
 import torch
 import triton
