@@ -19,6 +19,7 @@ DIGITS = 50
 CONTEXT = mpmath.mp.clone()
 CONTEXT.dps = 2 * DIGITS  # so that 50 are right where large numbers cancel
 mpf = CONTEXT.mpf
+FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "sigmoid", "silu", "softplus", "erf", "abs", "sign", "relu")
 
 
 class Undefined(ArithmeticError):

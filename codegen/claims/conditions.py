@@ -81,7 +81,7 @@ def at_the_ends(statement: Statement, setting: Setting, used: list[Quantity]) ->
     found = []
     backwards = any("gradient" in q.kind for q in used)
     for s in r.states:
-        if s.initial is None:
+        if s.initial is None and s.name not in setting.initial:
             kind = TRIVIAL if mentions(statement, setting, s.name, first) else MEANT
             found.append(Special(value=((s.name, 0),), text=f"{s.name}(0) = 0", kind=kind))
     for s in r.states if backwards and setting.final_loss else ():

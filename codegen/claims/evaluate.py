@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from chunkform.spec.language.claims import Quantity
-from chunkform.spec.language.formula import Formula, free_indices, substitute
+from chunkform.spec.language.formula import Formula, formula, free_indices, substitute
 
 from .arithmetic import CONTEXT, Transcendental, Undefined
 from .branches import SIGNED, Branching, note
@@ -17,6 +17,7 @@ from .values import Algebra, ShapeFault, Value, solve
 from .world import OutOfRange, World, integer
 
 Env = Mapping[str, int]
+Place = tuple[str, tuple[int, ...]]  # a quantity at an index
 SERIES_LIMIT = 700  # terms after which an infinite series counts as divergent
 
 
@@ -25,16 +26,20 @@ class Unknown(Exception):
 
 
 class Evaluator:
-    """Values of formulas in one world; with `vary`, their derivatives by one quantity as well."""
+    """Values of formulas in one world; with `vary`, their derivatives by one quantity as well, past those that are `held`."""
 
     def __init__(
-        self, world: World, vary: tuple[str, tuple[int, ...]] | None = None, plain: Evaluator | None = None
+        self,
+        world: World,
+        vary: Place | None = None,
+        plain: Evaluator | None = None,
+        held: frozenset[Place] = frozenset(),
     ) -> None:
-        self.world, self.vary, self.plain = world, vary, plain
+        self.world, self.vary, self.plain, self.held = world, vary, plain, held
         self.algebra = Algebra(world.arithmetic)
         self.memo: dict[Any, Value | Exception] = {}
         self.free: dict[Formula, tuple[str, ...]] = {}
-        self.products: dict[tuple, list[Value]] = {}  # from one factor on, of none, one, two, ...
+        self.products: dict[tuple, list[Value]] = {}  # from one factor on, of one, two, ...
 
     def __call__(self, x: Formula, env: Env | None = None) -> Value:
         env = env or {}
@@ -99,14 +104,19 @@ class Evaluator:
         known = self.memo.get(key)
         if known is None and self.plain is not None and self.vary == key:
             return self._nudged(q.name, index, self.plain._defined(q, index))
+        if known is None and self.plain is not None and key in self.held:
+            return self.plain._defined(q, index)
         if known is None:
             inner = dict(zip(q.parameters, index))
             body = self.world.bodies.get(q.name, q.body)
             assert body is not None
-            if q.start is not None and index[0] < q.start[0]:
-                raise OutOfRange(f"{q.name} has no value at {index[0]}")
-            if q.start is not None and index[0] == q.start[0]:
-                body = self.world.bodies.get(f"{q.name} start", q.start[1])
+            if q.start is not None:
+                first = self.integer(formula(q.start[0]), inner)
+                if index[0] > first if q.backwards else index[0] < first:
+                    raise OutOfRange(f"{q.name} has no value at {index[0]}")
+                if index[0] == first:
+                    body = self.world.bodies.get(f"{q.name} start", q.start[1])
+            self.memo[key] = ShapeFault(f"the value of {called(q, index)} is defined by itself")
             try:
                 known = self._nudged(q.name, index, self(body, inner))
             except (ShapeFault, Undefined, Transcendental) as fault:
@@ -199,6 +209,8 @@ class Evaluator:
     def _softmax(self, x: Formula, env: Env) -> Value:
         """Computed as 1 / sum_j exp(x_j - x_i): another way than the quotient that documents display."""
         value = self(x.args[0], env)
+        if value.cols != "1":
+            return self._softmax_of_rows(value, x)
         ones = self.algebra.full(1, "1", value.rows, 1, len(value.a))
         rows = self.algebra.entrywise(ones, self.algebra.settled(value), x)
         difference = self.algebra.plus(self.algebra.transpose(rows), self.algebra.negative(rows), x)
@@ -206,6 +218,11 @@ class Evaluator:
         return self.algebra.reciprocal(
             self.algebra.linear(weights, lambda a: a.sum(-1, keepdims=True), weights.rows, "1")
         )
+
+    def _softmax_of_rows(self, value: Value, x: Formula) -> Value:
+        weights = self.algebra.function("exp", self.algebra.settled(value))
+        total = self.algebra.linear(weights, lambda a: a.sum(-1, keepdims=True), value.rows, "1")
+        return self.algebra.entrywise(weights, self.algebra.reciprocal(total), x)
 
     # --- matrices
 
@@ -238,6 +255,14 @@ class Evaluator:
     def _revcumsum(self, x: Formula, env: Env) -> Value:
         value = self(x.args[0], env)
         return self.algebra.linear(value, lambda a: np.flip(np.cumsum(np.flip(a, -2), -2), -2), *value.shape)
+
+    def _cumsum(self, x: Formula, env: Env) -> Value:
+        value = self(x.args[0], env)
+        return self.algebra.linear(value, lambda a: np.cumsum(a, -2), *value.shape)
+
+    def _colsum(self, x: Formula, env: Env) -> Value:
+        value = self(x.args[0], env)
+        return self.algebra.linear(value, lambda a: a.sum(-2, keepdims=True), "1", value.cols)
 
     def _rowsum(self, x: Formula, env: Env) -> Value:
         value = self(x.args[0], env)
@@ -332,11 +357,35 @@ class Evaluator:
         low, high, body = x.args
         first, last = self.integer(low, env), self.integer(high, env)
         (name,) = x.attrs
-        key = (body, name, first, tuple(env.get(i) for i in self.free_in(body) if i != name))
-        run = self.products.setdefault(key, [self.algebra.scalar(self.world.arithmetic.number(1))])
-        for i in range(first + len(run) - 1, last + 1):
-            run.append(self.algebra.times(run[-1], self(body, {**env, name: i}), x))
-        return run[max(0, last + 1 - first)]
+        if last < first:
+            return self._empty_product(x, env)
+        key = (x.op, body, name, first, tuple(env.get(i) for i in self.free_in(body) if i != name))
+        run = self.products.setdefault(key, [])
+        for i in range(first + len(run), last + 1):
+            factor = self(body, {**env, name: i})
+            run.append(self._multiplied(x, run[-1], factor) if run else factor)
+        return run[last - first]
+
+    _product_down = _hadamard_over = _product_over
+
+    def _multiplied(self, x: Formula, so_far: Value, factor: Value) -> Value:
+        if x.op == "hadamard over":
+            return self.algebra.entrywise(so_far, factor, x)
+        pair = (factor, so_far) if x.op == "product down" else (so_far, factor)
+        return self.algebra.times(*pair, x)
+
+    def _empty_product(self, x: Formula, env: Env) -> Value:
+        """1, in the shape of a factor: an identity for matrices; a number where no factor has a value."""
+        for i in range(1, 3):
+            try:
+                factor = self(x.args[2], {**env, x.attrs[0]: i})
+            except (Undefined, ShapeFault):
+                continue
+            if x.op == "hadamard over":
+                return self.algebra.full(1, *factor.shape, *factor.a.shape)
+            if not factor.is_scalar and factor.rows == factor.cols:
+                return self.algebra.eye(factor.rows, len(factor.a))
+        return self.algebra.scalar(self.world.arithmetic.number(1))
 
     def _matrix(self, x: Formula, env: Env) -> Value:
         i, j, rows, cols = x.attrs
@@ -383,23 +432,26 @@ class Evaluator:
     # --- derivatives
 
     def _gradient(self, x: Formula, env: Env) -> Value:
-        of, by = x.args
+        of, by, *holding = x.args
+        held = frozenset((h.attrs[0], tuple(self.integer(a, env) for a in h.args)) for h in holding)
         if by.op != "at":
             return self._gradient_by_product(of, by, env)
-        value, slope = self._varied(of, by, env)
+        value, slope = self._varied(of, by, env, held)
         if not value.is_scalar:
             raise ShapeFault(f"a gradient is of a scalar, got {value.shown} in {of}")
         at = self(by, env)
         return Value(*at.shape, slope.reshape(at.a.shape))
 
-    def _varied(self, of: Formula, by: Formula, env: Env) -> tuple[Value, np.ndarray]:
+    def _varied(
+        self, of: Formula, by: Formula, env: Env, held: frozenset[Place] = frozenset()
+    ) -> tuple[Value, np.ndarray]:
         index = tuple(self.integer(a, env) for a in by.args)
         if self.vary is not None:
             raise Undefined(f"a second derivative, of {of}")
-        key = ("varied", by.attrs[0], index)
+        key = ("varied", by.attrs[0], index, held)
         inner = self.memo.get(key)
         if inner is None:
-            inner = self.memo[key] = Evaluator(self.world, (by.attrs[0], index), self)  # type: ignore[assignment]
+            inner = self.memo[key] = Evaluator(self.world, (by.attrs[0], index), self, held)  # type: ignore[assignment]
         value = self.algebra.settled(inner(of, env))  # type: ignore[operator,misc]
         count = self(by, env).a.size
         zero = np.full((count, *value.a.shape), self.world.arithmetic.number(0), dtype=object)
@@ -433,6 +485,10 @@ class Evaluator:
         if value.shape != weights.shape:
             raise ShapeFault(f"can't pair {weights.shown} and {value.shown} in {x}")
         return Value(*target.shape, found)
+
+
+def called(q: Quantity, index: tuple[int, ...]) -> str:
+    return f"{q.name}({', '.join(map(str, index))})" if index else q.name
 
 
 def open_names(x: Formula) -> Formula:

@@ -12,7 +12,7 @@ from typing import Any
 from chunkform.errors import ChunkformError, LoadError
 from chunkform.spec.language.claims import Claim, Document, Setting
 from chunkform.spec.language.declaration import Declaration
-from chunkform.spec.language.load import declared, executed
+from chunkform.spec.language.load import declared, executed, near_name
 from chunkform.spec.language.source import Source
 from chunkform.spec.language.statements import Unreadable
 
@@ -57,7 +57,7 @@ def run(module: Any, file: Path, unstated: list[Claim]) -> None:
         except Exception as error:
             if not _states(statement, vars(module)):
                 raise
-            unstated.append(_unreadable(statement, error, file))
+            unstated.append(_unreadable(statement, error, file, vars(module)))
 
 
 def _states(statement: ast.stmt, names: dict[str, Any]) -> bool:
@@ -74,7 +74,7 @@ def _states(statement: ast.stmt, names: dict[str, Any]) -> bool:
     return False
 
 
-def _unreadable(statement: ast.stmt, error: Exception, file: Path) -> Claim:
+def _unreadable(statement: ast.stmt, error: Exception, file: Path, names: dict[str, Any]) -> Claim:
     """The claim that a statement would have stated."""
     line, trace = statement.lineno, error.__traceback__
     while trace is not None:
@@ -84,7 +84,7 @@ def _unreadable(statement: ast.stmt, error: Exception, file: Path) -> Claim:
     where = getattr(error, "where", None) or Source(str(file), line)
     message = str(error).removeprefix(f"{where}: ")
     if not isinstance(error, ChunkformError):
-        message = f"{type(error).__name__}: {message}"
+        message = f"{type(error).__name__}: {message}{near_name(error, names)}"
     value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
     first = value.args[0] if isinstance(value, ast.Call) and value.args else None
     name = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else f"line {line}"

@@ -12,14 +12,14 @@ import itertools
 import time
 from dataclasses import replace
 
-from chunkform.errors import ClaimError
+from chunkform.errors import ClaimError, nearest
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula, free_indices, substitute, walk
 from chunkform.spec.language.notation import latex
 from chunkform.spec.language.statements import AtMost, Differs, Equal, Number, OneOf, Statement, Together
 
 from . import analysis  # noqa: F401  (its decisions register themselves)
-from .arithmetic import Transcendental
+from .arithmetic import FUNCTIONS, Transcendental
 from .conditions import MEANT, SYMMETRIC, TRIVIAL, rescues, specials, true_under
 from .counterexample import smallest
 from .evaluate import open_names
@@ -58,7 +58,7 @@ class Judge:
             verdict = self._judge(claim)
         except Transcendental as missing:
             raise ClaimError(
-                f"the claim {claim.id} takes {missing}, of which the judge has no numbers",
+                f"the claim {claim.id} takes {missing}, of which the judge has no numbers{nearest(str(missing), FUNCTIONS)}",
                 claim.where,
                 "the functions of chunkform.spec.language and of its module formula",
             ) from None

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from chunkform.spec.language.claims import Setting
-from chunkform.spec.language.formula import BINDERS, Formula, formula, negative, product, rebuild, substitute, walk
+from chunkform.spec.language.formula import (
+    BINDERS,
+    RANGED,
+    Formula,
+    formula,
+    negative,
+    product,
+    rebuild,
+    substitute,
+    walk,
+)
 
 from .indices import is_decay, shifted
 
@@ -57,7 +67,7 @@ def _at(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> Iter
         return
     inner = bound + (x.attrs[: BINDERS[x.op]] if x.op in BINDERS else ())
     for i, a in enumerate(x.args):
-        if x.op in ("sum", "product over", "power") and (i < len(x.args) - 1 if x.op != "power" else i == 1):
+        if x.op in (*RANGED, "power") and (i < len(x.args) - 1 if x.op != "power" else i == 1):
             continue  # bounds and exponents are edited where they stand
         if x.op in ("at", "gradient", "jacobian") or (x.op == "row" and i == 1):
             continue
@@ -76,7 +86,7 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
             yield from _factors(x, scope)
         case "number":
             yield from _numbers(x, scope)
-        case "sum" | "product over":
+        case op if op in RANGED:
             yield from _bounds(x)
         case "transpose" | "inverse" | "sqrt" | "diag" | "tril" | "negative":
             yield Edit(x.args[0], "transpose" if x.op == "transpose" else "drop", f"without the {x.op} of {x.args[0]}")

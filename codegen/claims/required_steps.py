@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from chunkform.spec.language.claims import Setting
-from chunkform.spec.language.formula import Formula, free_indices, negative, walk
+from chunkform.spec.language.formula import RANGED, Formula, formula, free_indices, negative, walk
 from chunkform.spec.language.statements import Statement
 
 from .scope import formulas_of, ranges_of, used_names
@@ -79,7 +79,7 @@ def scopes(statement: Statement, setting: Setting, bodies: Mapping[str, Formula]
             yield name, Formula("bound", (low,))
             yield name, Formula("bound", (high,))
         if q.start is not None:
-            yield name, Formula("bound", (Formula("number", (), (Fraction(q.start[0]),)),))
+            yield name, Formula("bound", (formula(q.start[0]),))
 
 
 def indices_in(x: Formula) -> tuple[Formula, ...]:
@@ -87,7 +87,7 @@ def indices_in(x: Formula) -> tuple[Formula, ...]:
     match x.op:
         case "at" | "bound":
             return x.args
-        case "sum" | "product over":
+        case op if op in RANGED:
             return tuple(y for y in x.args[:2] if y.op != "infinity")
         case "compare":
             return (Formula("add", (x.args[0], negative(x.args[1]))),)

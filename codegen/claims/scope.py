@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chunkform.spec.language.claims import Setting
-from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.formula import RANGED, Formula, walk
 from chunkform.spec.language.statements import Statement, Together
 
 from .evaluate import Unknown
@@ -84,4 +84,4 @@ def always_positive(x: Formula, setting: Setting) -> bool:
         return all(always_positive(a, setting) for a in x.args)
     if x.op == "power":
         return always_positive(x.args[0], setting)
-    return x.op in ("product over", "stack", "sum") and always_positive(x.args[-1], setting)
+    return x.op in (*RANGED, "stack") and always_positive(x.args[-1], setting)

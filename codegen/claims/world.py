@@ -155,7 +155,21 @@ class World:
     def initial(self) -> dict[str, np.ndarray]:
         r = self.setting.recurrence
         assert r is not None
-        return {s.name: self.sample(s.name, (0,), dims_of(s.dims), "real") for s in r.states if s.initial is None}
+        return {s.name: self.first(s) for s in r.states if s.initial is None}
+
+    def first(self, s: Any) -> np.ndarray:
+        """A state's first value: what the setting says, or anything."""
+        said = self.setting.initial.get(s.name)
+        rows, cols = dims_of(s.dims)
+        if said is None:
+            return self.sample(s.name, (0,), (rows, cols), "real")
+        from .evaluate import Evaluator
+        from .values import ShapeFault
+
+        value = Evaluator(self)(said)
+        if not value.is_scalar and value.shape != (rows, cols):
+            raise ShapeFault(f"{s.name}(0) is {rows} x {cols}, but its first value {said} is {value.shown}")
+        return np.broadcast_to(value.a, (self.size(rows), self.size(cols))).copy()
 
     @cached_property
     def trajectory(self) -> Trajectory:
@@ -176,6 +190,9 @@ class World:
     def final(self) -> dict[str, np.ndarray]:
         r = self.setting.recurrence
         assert r is not None
+        if not self.setting.final_loss:
+            zero = self.arithmetic.number(0)
+            return {s.name: np.full(tuple(map(self.size, dims_of(s.dims))), zero, dtype=object) for s in r.states}
         return {s.name: self.sample(f"d{s.name}", (self.sizes[LENGTH],), dims_of(s.dims), "real") for s in r.states}
 
     def spec(self, q: Quantity, t: int) -> np.ndarray:

@@ -13,11 +13,11 @@ A claim states a formula as its author has it. Nothing here says whether it is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from chunkform.errors import NameError_, SpecError
+from chunkform.errors import NameError_, SpecError, nearest
 
 from .expression import ONE, Dim
 from .formula import Formula, formula
@@ -52,7 +52,7 @@ class Quantity:
     spec       an input, state, let or output of the recurrence
     gradient   the gradient of the loss by the spec's quantity `source`; `carried`: through later steps only
     log gradient   the same by the natural log of a decay
-    defined    `body`, a formula in the `parameters`; with `start`, recursive in the first parameter
+    defined    `body`, a formula in the `parameters`; with `start`, recursive in the first parameter, upwards or `backwards`
 
     An ambiguous quantity has several bodies, by the reading that chooses each.
     """
@@ -65,7 +65,8 @@ class Quantity:
     domain: str = "real"
     source: str = ""
     body: Formula | None = None
-    start: tuple[int, Formula] | None = None
+    start: tuple[int | Formula, Formula] | None = None
+    backwards: bool = False
     alternatives: tuple[tuple[str, Formula], ...] = ()
     between: tuple[Formula, Formula] | None = None
     shown: str = ""
@@ -76,11 +77,30 @@ class Quantity:
             raise SpecError(f"{self.name} takes {wanted}; got {len(indices)} indices", caller())
         return Formula("at", tuple(formula(x) for x in indices), (self.name,))
 
+    def unindexed(self) -> str:
+        """What to say where the quantity stands in a formula without its indices."""
+        at = ", ".join(self.parameters)
+        return f"{self.name} has a value for each {at}: write {self.name}({at}) for it, or another index"
+
+    def _refused(self, *other: Any) -> Any:
+        raise SpecError(self.unindexed(), caller())
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _refused
+    __truediv__ = __rtruediv__ = __pow__ = __neg__ = _refused
+    T = property(_refused)
+
 
 class Setting:
-    """The quantities that claims speak of: those of a recurrence, or given and defined ones."""
+    """The quantities that claims speak of: those of a recurrence, or given and defined ones. `initial` and `final_loss`:
+    see `assume`."""
 
-    def __init__(self, name: str, recurrence: Claimable | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        recurrence: Claimable | None = None,
+        initial: Mapping[str, Any] | None = None,
+        final_loss: bool = True,
+    ) -> None:
         self.name = name
         self.recurrence: Any = recurrence  # a Recurrence, which imports this module
         self.quantities: dict[str, Quantity] = {}
@@ -88,9 +108,28 @@ class Setting:
         self.derived_sizes: dict[str, Formula] = {}
         self.fixed_sizes: dict[str, tuple[int, ...]] = {}
         self.index_ranges: dict[str, tuple[Formula, Formula]] = {}
-        self.final_loss = True  # whether the loss takes something of the last state itself
+        self.initial: dict[str, Formula] = {}
+        self.final_loss = True
         if recurrence is not None:
             self.sizes = [LENGTH, *(x.name for x in recurrence.dim_list)]
+        self.assume(initial, final_loss)
+
+    def assume(self, initial: Mapping[str, Any] | None = None, final_loss: bool = True) -> None:
+        """What all claims of the setting are meant under: `initial={"S": 0}` gives states their first value, a number, or a
+        formula of the state's shape; with `final_loss=False` the loss takes nothing of the last states but through outputs."""
+        r = self.recurrence
+        states = {s.name: s for s in r.states} if r is not None else {}
+        for name, value in (initial or {}).items():
+            if name not in states:
+                raise SpecError(f"{self.name} has no state {name!r}{nearest(name, states)}", caller())
+            if states[name].initial is not None:
+                raise SpecError(
+                    f"the spec itself says what {name} is at first: leave initial={{{name!r}: ..}} out", caller()
+                )
+            self.initial[name] = formula(value)
+        self.final_loss = self.final_loss and final_loss
+        if not final_loss and r is None:
+            raise SpecError(f"{self.name} has no recurrence, and so no last state", caller())
 
     # --- declaring
 
@@ -113,6 +152,9 @@ class Setting:
 
     def chunked(self, chunk: str = "c", chunks: str = "N") -> Any:
         """Let the n steps be `chunks` chunks of `chunk` steps; returns the two sizes."""
+        if LENGTH not in self.sizes:
+            why = "it is cut into chunks already" if LENGTH in self.derived_sizes else "it has no recurrence"
+            raise SpecError(f"{self.name} has no steps to be cut into chunks: {why}", caller())
         for name in (chunk, chunks):
             self._add_size(name)
         c, count = (Formula("size", (), (x,)) for x in (chunk, chunks))
@@ -138,16 +180,30 @@ class Setting:
         return self._add(made)
 
     def recursive(
-        self, name: str, index: Formula, first: int, start: Any, step: Callable[[Formula], Any], shown: str = ""
+        self,
+        name: str,
+        index: Formula | tuple[Formula, ...],
+        first: Any,
+        start: Any,
+        step: Callable[[Any], Any],
+        shown: str = "",
+        backwards: bool = False,
     ) -> Any:
-        """A sequence with the value `start` at `first`, and from then on `step(previous)`."""
-        before = Formula("at", (index - 1,), (name,))
+        """A sequence with the value `start` at `first`, and from then on `step(previous)`; `backwards`, it goes down from
+        there: the previous value is that at index + 1. Of several indices it is recursive in the first one, and `step` is
+        given the quantity itself, to be indexed: `lambda A: lam(t) * A(t - 1, j)`."""
+        several = isinstance(index, tuple) and len(index) > 1
+        indices = index if isinstance(index, tuple) else (index,)
+        before: Any = Formula("at", (indices[0] + (1 if backwards else -1),), (name,))
+        if several:
+            before = Quantity(name, "defined", parameters=_names(indices))
         made = Quantity(
             name,
             "defined",
-            parameters=_names((index,)),
+            parameters=_names(indices),
             body=formula(step(before)),
-            start=(first, formula(start)),
+            start=(first if isinstance(first, int) else formula(first), formula(start)),
+            backwards=backwards,
             shown=shown,
         )
         return self._add(made)
@@ -185,9 +241,10 @@ class Setting:
             return Formula("size", (), (name,))
         if name in "t i j s u".split():
             return Formula("index", (), (name,))
+        known = self._known()
         raise NameError_(
-            f"{self.name} has no quantity {name!r}; there are t, n, {', '.join(self._known())}, "
-            "and a d before a name for its gradient, dlog_ before a decay's",
+            f"{self.name} has no quantity {name!r}{nearest(name, [*known, *(f'd{x}' for x in known)])}; there are t, n, "
+            f"{', '.join(known)}, and a d before a name for its gradient, dlog_ before a decay's",
             caller(),
         )
 
@@ -195,7 +252,13 @@ class Setting:
         r = self.recurrence
         if r is None:
             return list(self.quantities)
-        return [*(x.name for x in r.states), *(x.name for x in r.variables), *(x.name for x in (*r.lets, *r.outputs))]
+        own = [name for name, q in self.quantities.items() if q.kind in ("given", "defined")]
+        return [
+            *own,
+            *(x.name for x in r.states),
+            *(x.name for x in r.variables),
+            *(x.name for x in (*r.lets, *r.outputs)),
+        ]
 
     def _of_spec(self, name: str) -> Quantity | None:
         shape = _spec_quantity(self.recurrence, name)
@@ -210,7 +273,11 @@ class Setting:
 
     def carried(self, state: str, name: str) -> Any:
         """The gradient by a state as it is handed to the next step: through later steps only."""
-        shape = _spec_quantity(self.recurrence, state)
+        r = self.recurrence
+        states = [s.name for s in r.states] if r is not None else []
+        if state not in states:
+            raise SpecError(f"{self.name} has no state {state!r} to be carried{nearest(state, states)}", caller())
+        shape = _spec_quantity(r, state)
         assert shape is not None
         return self._add(Quantity(name, "gradient", shape[0], shape[1], source=f"{state}.carried"))
 
@@ -223,6 +290,8 @@ class Setting:
     def _add(self, quantity: Quantity) -> Any:
         if quantity.name in self.quantities:
             raise NameError_(f"{quantity.name!r} is declared twice in {self.name}", caller())
+        if quantity.kind in ("given", "defined") and self._of_spec(quantity.name) is not None:
+            raise NameError_(f"{quantity.name!r} is a quantity of the recurrence {self.name} already", caller())
         self.quantities[quantity.name] = quantity
         return _handle(quantity)
 

@@ -33,7 +33,7 @@ class Declaration:
             caller(),
         )
 
-    claim = define = quantities
+    claim = define = given = ambiguous = recursive = chunked = carried = assume = quantities
 
     def validate(self) -> Any:
         """Check what only the whole declaration can show; returns self."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from chunkform.errors import SpecError
 
-from .notation import text
+from .notation import RANGED, text
 from .source import caller
 
 
@@ -104,6 +104,8 @@ def formula(x: Any) -> Formula:
     if type(x).__name__ == "Dim":
         return Formula("size", (), (x.name,))
     kind = type(x).__name__
+    if kind == "Quantity":
+        raise SpecError(x.unindexed(), caller())
     raise SpecError(
         f"{x!r} ({kind}) can't stand in a formula: index it at a step, as in q(t), after `q, t = r.quantities('q t')`",
         caller(),
@@ -189,6 +191,11 @@ def entrywise(name: str, x: Formula) -> Formula:
     return Formula(name, (x,)) if name in ("exp", "log", "sqrt") else Formula("function", (x,), (name,))
 
 
+def cumsum(x: Any) -> Formula:
+    """Sums over rows from the first to each row."""
+    return Formula("cumsum", (formula(x),))
+
+
 def revcumsum(x: Any) -> Formula:
     """Sums over rows from each row to the last."""
     return Formula("revcumsum", (formula(x),))
@@ -199,13 +206,18 @@ def rowsum(x: Any) -> Formula:
     return Formula("rowsum", (formula(x),))
 
 
+def colsum(x: Any) -> Formula:
+    """The sum of each column, a row."""
+    return Formula("colsum", (formula(x),))
+
+
 def inner(a: Any, b: Any) -> Formula:
     """The sum over all entries of the product, <a, b>."""
     return Formula("inner", (formula(a), formula(b)))
 
 
 def softmax(x: Any) -> Formula:
-    """Softmax of a column vector."""
+    """Softmax of a column vector, or of each row of a matrix."""
     return Formula("softmax", (formula(x),))
 
 
@@ -226,8 +238,20 @@ def sum_over(index: Formula, low: Any, high: Any, body: Any) -> Formula:
 
 
 def product_over(index: Formula, low: Any, high: Any, body: Any) -> Formula:
-    """The product of `body` over `index` = low..high."""
+    """The product of `body` over `index` = low..high; of matrices in that order, A_low ... A_high. Over nothing it is 1, or the
+    identity."""
     return Formula("product over", (formula(low), formula(high), formula(body)), (_index_name(index),))
+
+
+def product_down(index: Formula, high: Any, low: Any, body: Any) -> Formula:
+    """The product over `index` from high down to low: of matrices A_high ... A_low, as a recurrence applies them."""
+    return Formula("product down", (formula(low), formula(high), formula(body)), (_index_name(index),))
+
+
+def hadamard_over(index: Formula, low: Any, high: Any, body: Any) -> Formula:
+    """The product of entries over `index` = low..high, such as that of the decays of each channel. Over nothing it is 1 in
+    every entry."""
+    return Formula("hadamard over", (formula(low), formula(high), formula(body)), (_index_name(index),))
 
 
 def matrix(i: Formula, j: Formula, rows: Any, cols: Any, body: Any) -> Formula:
@@ -278,9 +302,16 @@ def named(name: str, body: Any, *indices: Any) -> Formula:
     return Formula("named", (formula(body), *(formula(x) for x in indices)), (name,))
 
 
-def gradient(of: Any, by: Formula) -> Formula:
-    """The derivative of the scalar `of` by a quantity, in the shape of that quantity; taken by dual numbers."""
-    return Formula("gradient", (formula(of), by))
+def gradient(of: Any, by: Formula, holding: Any = ()) -> Formula:
+    """The derivative of the scalar `of` by a quantity, in the shape of that quantity; taken by dual numbers. Defined
+    quantities in `holding` are held as they are: a partial derivative, past all that goes through them."""
+    held = holding if isinstance(holding, tuple | list) else (holding,)
+    for x in (by, *held):
+        if not isinstance(x, Formula) or (x.op != "at" and x is not by):
+            raise SpecError(
+                f"a gradient is by a quantity, and holds quantities, such as S or h(t); got {x!r}", caller()
+            )
+    return Formula("gradient", (formula(of), by, *held))
 
 
 def jacobian(of: Any, by: Formula, along: Any) -> Formula:
@@ -332,7 +363,7 @@ def substitute(x: Formula, mapping: dict[Formula, Formula]) -> Formula:
     return transform(x, mapping.get) if mapping else x
 
 
-BINDERS = {"sum": 1, "product over": 1, "matrix": 2, "stack": 1}
+BINDERS = {**dict.fromkeys(RANGED, 1), "matrix": 2, "stack": 1}
 
 
 def free_indices(x: Formula) -> set[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -63,6 +64,9 @@ def _told(error: BaseException) -> str:
 
 def _hint(error: BaseException, place: str) -> str:
     """What to write instead, where Python's own message doesn't say it."""
+    near = near_name(error)
+    if near:
+        return near
     if isinstance(error, NameError):
         return ": declare it with r.inputs, r.parameters, r.decay, ..., or import it from chunkform.spec.language"
     if "truth value" in str(error):
@@ -70,6 +74,18 @@ def _hint(error: BaseException, place: str) -> str:
     if any(x in place for x in ("math.", "np.", "numpy.", "torch.")):
         return ": a spec is symbolic; use the functions of chunkform.spec.language"
     return ""
+
+
+def near_name(error: BaseException, beside: Iterable[str] = ()) -> str:
+    """What a name that a file doesn't know, or can't import, is spelt like: functions of the language, and names `beside` it."""
+    from . import formula
+
+    imported = re.match(r"cannot import name '(\w+)' from 'chunkform", str(error))
+    unknown = imported[1] if imported else getattr(error, "name", None) if isinstance(error, NameError) else None
+    if unknown is None:
+        return ""
+    public = [x for x, value in vars(formula).items() if callable(value) and not x.startswith("_")]
+    return nearest(unknown, [*(x for x in beside if not x.startswith("_")), *sys.modules[__package__].__all__, *public])
 
 
 def declared(module: Any, where: str) -> list[Any]:

@@ -29,6 +29,7 @@ class Shown(Protocol):
     def attrs(self) -> tuple[Any, ...]: ...
 
 
+RANGED = ("sum", "product over", "product down", "hadamard over")  # what is taken over an index from low to high
 SUM, PRODUCT, UNARY, ATOM = range(4)  # how tightly an expression binds
 
 
@@ -79,7 +80,9 @@ class _Text:
         return f"{above} / {below}"
 
     def big(self, op: str, index: str, low: str, high: str, body: str) -> str:
-        return f"{op}[{index}={low}..{high}] {body}"
+        name = {"sum": "sum", "hadamard over": "hadamard"}.get(op, "prod")
+        ends = (high, low) if op == "product down" else (low, high)
+        return f"{name}[{index}={ends[0]}..{ends[1]}] {body}"
 
     def word(self, name: str) -> str:
         return {"infinity": "oo"}.get(name, name)
@@ -109,8 +112,8 @@ class _Text:
     def inverse(self, arg: str) -> str:
         return f"{arg}^-1"
 
-    def gradient(self, of: str, by: str) -> str:
-        return f"d({of})/d({by})"
+    def gradient(self, of: str, by: str, held: list[str]) -> str:
+        return f"d({of})/d({by})" + (f"|{','.join(held)}" if held else "")
 
 
 class _Latex(_Text):
@@ -139,7 +142,9 @@ class _Latex(_Text):
         return rf"\frac{{{above}}}{{{below}}}"
 
     def big(self, op: str, index: str, low: str, high: str, body: str) -> str:
-        return rf"\{'sum' if op == 'sum' else 'prod'}_{{{index}={low}}}^{{{high}}} {body}"
+        name = {"sum": r"\sum", "hadamard over": r"\bigodot"}.get(op, r"\prod")
+        ends = (high, low) if op == "product down" else (low, high)
+        return rf"{name}_{{{index}={ends[0]}}}^{{{ends[1]}}} {body}"
 
     def word(self, name: str) -> str:
         return {"infinity": r"\infty", "otherwise": r"\text{otherwise}"}.get(name, name)
@@ -178,8 +183,9 @@ class _Latex(_Text):
     def inverse(self, arg: str) -> str:
         return f"{arg}^{{-1}}"
 
-    def gradient(self, of: str, by: str) -> str:
-        return rf"\frac{{\partial {of}}}{{\partial {by}}}"
+    def gradient(self, of: str, by: str, held: list[str]) -> str:
+        whole = rf"\frac{{\partial {of}}}{{\partial {by}}}"
+        return rf"\left.{whole}\right|_{{{', '.join(held)}}}" if held else whole
 
 
 def _show(x: Shown, p: _Text) -> tuple[str, int]:
@@ -229,9 +235,8 @@ def _show(x: Shown, p: _Text) -> tuple[str, int]:
         case "power":
             exponent = sub(x.args[1], SUM if tex else ATOM)
             return f"{sub(x.args[0], ATOM)}^{{{exponent}}}" if tex else f"{sub(x.args[0], ATOM)}^{exponent}", UNARY
-        case "sum" | "product over":
+        case op if op in RANGED:
             low, high, body = x.args
-            op = "sum" if x.op == "sum" else "prod"
             return p.big(op, x.attrs[0], sub(low, SUM), sub(high, SUM), sub(body, PRODUCT)), PRODUCT
         case "eye":
             return p.eye(x.attrs[0]), ATOM
@@ -239,7 +244,8 @@ def _show(x: Shown, p: _Text) -> tuple[str, int]:
             relation = {">=": r"\ge", "<=": r"\le"}.get(x.attrs[0], x.attrs[0]) if tex else x.attrs[0]
             return f"{sub(x.args[0], SUM)} {relation} {sub(x.args[1], SUM)}", SUM
         case "gradient":
-            return p.gradient(sub(x.args[0], UNARY), sub(x.args[1], UNARY)), UNARY
+            held = [sub(y, ATOM) for y in x.args[2:]]
+            return p.gradient(sub(x.args[0], UNARY), sub(x.args[1], UNARY), held), UNARY
         case "ones":
             return (r"\mathbf{1}" if tex else "1") + f"_{{{x.attrs[0]}}}", ATOM
         case "unit":

@@ -20,6 +20,7 @@ import sympy
 
 from chunkform.errors import CausalityError, DimensionError, NameError_, SpecError
 
+from .claiming import Claiming
 from .declaration import Declaration
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, ones, scalar_of, shape_text, total
 from .names import FUNCTION_NAMES, quantity_name, split_names
@@ -85,7 +86,7 @@ class Equation:
     where: Source
 
 
-class Recurrence(Declaration):
+class Recurrence(Claiming, Declaration):
     """One step of a recurrence, declared symbolically. See the module's docstring; `docs/` has the whole language."""
 
     noun = "recurrence"
@@ -208,27 +209,6 @@ class Recurrence(Declaration):
         if all(kind_of(s) in ("constant", "parameter", "decay parameter") for s in atoms(value)):
             raise SpecError(f"the output {name} is {value} at each step: it reads no input and no state", caller())
         self.outputs.append(Equation(name, value, caller()))
-
-    # --- claiming ---------------------------------------------------------------------------------------------------
-
-    def quantities(self, names: str) -> Any:
-        """Quantities to state claims with, indexed at a step: `t, q, S, do, dq = r.quantities("t q S do dq")`."""
-        from .claims import setting_of
-
-        return setting_of(self).names(names)
-
-    def define(self, name: str, index: Any, body: Any) -> Any:
-        """An abbreviation for claims: `p = r.define("p", t, (1 - lam(t)) * dS(t).T * k(t))`, then `p(t + 1)`. `index` may be
-        several, or none: `()`."""
-        from .claims import setting_of
-
-        return setting_of(self).define(name, index if isinstance(index, tuple) else (index,), body)
-
-    def claim(self, name: str, *what: Any, **about: Any) -> Any:
-        """State a formula for the judge: `r.claim("dq", dq(t), S(t) * do(t))`; see `docs/claims.md`."""
-        from .claims import add_claim
-
-        return add_claim(self, name, *what, **about)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

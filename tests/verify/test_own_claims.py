@@ -139,7 +139,7 @@ def test_the_example_in_the_documentation_does_what_it_says(tmp_path: Path) -> N
 
 def test_the_documentations_document_is_judged(tmp_path: Path) -> None:
     """The gradient in the example lacks a factor 2, under one reading; the other reading has a wrong sign as well."""
-    _, code = re.findall(r"```python\n(.*?)```", (DOCS / "claims.md").read_text(), re.S)
+    *_, code = re.findall(r"```python\n(.*?)```", (DOCS / "claims.md").read_text(), re.S)
     file, out = tmp_path / "ridge.py", tmp_path / "verdicts.json"
     file.write_text(code)
     assert verify([str(file)], json_path=out, console=Console(quiet=True)) == 1
