@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from chunkform.errors import ChunkformError
 from chunkform.spec.language.claims import Claim
 from chunkform.spec.language.statements import Unreadable
 
+from .effort import NORMAL
 from .judge import Judge
 from .verdict import Trouble, Verdict
 
@@ -30,13 +31,13 @@ class TooLong(Exception):
     """A claim took all the time that it may take."""
 
 
-def verdicts_alone(claims: list[Claim], seconds: float = SECONDS) -> Iterator[Verdict]:
+def verdicts_alone(claims: Iterable[Claim], seconds: float = SECONDS, effort: float = NORMAL) -> Iterator[Verdict]:
     """The verdicts of claims of one setting, one after the other; a judge that failed isn't asked again."""
-    judge = Judge()
+    judge = Judge(effort=effort)
     for claim in claims:
         found, sound = judged_alone(judge, claim, seconds)
         if not sound:
-            repaired, judge = judge.repaired, Judge(judge.thorough)
+            repaired, judge = judge.repaired, Judge(judge.thorough, effort)
             judge.repaired = repaired
         yield found
 

@@ -7,30 +7,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from chunkform.spec.language.claims import Setting
-from chunkform.spec.language.formula import Formula, hadamard, product, walk
+from chunkform.spec.language.formula import Formula, diag, hadamard, product, walk
 
 from .arithmetic import Undefined
 from .check import environments
+from .edit_scope import Scope, indices_of
+from .effort import WORK, Effort
 from .evaluate import Evaluator
 from .fingerprint import Faults, Residual
 from .indices import is_decay
-from .mutations import Scope, indices_of
+from .values import Value
 
 POOL_LIMIT = 15000  # products tried
 Bases = list[tuple[Formula, tuple[str, str]]]  # quantities with their shapes
 Pool = dict[Any, list[Formula]]  # terms by their fingerprint
-
-
-class Budget:
-    """How many candidates may be tried; a count and not a time, so that the same claims always get the same
-    verdicts."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def spent(self) -> bool:
-        self.left -= 1
-        return self.left < 0
 
 
 def term_pool(
@@ -39,8 +29,8 @@ def term_pool(
     names: tuple[str, ...],
     residual: Residual,
     scope: Scope,
-    beside: tuple[Formula, ...] = (),
-    limit: int = POOL_LIMIT,
+    beside: tuple[Formula, ...],
+    effort: Effort,
 ) -> Pool:
     """Products of up to three quantities in scope, with a scalar factor, in the shape that is wanted; by
     fingerprint."""
@@ -49,8 +39,7 @@ def term_pool(
     pool: Pool = {}
     if wanted is None:
         return pool
-    budget = Budget(limit)
-    bodies = list(chains(bases, wanted))
+    bodies = list(itertools.islice(chains(bases, wanted), POOL_LIMIT))
     short = [x for x in bodies if x.op != "product" or len(x.args) < 3]
     long = [x for x in bodies if x.op == "product" and len(x.args) > 2]
     pairs = [product(a, b) for a, b in itertools.combinations(scope.scalars, 2)]
@@ -65,7 +54,8 @@ def term_pool(
             key = residual.key_of(term)
             if key is not None and len(pool.setdefault(key, [])) < 12:
                 pool[key].append(term)
-            if budget.spent():
+            WORK.done += 1
+            if effort.spent():
                 return pool
     return pool
 
@@ -90,7 +80,13 @@ def base_quantities(there: tuple[Formula, ...], setting: Setting, names: tuple[s
             continue
         found.append((x, shape))
         found.append((x.T, (shape[1], shape[0])))
-    return found + scaled_entries(found, setting)
+    return found + scaled_entries(found, setting) + scaled_channels(found, setting)
+
+
+def scaled_channels(bases: Bases, setting: Setting) -> Bases:
+    """What scales the rows of a state, or its columns: a decay for each channel, as a diagonal matrix."""
+    columns = [(x, shape[0]) for x, shape in bases if x.op == "at" and shape[1] == "1"]
+    return [(diag(x), (dim, dim)) for x, dim in columns if is_decay(setting, x.attrs[0])]
 
 
 def scaled_entries(
@@ -110,9 +106,15 @@ def scaled_entries(
 
 
 def shape_of(x: Formula, evaluate: Evaluator) -> tuple[str, str] | None:
+    value = first_value(x, evaluate)
+    return None if value is None else value.shape
+
+
+def first_value(x: Formula, evaluate: Evaluator) -> Value | None:
+    """x at the first indices at which it has a value."""
     for env in environments((x,), (), evaluate):
         try:
-            return evaluate(x, env).shape
+            return evaluate(x, env)
         except Undefined:
             continue
         except Faults:

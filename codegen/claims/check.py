@@ -16,7 +16,7 @@ from .arithmetic import Undefined
 from .evaluate import Env, Evaluator
 from .trial_sizes import Point
 from .values import ShapeFault, Value
-from .world import OutOfRange, integer
+from .world import LONGEST, OutOfRange, TooMany, integer
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,12 @@ def environments(sides: tuple[Formula, ...], over: tuple, evaluate: Evaluator) -
 
 
 def index_range(name: str, over: tuple, setting: Setting, sizes: dict[str, int], env: Env) -> range:
-    for other, low, high in over:
-        if other == name:
-            return range(integer(low, env, sizes), integer(high, env, sizes) + 1)
-    if name in setting.index_ranges:
-        low, high = setting.index_ranges[name]
-        return range(integer(low, {}, sizes), integer(high, {}, sizes) + 1)
-    return range(1, sizes[LENGTH] + 1)
+    stated = {other: (low, high) for other, low, high in reversed(over)}
+    low, high = stated.get(name) or setting.index_ranges.get(name) or (None, None)
+    if low is None or high is None:
+        return range(1, sizes[LENGTH] + 1)
+    known = env if name in stated else {}
+    found = range(integer(low, known, sizes), integer(high, known, sizes) + 1)
+    if len(found) > LONGEST:
+        raise TooMany(f"takes {name} from {found[0]} to {found[-1]}")
+    return found

@@ -7,16 +7,18 @@ import contextlib
 import json
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from chunkform.errors import LoadError
+from chunkform.errors import ArgumentError, LoadError
 from chunkform.runtime.launch.files import write_whole
 from chunkform.spec.claims import documents
 from chunkform.spec.language import find
@@ -24,6 +26,7 @@ from chunkform.spec.language.claims import Claim
 
 from .alone import SECONDS, place, refused, verdicts_alone
 from .derived_claims import Derived, adjoint_of, left_out
+from .effort import NORMAL
 from .files import claims_of_file
 from .html_page import condition
 from .verdict import COLOURS, Trouble, Verdict, summary
@@ -39,14 +42,17 @@ def verify(
     jobs: int | None = None,
     seconds: float = SECONDS,
     strict: bool = False,
+    effort: float = NORMAL,
 ) -> int:
     """Judge the claims of spec files, or of catalogue names; without targets, of the five documents. Filters: a
-    document's key or title, and a verdict. A claim takes at most `seconds` of the processor's time. Returns 1 where one that
-    is shown fails, or one couldn't be judged (the verdict `error`), 3 where one
+    document's key or title, and a verdict. A claim takes at most `seconds` of the processor's time, and a search for what would
+    be right about `effort`. Returns 1 where one that is shown fails, or one couldn't be judged (the verdict `error`), 3 where one
     depends with `strict`, and 0 otherwise; raises ChunkformError for bad input."""
     console = console or Console()
     claims = [c for c in claims_of(targets) if document is None or matches(c, document)]
-    verdicts = judged(claims, console, jobs, seconds)
+    if effort < 0:
+        raise ArgumentError(f"effort must be a number of seconds from 0 on, got {effort:g}")
+    verdicts = judged(claims, console, jobs, seconds, effort)
     shown = [v for v in verdicts if verdict is None or v.verdict == verdict]
     console.print(table(shown))
     console.print(summary(shown))
@@ -102,7 +108,11 @@ def matches(claim: Claim, document: str) -> bool:
 
 
 def judged(
-    claims: list[Claim], console: Console | None = None, jobs: int | None = None, seconds: float = SECONDS
+    claims: list[Claim],
+    console: Console | None = None,
+    jobs: int | None = None,
+    seconds: float = SECONDS,
+    effort: float = NORMAL,
 ) -> list[Verdict]:
     """Verdicts in the order of the claims, one for each, whatever happens. Settings are judged in parallel, each by one judge,
     as their claims share worlds and definitions that were found wrong."""
@@ -121,27 +131,38 @@ def judged(
         disable=console is None or not console.is_terminal,
     ) as progress:
         task = progress.add_task("", total=len(claims))
-        for i, verdict in verdicts_of(claims, list(groups.values()), jobs, seconds):
+        work = Work(claims, seconds, effort, lambda i: progress.update(task, description=claims[i].id))
+        for i, verdict in verdicts_of(work, list(groups.values()), jobs):
             found[i] = verdict
-            progress.update(task, advance=1, description=claims[i].id)
+            progress.update(task, advance=1)
     return [found[i] for i in range(len(claims))]
 
 
-def verdicts_of(
-    claims: list[Claim], groups: list[list[int]], jobs: int | None, seconds: float
-) -> Iterator[tuple[int, Verdict]]:
+@dataclass(frozen=True)
+class Work:
+    """The claims to be judged, what each may take, and who is told which is judged now."""
+
+    claims: list[Claim]
+    seconds: float
+    effort: float
+    told: Callable[[int], None]
+
+
+def verdicts_of(work: Work, groups: list[list[int]], jobs: int | None) -> Iterator[tuple[int, Verdict]]:
     """(position, verdict) as they come; in several processes where there is enough to do."""
     jobs = min(jobs or os.cpu_count() or 1, len(groups))
-    if jobs < 2 or len(claims) < 20 or "fork" not in multiprocessing.get_all_start_methods():
+    if jobs < 2 or len(work.claims) < 20 or "fork" not in multiprocessing.get_all_start_methods():
         for group in groups:
-            yield from judge_group(claims, group, seconds)
+            yield from judge_group(work, group)
         return
-    _WORK[:] = claims
+    context = multiprocessing.get_context("fork")
+    now = context.SimpleQueue()
+    _WORK[:] = [replace(work, told=now.put)]
+    listener = threading.Thread(target=listen, args=(now, work.told), daemon=True)
+    listener.start()
     lost = []
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
-        waiting = {
-            pool.submit(_judge_in_worker, group, seconds): group for group in sorted(groups, key=len, reverse=True)
-        }
+    with ProcessPoolExecutor(jobs, context) as pool:
+        waiting = {pool.submit(_judge_in_worker, group): group for group in sorted(groups, key=len, reverse=True)}
         for future in as_completed(waiting):
             try:
                 found = future.result()
@@ -149,33 +170,48 @@ def verdicts_of(
                 lost += waiting[future]
                 continue
             for i, verdict in found:
-                yield i, replace(verdict, claim=claims[i])
+                yield i, replace(verdict, claim=work.claims[i])
     for i in lost:
-        yield i, _in_a_process(claims, i, seconds)
+        yield i, _in_a_process(work, i)
+    now.put(None)
+    listener.join(1)
 
 
-_WORK: list[Claim] = []  # what a forked worker finds: claims hold specs, which are not sent between processes
+def listen(now: Any, told: Callable[[int], None]) -> None:
+    """Hand on which claims the processes judge, until None comes."""
+    while (i := now.get()) is not None:
+        told(i)
 
 
-def _judge_in_worker(group: list[int], seconds: float) -> list[tuple[int, Verdict]]:
-    return [(i, replace(v, claim=None)) for i, v in judge_group(_WORK, group, seconds)]  # type: ignore[arg-type]
+_WORK: list[Work] = []  # what a forked worker finds: claims hold specs, which are not sent between processes
 
 
-def _in_a_process(claims: list[Claim], i: int, seconds: float) -> Verdict:
+def _judge_in_worker(group: list[int]) -> list[tuple[int, Verdict]]:
+    return [(i, replace(v, claim=None)) for i, v in judge_group(_WORK[0], group)]  # type: ignore[arg-type]
+
+
+def _in_a_process(work: Work, i: int) -> Verdict:
     """The verdict on one claim, in a process that no other needs."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         try:
-            ((_, verdict),) = pool.submit(_judge_in_worker, [i], seconds).result()
+            ((_, verdict),) = pool.submit(_judge_in_worker, [i]).result()
         except Exception as error:
             why = f"the process that judged it ended: {error}"
-            return refused(claims[i], Trouble(why, place(claims[i]), "fewer steps, or smaller sums"))
-    return replace(verdict, claim=claims[i])
+            claim = work.claims[i]
+            return refused(claim, Trouble(why, place(claim), "fewer steps, or smaller sums"))
+    return replace(verdict, claim=work.claims[i])
 
 
-def judge_group(claims: list[Claim], group: list[int], seconds: float = SECONDS) -> Iterator[tuple[int, Verdict]]:
+def judge_group(work: Work, group: list[int]) -> Iterator[tuple[int, Verdict]]:
     """One setting's claims; definitions first, so that claims that use one can be read with it repaired."""
-    order = sorted(group, key=lambda i: not claims[i].defines)
-    yield from zip(order, verdicts_alone([claims[i] for i in order], seconds), strict=True)
+    order = sorted(group, key=lambda i: not work.claims[i].defines)
+
+    def claims() -> Iterator[Claim]:
+        for i in order:
+            work.told(i)
+            yield work.claims[i]
+
+    yield from zip(order, verdicts_alone(claims(), work.seconds, work.effort), strict=True)
 
 
 def table(verdicts: list[Verdict]) -> Table:
@@ -208,10 +244,18 @@ def reason(v: Verdict) -> str:
         lines.append(f"nearest true formula: {v.repaired}{under}")
         lines.append(f"  by: {'; '.join(v.repairs[0].edits)}")
     elif v.verdict == "fails" and v.searched:
-        lines.append("no repair found within two edits")
+        lines.append(unrepaired(v))
     for c in v.conditions:
         lines.append(condition(c))
     return "\n".join(lines)
+
+
+def unrepaired(v: Verdict) -> str:
+    """That there is no repair, and how far the search went."""
+    if v.search is None or v.search.complete:
+        return "no repair found within two edits"
+    more = max(1, 10 * v.search.effort)
+    return f"no repair found before the search's budget ended (--effort {v.search.effort:g}; --effort {more:g} looks further)"
 
 
 def as_json(verdicts: list[Verdict]) -> str:

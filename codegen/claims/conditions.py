@@ -17,6 +17,7 @@ from chunkform.spec.language.statements import Equal, Statement
 from .arithmetic import FIELD, REAL, Transcendental
 from .check import check, environments
 from .coverage import is_run
+from .effort import Effort
 from .evaluate import Evaluator
 from .fingerprint import Faults
 from .indices import is_decay
@@ -29,19 +30,29 @@ MEANT, SYMMETRIC, TRIVIAL = "meant", "symmetric", "trivial"
 
 
 def rescues(
-    statement: Statement, setting: Setting, bodies: Mapping[str, Formula], pairs: bool, failing: Point | None = None
+    statement: Statement,
+    setting: Setting,
+    bodies: Mapping[str, Formula],
+    pairs: bool,
+    failing: Point | None,
+    effort: Effort,
 ) -> list[Special]:
     """The conditions under which the statement, which is false at the point `failing`, is true; of two at once only if
-    `pairs`, and none alone suffices."""
+    `pairs`, and none alone suffices; as many as the effort is for, those first that could be meant."""
+
+    def true(s: Special) -> bool:
+        return not effort.spent() and true_under(s, statement, setting, bodies, failing)
+
     deciding = dict(failing.around) if failing is not None else {}  # at one value of it, a branch is never taken
     vocabulary = [s for s in specials(statement, setting) if not any(name in deciding for name, _ in s.value)]
-    found = [s for s in vocabulary if true_under(s, statement, setting, bodies, failing)]
+    vocabulary.sort(key=lambda s: s.kind == TRIVIAL)
+    found = [s for s in vocabulary if true(s)]
     if not pairs:
         return found
     rest = [s for s in vocabulary if s not in found and not s.empties and not s.identity]
     both = [a | b for a, b in itertools.combinations(rest, 2)]
     both.sort(key=lambda s: s.kind == TRIVIAL)  # what could be meant is tried in any case
-    return found + [s for s in both[:PAIRS] if true_under(s, statement, setting, bodies, failing)]
+    return found + [s for s in both[:PAIRS] if true(s)]
 
 
 def specials(statement: Statement, setting: Setting) -> list[Special]:

@@ -15,6 +15,7 @@ from chunkform.spec.language.statements import Statement
 
 from .arithmetic import FRACTION, REAL, Arithmetic, Transcendental, Undefined
 from .check import Failure, check
+from .effort import Effort
 from .evaluate import Evaluator
 from .indices import is_decay
 from .required_steps import NEAR
@@ -34,6 +35,7 @@ def smallest(
     failure: Failure | None = None,
     special: Special = GENERIC,
     tries: int = 60,
+    effort: Effort | None = None,
 ) -> Counterexample | None:
     """A counterexample in small numbers to what was found false, or None when none is found."""
     arithmetic: Arithmetic = FRACTION
@@ -47,7 +49,7 @@ def smallest(
     for sizes in candidates:
         for seed in range(4 * TRIES if point.around else TRIES):
             tries -= 1
-            if tries < 0:
+            if tries < 0 or (effort is not None and effort.spent()):
                 return None
             world = World(setting, dict(sizes), arithmetic, seed, bodies, special, 1 + seed // 2, around=point.around)
             try:
@@ -58,8 +60,8 @@ def smallest(
                 failure = failing(statement, world)
             if failure is not None and failure.kind == "value":
                 if point.reach is not NEAR:
-                    world, failure = emptier(statement, world, failure)
-                world, failure = plainer(statement, world, failure)
+                    world, failure = emptier(statement, world, failure, effort or Effort())
+                world, failure = plainer(statement, world, failure, effort or Effort())
                 return described(failure, world)
     return None
 
@@ -71,13 +73,13 @@ def failing(statement: Statement, world: World) -> Failure | None:
         return None
 
 
-def emptier(statement: Statement, world: World, failure: Failure) -> tuple[World, Failure]:
+def emptier(statement: Statement, world: World, failure: Failure, effort: Effort) -> tuple[World, Failure]:
     """The same failure with whole quantities 0, or else 1, at all steps, at half of them, and so on: for many steps."""
     by_name: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for key in world.sampled:
         by_name.setdefault(key[0], []).append(key)
     waiting = list(by_name.values())
-    while waiting:
+    while waiting and not effort.spent():
         keys = waiting.pop(0)
         value = 1 if is_positive(world, keys[0][0]) else 0
         plain = {key: np.full_like(world.sampled[key], world.arithmetic.number(value)) for key in keys}
@@ -91,14 +93,16 @@ def emptier(statement: Statement, world: World, failure: Failure) -> tuple[World
     return world, failure
 
 
-def plainer(statement: Statement, world: World, failure: Failure, budget: int = 120) -> tuple[World, Failure]:
+def plainer(
+    statement: Statement, world: World, failure: Failure, effort: Effort, budget: int = 120
+) -> tuple[World, Failure]:
     """The same failure with as many numbers as possible made 0, or else 1, 2, -1."""
     for key in list(world.sampled):
         decay = is_positive(world, key[0])
         for position in np.ndindex(world.sampled[key].shape):
             for value in PLAIN_POSITIVE if decay else PLAIN:
                 old = world.sampled[key][position]
-                if old == value or budget <= 0:
+                if old == value or budget <= 0 or effort.spent():
                     break
                 budget -= 1
                 assigned = {k: v.copy() for k, v in world.sampled.items()}

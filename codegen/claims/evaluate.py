@@ -13,8 +13,9 @@ from chunkform.spec.language.formula import Formula, formula, free_indices, subs
 
 from .arithmetic import CONTEXT, Transcendental, Undefined
 from .branches import SIGNED, Branching, note
+from .effort import WORK
 from .values import Algebra, ShapeFault, Value, solve
-from .world import OutOfRange, World, integer
+from .world import LONGEST, OutOfRange, TooMany, World, integer
 
 Env = Mapping[str, int]
 Place = tuple[str, tuple[int, ...]]  # a quantity at an index
@@ -36,6 +37,8 @@ class Evaluator:
         held: frozenset[Place] = frozenset(),
     ) -> None:
         self.world, self.vary, self.plain, self.held = world, vary, plain, held
+        if plain is None:
+            world.evaluate = self
         self.algebra = Algebra(world.arithmetic)
         self.memo: dict[Any, Value | Exception] = {}
         self.free: dict[Formula, tuple[str, ...]] = {}
@@ -64,11 +67,20 @@ class Evaluator:
     def integer(self, x: Formula, env: Env) -> int:
         return integer(x, env, self.world.sizes)
 
+    def span(self, low: Formula, high: Formula, x: Formula, env: Env) -> tuple[int, int]:
+        """The first and the last value of the index of a sum or a product."""
+        first, last = self.integer(low, env), self.integer(high, env)
+        if last - first >= LONGEST:
+            raise TooMany(f"takes {x.attrs[0]} from {first} to {last}")
+        return first, last
+
     def _evaluate(self, x: Formula, env: Env) -> Value:
         handler: Callable[[Formula, Env], Value] | None = getattr(self, "_" + x.op.replace(" ", "_"), None)
         if handler is None:
             raise Unknown(f"{x.op} can't be evaluated")
-        return handler(x, env)
+        value = handler(x, env)
+        WORK.done += 1 + value.a.size // 16
+        return value
 
     def _args(self, x: Formula, env: Env) -> list[Value]:
         return [self(a, env) for a in x.args]
@@ -321,7 +333,7 @@ class Evaluator:
         (name,) = x.attrs
         if high.op == "infinity":
             return self._series(name, self.integer(low, env), body, env)
-        first, last = self.integer(low, env), self.integer(high, env)
+        first, last = self.span(low, high, x, env)
         if last < first:
             return self._empty_sum(x, env)
         result = self(body, {**env, name: first})
@@ -355,7 +367,7 @@ class Evaluator:
 
     def _product_over(self, x: Formula, env: Env) -> Value:
         low, high, body = x.args
-        first, last = self.integer(low, env), self.integer(high, env)
+        first, last = self.span(low, high, x, env)
         (name,) = x.attrs
         if last < first:
             return self._empty_product(x, env)

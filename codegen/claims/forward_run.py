@@ -17,6 +17,7 @@ from chunkform.spec.language.expression import ONE, Atom, Contraction, entry
 
 from .arithmetic import Arithmetic, Transcendental
 from .branches import SIGNED, Branching, Taken, note
+from .effort import WORK
 
 
 class Dual:
@@ -218,6 +219,11 @@ class Runner:
     # --- the spec's terms
 
     def term(self, m: Any) -> Table:
+        found = self.computed(m)
+        WORK.done += 1 + len(found) * len(found[0]) * (1 if self.vary is None else 2 + self.vary.count // 16) // 8
+        return found
+
+    def computed(self, m: Any) -> Table:
         if not isinstance(m, Matrix):
             return [[self.scalar(m, {})]]
         match m.op:

@@ -22,9 +22,11 @@ from . import analysis  # noqa: F401  (its decisions register themselves)
 from .arithmetic import FUNCTIONS, Transcendental
 from .conditions import MEANT, SYMMETRIC, TRIVIAL, rescues, specials, true_under
 from .counterexample import smallest
+from .edit_scope import scope_of
+from .effort import NORMAL, Effort, Search
 from .evaluate import open_names
 from .fingerprint import Faults
-from .mutations import edits, scope_of
+from .mutations import edits
 from .proof import symbolic_proof
 from .properties import Finding, decide, joined
 from .prover import Bodies, Prover
@@ -33,7 +35,7 @@ from .repair_policy import Mender, Reading
 from .scope import denominators, parts_of, used_names
 from .trial_sizes import beyond
 from .verdict import Condition, Counterexample, Verdict
-from .world import Special
+from .world import LONGEST, Special, TooMany
 
 AND = "; "  # between the choices of a reading
 SLIP = 2  # the most that a repair by one index, sign, transpose or symbol costs
@@ -42,17 +44,21 @@ SLIP = 2  # the most that a repair by one index, sign, transpose or symbol costs
 class Judge:
     """Judges the claims of one setting after another; worlds are kept, as many claims share them. `repaired` collects
     the definitions that were found wrong: (setting, name) -> (claim id, body that is right). Without `thorough`, the
-    bare verdict: no counterexample, no search for repairs and conditions, no second proof."""
+    bare verdict: no counterexample, no search for repairs and conditions, no second proof. `effort`: about how many seconds
+    each search for a claim may take."""
 
-    def __init__(self, thorough: bool = True) -> None:
+    def __init__(self, thorough: bool = True, effort: float = NORMAL) -> None:
         self.thorough = thorough
+        self.effort = effort
+        self.searches: list[Effort] = []
         self.prover = Prover()
         self.mender = Mender(self.prover)
         self.repaired: dict[tuple[str, str], tuple[str, Formula]] = {}
 
     def judge(self, claim: Claim) -> Verdict:
         """The verdict on a claim."""
-        started = time.monotonic()
+        started = time.process_time()
+        self.searches = []
         refuse_empty(claim)
         try:
             verdict = self._judge(claim)
@@ -62,7 +68,19 @@ class Judge:
                 claim.where,
                 "the functions of chunkform.spec.language and of its module formula",
             ) from None
-        return replace(verdict, seconds=time.monotonic() - started)
+        except TooMany as many:
+            raise ClaimError(
+                f"the claim {claim.id} {many}, and the judge tries {LONGEST} values at most",
+                claim.where,
+                "bounds such as 1 and n, or fewer values",
+            ) from None
+        search = Search(self.effort, not any(e.ended for e in self.searches)) if self.searches else None
+        return replace(verdict, search=search, seconds=time.process_time() - started)
+
+    def budget(self, part: float = 1 / 3) -> Effort:
+        """That of one more search for the claim: all of the effort for a repair, and a part of it for others."""
+        self.searches.append(Effort(part * self.effort))
+        return self.searches[-1]
 
     def _judge(self, claim: Claim) -> Verdict:
         findings = [
@@ -93,12 +111,14 @@ class Judge:
         counter = worst.finding.counterexample or self.counterexample(worst, claim.setting)
         how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
         if good or mixed:
-            conditions += [c for f in findings for c in self.rescued(f, claim, True)]
+            budget = self.budget()
+            conditions += [c for f in findings for c in self.rescued(f, claim, budget, True)]
             return Verdict(claim, "depends", how, counter, conditions=tuple(conditions))
-        repairs, where = self.mender.repairs(claim, findings)
+        repairs, where = self.mender.repairs(claim, findings, self.budget(1))
         counter = self.with_numbers(counter, next((f for f in findings if f.label == where), worst), claim.setting)
         slip = bool(repairs) and repairs[0].cost <= SLIP
-        rescued = [c for f in findings for c in self.rescued(f, claim, not repairs, slip)]
+        budget = self.budget()
+        rescued = [c for f in findings for c in self.rescued(f, claim, budget, not repairs, slip)]
         conditions += dict.fromkeys(rescued)
         full = self.repaired_formula(claim, repairs[0]) if repairs else ("", "")
         if repairs and claim.defines:
@@ -115,13 +135,15 @@ class Judge:
             searched=True,
         )
 
-    def rescued(self, reading: Reading, claim: Claim, pairs: bool, slip: bool = False) -> list[Condition]:
+    def rescued(
+        self, reading: Reading, claim: Claim, effort: Effort, pairs: bool, slip: bool = False
+    ) -> list[Condition]:
         """Side conditions under which a reading that is false becomes true: such as an author could mean, and others. Where
         the nearest true formula is one `slip` away, a symmetric matrix, too, is nothing but a point at which it doesn't show."""
         failure = reading.finding.failure
         if not reading.finding.exact or failure is None or failure.kind != "value" or claim.defines:
             return []
-        found = rescues(reading.statement, claim.setting, reading.bodies, pairs, failure.point)
+        found = rescues(reading.statement, claim.setting, reading.bodies, pairs, failure.point, effort)
         several = isinstance(claim.statement, OneOf)
         meant = (MEANT,) if slip else (MEANT, SYMMETRIC)
         return [
@@ -204,7 +226,7 @@ class Judge:
         failure = reading.finding.failure
         if failure is None or failure.kind != "value":
             return Counterexample(failure.message) if failure else None
-        found = smallest(reading.statement, setting, reading.bodies, failure)
+        found = smallest(reading.statement, setting, reading.bodies, failure, effort=self.budget())
         return found or Counterexample(failure.message)
 
     def repaired_formula(self, claim: Claim, repair: Repair) -> tuple[str, str]:

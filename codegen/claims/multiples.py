@@ -12,11 +12,13 @@ from typing import Any
 
 from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula, add, formula, negative, product
+from chunkform.spec.language.formula import inner as inner_product
 
 from .candidate_terms import Bases, base_quantities, chains, shape_of
+from .edit_scope import Scope
+from .effort import Effort
 from .fingerprint import Faults, Residual, small_ratio
 from .indices import shifted
-from .mutations import Scope
 
 Found = tuple[Formula, str, int]  # a candidate, what it brings in, and the cost of that
 
@@ -27,6 +29,7 @@ def with_multiples(
     names: tuple[str, ...],
     residual: Residual,
     scope: Scope,
+    effort: Effort,
     beside: tuple[Formula, ...] = (),
 ) -> Iterator[Found]:
     """Candidates with one term, one factor or one part of a factor more."""
@@ -47,6 +50,8 @@ def with_multiples(
             for factor in scalars.multiples(wanted, x):
                 yield add(*terms[:i], scaled(factor, x), *terms[i + 1 :]), f"the factor {factor} on {x}", 3
     for body in short(bases, residual.shape):
+        if effort.spent():
+            return
         for factor in scalars.multiples(missing, body):
             more = scaled(factor, body)
             yield add(stated, more), f"the missing term {more}", 4
@@ -55,6 +60,8 @@ def with_multiples(
         for k, f in enumerate(core.args if core.op == "product" else ()):
             shape = shape_of(f, residual.evaluate)
             for part in short(bases, shape) if shape is not None else ():
+                if effort.spent():
+                    return
                 body = sign(product(*core.args[:k], part, *core.args[k + 1 :]))
                 for factor in scalars.multiples(missing, body):
                     more = scaled(factor, part)
@@ -87,6 +94,8 @@ class Scalars:
         self.arithmetic = residual.arithmetic
         vectors = [(x, shape) for x, shape in bases if shape[1] == "1"]
         inner = [x.T * y for (x, a), (y, b) in itertools.combinations_with_replacement(vectors, 2) if a == b]
+        matrices = [(x, shape) for x, shape in bases if "1" not in shape and x.op != "transpose"]
+        inner += [inner_product(x, y) for (x, a), (y, b) in itertools.combinations(matrices, 2) if a == b]
         self.values: list[tuple[Formula, tuple]] = []
         self.table: dict[Any, tuple[Formula, Any]] = {}
         for x in (formula(1), *scope.scalars, *inner):

@@ -1,7 +1,8 @@
 """Small edits of a formula: the slips that people make when they derive by hand.
 
 Each edit changes one place, and says what it does: a sign, a factor, an index, a transpose, a root, a reciprocal, a
-dropped part, one symbol for another. Missing terms are found by `repair.py`, from what is left over."""
+dropped part, one symbol for another, a solve, an inner product or a product over a range. Missing terms are found by
+`repair.py`, from what is left over."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import (
     BINDERS,
     RANGED,
     Formula,
     formula,
+    hadamard,
+    inner,
     negative,
     product,
     rebuild,
@@ -22,10 +24,16 @@ from chunkform.spec.language.formula import (
     walk,
 )
 
-from .indices import is_decay, shifted
+from .edit_scope import Scope, missing_ranges
+from .indices import shifted
 
 CLOSED = ("number", "index", "size", "infinity", "otherwise", "eye", "ones", "named", "call", "compare")
-COSTS = {"index": 1, "sign": 1, "transpose": 1, "symbol": 2, "factor": 2, "drop": 3, "root": 2, "number": 2, "bound": 1}
+TWINS = {"cumsum": "revcumsum", "revcumsum": "cumsum", "rowsum": "colsum", "colsum": "rowsum"}
+COSTS = {
+    **dict.fromkeys(("index", "sign", "transpose", "bound"), 1),
+    **dict.fromkeys(("symbol", "factor", "root", "number"), 2),
+    **dict.fromkeys(("drop", "solve", "entries"), 3),
+}
 
 
 @dataclass(frozen=True)
@@ -35,17 +43,6 @@ class Edit:
     result: Formula
     kind: str
     what: str
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What an edit may bring in: names of one shape, scalars, and diagonal factors by the dim that they fit."""
-
-    same_shape: dict[str, tuple[str, ...]]
-    scalars: tuple[Formula, ...]
-    diagonals: dict[str, tuple[Formula, ...]]
-    dims: tuple[str, ...]
-    components: tuple[Formula, ...] = ()
 
 
 def edits(x: Formula, scope: Scope) -> Iterator[Edit]:
@@ -73,7 +70,11 @@ def _at(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> Iter
             continue
         terms = x.op not in ("product", "negative", "transpose", "hadamard")
         for e in _at(a, scope, inner, terms):
-            yield Edit(rebuild(x, (*x.args[:i], e.result, *x.args[i + 1 :])), e.kind, e.what)
+            if x.op == "transpose" and e.kind == "solve":
+                continue  # it is tried outside, transposed
+            one = x.op == "product" and e.result == formula(1)
+            here = () if one else (e.result,)
+            yield Edit(rebuild(x, (*x.args[:i], *here, *x.args[i + 1 :])), e.kind, e.what)
 
 
 def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> Iterator[Edit]:
@@ -89,12 +90,25 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
         case op if op in RANGED:
             yield from _bounds(x)
         case "transpose" | "inverse" | "sqrt" | "diag" | "tril" | "negative":
-            yield Edit(x.args[0], "transpose" if x.op == "transpose" else "drop", f"without the {x.op} of {x.args[0]}")
+            kind = {"transpose": "transpose", "negative": "sign"}.get(x.op, "drop")
+            yield Edit(x.args[0], kind, f"without the {x.op} of {x.args[0]}")
+        case "inner":
+            yield from _pairs(x)
+        case "row" | "unit":
+            *whole, index = x.args
+            near = [shifted(index, k) for k in (-1, 1)]
+            for other in (*near, *_others(index, scope, bound)):
+                moved = Formula(x.op, (*whole, other), x.attrs)
+                yield Edit(moved, "index", f"{moved} for {x}")
+        case op if op in TWINS:
+            twin = TWINS[op]
+            yield Edit(Formula(twin, x.args, x.attrs), "symbol", f"{twin} for {op}")
         case "divide":
             above, below = x.args
             yield Edit(above, "drop", f"without the division by {below}")
             yield Edit(below / above, "root", f"{x} turned over")
         case "power":
+            yield Edit(x.args[0], "number", f"{x.args[0]} for {x}")
             for shift in (1, -1):
                 yield Edit(x.args[0] ** (x.args[1] + shift), "index", f"exponent {x.args[1] + shift}")
     if x.op == "tril":
@@ -119,14 +133,70 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
             yield Edit(negative(x), "sign", f"the sign of {x}")
         yield from _scaled(x, scope)
         yield from _shifted(x)
+        yield from _ranged(x, scope, bound)
+        for f in scope.entries:
+            if f != x:
+                yield Edit(hadamard(f, x), "entries", f"the entries of {f} on {x}")
+                yield Edit(x / f, "entries", f"{x} over the entries of {f}")
+    if is_term or x.op in ("at", "transpose", "stack", "named"):
+        yield from _solved(x, scope)
     if x.op == "at":
         yield Edit(Formula("diag", (x,)), "transpose", f"diag({x}) for {x}")
     if x.op in ("at", "stack", "named", "transpose") or is_term:
         for dim in scope.diagonals:
             for f in scope.diagonals[dim]:
                 shown = f"the factor {f}"
-                yield Edit(product(f, x), "factor", f"{shown} before {x}")
-                yield Edit(product(x, f), "factor", f"{shown} after {x}")
+                yield Edit(times(f, x), "factor", f"{shown} before {x}")
+                yield Edit(times(x, f), "factor", f"{shown} after {x}")
+
+
+def times(*factors: Formula) -> Formula:
+    """The product from left to right, with products among the factors taken apart, and a sign in front."""
+    flat: list[Formula] = []
+    sign = False
+    for f in factors:
+        bare = f.args[0] if f.op == "negative" else f
+        sign ^= f.op == "negative"
+        flat += bare.args if bare.op == "product" else (bare,)
+    return negative(product(*flat)) if sign else product(*flat)
+
+
+def _solved(x: Formula, scope: Scope) -> Iterator[Edit]:
+    """A solve that is missing before or after x; between the factors of a product too."""
+    for solve in scope.solves:
+        shown = f"the missing solve {solve}"
+        yield Edit(times(solve, x), "solve", f"{shown} before {x}")
+        yield Edit(times(x, solve), "solve", f"{shown} after {x}")
+        if x.op == "product":
+            for i in range(1, len(x.args)):
+                yield Edit(product(*x.args[:i], solve, *x.args[i:]), "solve", f"{shown} before {x.args[i]}")
+
+
+def _ranged(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]:
+    """A product of decays over a range that is missing from a term, or from a vector in it."""
+    for f, entries in missing_ranges(scope, bound):
+        if not entries:
+            yield Edit(times(f, x), "factor", f"the missing factor {f} on {x}")
+            continue
+        vectors = False
+        for i, a in enumerate(x.args if x.op in ("product", "hadamard") else ()):
+            bare = a.args[0] if a.op == "transpose" else a
+            if bare.op in ("at", "hadamard"):
+                own = bare.args if bare.op == "hadamard" else (bare,)
+                new = hadamard(f, *own).T if a.op == "transpose" else hadamard(f, *own)
+                vectors = True
+                yield Edit(
+                    Formula(x.op, (*x.args[:i], new, *x.args[i + 1 :])), "factor", f"the missing factor {f} on {bare}"
+                )
+        if not vectors:
+            yield Edit(hadamard(f, x), "factor", f"the missing factor {f} on {x}")
+
+
+def _pairs(x: Formula) -> Iterator[Edit]:
+    """Another product of the two sides of an inner product."""
+    a, b = x.args
+    for other in (hadamard(a, b), product(flipped(a), b), product(a, flipped(b)), product(a, b)):
+        yield Edit(other, "symbol", f"{other} for {x}")
 
 
 def _arguments(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]:
@@ -143,14 +213,20 @@ def _symbols(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]
         for shift in (-1, 1):
             moved = Formula("at", (*x.args[:i], shifted(index, shift), *x.args[i + 1 :]), x.attrs)
             yield Edit(moved, "index", f"{moved} for {x}")
-        for name in bound:
-            other = Formula("index", (), (name,))
-            if index.op == "index" and index != other:
-                moved = Formula("at", (*x.args[:i], other, *x.args[i + 1 :]), x.attrs)
-                yield Edit(moved, "index", f"{moved} for {x}")
+        for other in _others(index, scope, bound):
+            moved = Formula("at", (*x.args[:i], other, *x.args[i + 1 :]), x.attrs)
+            yield Edit(moved, "index", f"{moved} for {x}")
     for name in scope.same_shape.get(x.attrs[0], ()):
         other = Formula("at", x.args, (name,))
         yield Edit(other, "symbol", f"{other} for {x}")
+
+
+def _others(index: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Formula]:
+    """The other indices that there are, in the place of one."""
+    if index.op == "index":
+        for name in dict.fromkeys((*bound, *scope.indices)):
+            if name != index.attrs[0]:
+                yield Formula("index", (), (name,))
 
 
 def _terms(x: Formula) -> Iterator[Edit]:
@@ -165,10 +241,14 @@ def _factors(x: Formula, scope: Scope) -> Iterator[Edit]:
         short = rebuild(x, rest) if len(rest) > 1 else rest[0]
         yield Edit(short, "drop", f"without the factor {factor}")
     if x.op == "hadamard":
+        if len(x.args) == 2:
+            yield Edit(inner(*x.args), "symbol", f"{inner(*x.args)} for {x}")
         return
     for i in range(len(x.args) - 1):
         a, b = x.args[i], x.args[i + 1]
         before, after = x.args[:i], x.args[i + 2 :]
+        for both in (inner(flipped(a), b), inner(a, b), inner(a, flipped(b))):
+            yield Edit(product(*before, both, *after), "symbol", f"{both} for {product(a, b)}")
         for pair in ((b, a), (flipped(a), flipped(b)), (flipped(b), flipped(a)), (flipped(b), a), (b, flipped(a))):
             yield Edit(product(*before, *pair, *after), "transpose", f"{product(*pair)} for {product(a, b)}")
         if len(x.args) > 2 and b.op == "transpose":
@@ -222,12 +302,12 @@ def _conditions(x: Formula) -> Iterator[Edit]:
 
 def _scaled(x: Formula, scope: Scope) -> Iterator[Edit]:
     for f in scope.scalars:
-        yield Edit(product(f, x), "factor", f"the factor {f} on {x}")
+        yield Edit(times(f, x), "factor", f"the factor {f} on {x}")
         if f.op != "add":
-            yield Edit(product(1 / f, x), "factor", f"{x} over {f}")
-            yield Edit(negative(product(f, x)), "factor", f"the factor -{f} on {x}")
+            yield Edit(times(1 / f, x), "factor", f"{x} over {f}")
+            yield Edit(negative(times(f, x)), "factor", f"the factor -{f} on {x}")
     for number in (Fraction(2), Fraction(1, 2)):
-        yield Edit(product(formula(number), x), "factor", f"the factor {number} on {x}")
+        yield Edit(times(formula(number), x), "factor", f"the factor {number} on {x}")
 
 
 def _shifted(x: Formula) -> Iterator[Edit]:
@@ -248,81 +328,3 @@ def _move(x: Formula, name: Formula, shift: int) -> Formula:
         body = tuple(_move(k, name, shift) for k in kept)
         return Formula(x.op, (*body, *moved), x.attrs)
     return rebuild(x, tuple(_move(a, name, shift) for a in x.args))
-
-
-def scope_of(x: Formula, setting: Setting, names: tuple[str, ...], beside: tuple[Formula, ...] = ()) -> Scope:
-    """What may be brought into x: quantities of the setting, at the indices that x, or what stands beside it, uses."""
-    quantities = setting.quantities
-    by_shape: dict[tuple, list[str]] = {}
-    for name in names:
-        q = quantities[name]
-        by_shape.setdefault((q.dims if q.kind != "defined" else ("?", name), q.parameters), []).append(name)
-    same = {n: tuple(m for m in group if m != n) for group in by_shape.values() for n in group}
-    for name in names:
-        if quantities[name].kind == "defined":
-            mates = [m for m in names if m != name and quantities[m].parameters == quantities[name].parameters]
-            same[name] = tuple(mates)
-    indices = indices_of((x, *beside), setting)
-    scalars = functions_in((x, *beside), setting)
-    scalars += [1 - f for f in scalars]
-    diagonals: dict[str, list[Formula]] = {}
-    for name in names:
-        q = quantities[name]
-        if q.kind != "defined" and q.dims == ("1", "1"):
-            for args in indices.get(len(q.parameters), []):
-                here = Formula("at", args, (name,))
-                scalars += [here, 1 - here]
-        elif q.kind != "defined" and q.dims[1] == "1":
-            for args in indices.get(len(q.parameters), []):
-                here = Formula("diag", (Formula("at", args, (name,)),))
-                diagonals.setdefault(q.dims[0], []).append(here) if q.domain == "decay" or is_decay(
-                    setting, name
-                ) else None
-        elif is_decay_rows(setting, name):
-            here = Formula("diag", (Formula("at", (), (name,)),))
-            less = Formula("diag", (1 - Formula("at", (), (name,)),))
-            diagonals.setdefault("n", []).extend([here, less])
-    sizes = tuple(d for q in (quantities[n] for n in names) for d in q.dims if d != "1")
-    components = dict.fromkeys(y.args[1] for z in (x, *beside) for y in walk(z) if y.op == "row")
-    there = {k: tuple(v) for k, v in diagonals.items()}
-    return Scope(same, tuple(scalars), there, tuple(dict.fromkeys(sizes)), tuple(components))
-
-
-def indices_of(there: tuple[Formula, ...], setting: Setting) -> dict[int, list[tuple[Formula, ...]]]:
-    """The indices that formulas use, by their number; those inside definitions too."""
-    found: dict[int, list[tuple[Formula, ...]]] = {0: [()]}
-    stack = [y for x in there for y in walk(x) if y.op in ("at", "named")]
-    opened: set[str] = set()
-    while stack:
-        y = stack.pop(0)
-        args = tuple(shifted(a, 0) for a in (y.args if y.op == "at" else y.args[1:]))
-        group = found.setdefault(len(args), [])
-        if args not in group:
-            group.append(args)
-        q = setting.quantities.get(y.attrs[0]) if y.op == "at" else None
-        if q is not None and q.body is not None and q.parameters and q.name not in opened:
-            opened.add(q.name)
-            inside = substitute(q.body, {Formula("index", (), (p,)): a for p, a in zip(q.parameters, args)})
-            stack += [z for z in walk(inside) if z.op == "at" and not any(w.op in BINDERS for w in walk(q.body))]
-    return found
-
-
-def functions_in(there: tuple[Formula, ...], setting: Setting) -> list[Formula]:
-    """Scalar functions, such as sigmoid(b(t)), that formulas have, or the recurrence at their step."""
-    found = [y for x in there for y in walk(x) if y.op in ("function", "exp")]
-    if setting.recurrence is not None:
-        from .derive import functions_of
-
-        found += functions_of(setting.recurrence)
-    return list(dict.fromkeys(found))
-
-
-def is_decay_rows(setting: Setting, name: str) -> bool:
-    """Whether a quantity stacks scalars over the steps, so that its diagonal matrix scales rows."""
-    q = setting.quantities[name]
-    if q.kind != "defined" or q.parameters or q.body is None or q.body.op != "stack" or q.body.attrs[1] != "n":
-        return False
-    body = q.body.args[0]
-    body = body.args[0] if body.op == "transpose" else body
-    inner = setting.quantities.get(body.attrs[0]) if body.op == "at" else None
-    return inner is not None and inner.dims == ("1", "1")

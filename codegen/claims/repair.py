@@ -9,20 +9,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from fractions import Fraction
+from typing import Any
 
 from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula, add, formula, negative, product
 from chunkform.spec.language.statements import Equal
 
-from .candidate_terms import Budget, Pool, term_pool
+from .candidate_terms import Pool, term_pool
+from .edit_scope import Known, Scope, scope_of
+from .effort import WORK, Effort
 from .fingerprint import Residual
 from .multiples import with_multiples
-from .mutations import COSTS, Edit, Scope, edits, scope_of
+from .mutations import COSTS, Edit, edits
 
 NOTHING = "nothing at all there"
 TRIED = 24  # candidates with products of scalars: each has the right value at two indices
-EFFORT = 3000  # candidates tried for one formula under one reading
+MAKING = 4  # operations that a candidate takes before it is evaluated
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,15 @@ class Repair:
 
 @dataclass
 class Target:
-    """What a candidate is compared with: a function from a candidate to whether it is true in one world, and in all."""
+    """What a candidate is compared with: whether it is true in one world; in all, and says something; and, of one in the place of
+    the whole, whether it is more than the recurrence's own equation."""
 
     quick: Callable[[Formula], bool]
     proved: Callable[[Formula], bool]
+    new: Callable[[Formula], bool]
 
     def true(self, candidate: Formula) -> bool:
+        WORK.done += MAKING
         return self.quick(candidate) and self.proved(candidate)
 
 
@@ -53,68 +60,78 @@ def search(
     residual: Residual | None = None,
     beside: tuple[Formula, ...] = (),
     head: bool = False,
-    effort: int = EFFORT,
+    effort: Effort | None = None,
     depth: int = 3,
+    known: Known | None = None,
+    near: dict[Any, list[Edit]] | None = None,
 ) -> list[Repair]:
     """Repairs of `stated`, nearest first; empty when none is found within two edits and the effort. `beside` are the
     other sides, whose indices may be used; `head`: the side is what the formula is for, so that only its symbol and
-    indices are in doubt. `depth`: 1 for one edit,
+    indices are in doubt. `near` keeps what is one edit away, for other depths. `depth`: 1 for one edit,
     2 for two that move an index, a sign or a transpose, 3 for missing terms and any two edits."""
-    budget = Budget(effort)
-    scope = scope_of(stated, setting, names, beside)
-    first = sorted(
-        unique(itertools.chain(edits(stated, scope), nothing(stated)), stated),
-        key=lambda e: (COSTS[e.kind], len(str(e.result))),
-    )
+    effort = effort or Effort()
+    scope = scope_of(stated, setting, names, beside, known)
+    first = near[stated, beside] if near is not None and (stated, beside) in near else None
+    if first is None:
+        first = sorted(
+            unique(itertools.chain(edits(stated, scope), nothing(stated)), stated),
+            key=lambda e: (COSTS[e.kind], len(str(e.result))),
+        )
+    if near is not None:
+        near[stated, beside] = first
+    WORK.done += len(first)
     if head:
         first = [e for e in first if e.kind in ("symbol", "index", "transpose")]
     if depth == 1 or head:
-        return ranked([Repair(e.result, (e.what,), COSTS[e.kind]) for e in first if target.true(e.result)])
+        true = [e for e in first if not effort.spent() and target.true(e.result)]
+        return ranked([Repair(e.result, (e.what,), COSTS[e.kind]) for e in true], stated)
     if depth == 2:
-        return ranked(two_edits([e for e in first if COSTS[e.kind] == 1], scope, target, budget, cheap=True))
+        return ranked(two_edits([e for e in first if COSTS[e.kind] == 1], scope, target, effort, cheap=True), stated)
     found: list[Repair] = []
     if residual is not None:
-        found = ranked(list(two_terms(stated, scope, residual, target)))
+        found = ranked(list(two_terms(stated, scope, residual, target, effort)), stated)
         if found:
             return found
         fitting = [Edit(stated, "", ""), *(e for e in first if e.what != NOTHING)]
-        fitting = [e for e in fitting if residual(e.result)[0] is not None]
-        terms = term_pool(stated, setting, names, residual, scope, beside) if fitting else {}
+        fitting = [e for e in fitting if not effort.spent() and residual(e.result)[0] is not None]
+        terms = term_pool(stated, setting, names, residual, scope, beside, effort.share(3)) if fitting else {}
         for e in fitting:
             before = (e.what,) if e.what else ()
             found += with_missing_term(e.result, before, COSTS.get(e.kind, 0), residual, terms, target)
-            if (found and not before) or budget.spent():
+            if (found and not before) or effort.spent():
                 break
-    found = ranked(found)
+    found = ranked(found, stated)
     if found and found[0].cost <= 3:
         return found
-    found = ranked(found + two_edits(first, scope, target, budget))
+    pairs = effort.share(2) if residual is not None else effort
+    found = ranked(found + two_edits(first, scope, target, pairs), stated)
+    effort.ended |= pairs.ended
     if not found and residual is not None:
-        more = with_multiples(stated, setting, names, residual, scope, beside)
+        more = with_multiples(stated, setting, names, residual, scope, effort, beside)
         found = [Repair(x, (what,), cost) for x, what, cost in itertools.islice(more, TRIED) if target.true(x)]
-        found = ranked(found) or list(instead(residual, terms, target))
+        found = ranked(found, stated) or list(instead(residual, terms, target))
     return found
 
 
-def two_edits(first: list[Edit], scope: Scope, target: Target, budget: Budget, cheap: bool = False) -> list[Repair]:
+def two_edits(first: list[Edit], scope: Scope, target: Target, effort: Effort, cheap: bool = False) -> list[Repair]:
     """Pairs of edits; `cheap`: only those that move an index, a sign or a transpose."""
     found: list[Repair] = []
     seen: set[Formula] = set()
     for e in first:
         if found and COSTS[e.kind] > 1:
             break
-        for other in edits(e.result, scope):
+        for other in edits(e.result, scope.near()):
             if other.result in seen or (cheap and COSTS[other.kind] > 1):
                 continue
             seen.add(other.result)
             if target.true(other.result):
                 found.append(Repair(other.result, (e.what, other.what), COSTS[e.kind] + COSTS[other.kind]))
-            if budget.spent():
+            if effort.spent():
                 return found
     return found
 
 
-def two_terms(stated: Formula, scope: Scope, residual: Residual, target: Target) -> Iterator[Repair]:
+def two_terms(stated: Formula, scope: Scope, residual: Residual, target: Target, effort: Effort) -> Iterator[Repair]:
     """One edit in each of two terms of a sum: for every edit of one term, the other's is looked up by what it must
     be."""
     if stated.op != "add":
@@ -125,7 +142,9 @@ def two_terms(stated: Formula, scope: Scope, residual: Residual, target: Target)
         return
     variants: list[list[tuple[Edit, tuple]]] = []
     for x in stated.args:
-        mine = [(e, residual.vector(e.result)) for e in unique(edits(x, scope), x)]
+        if effort.spent():
+            return
+        mine = [(e, residual.vector(e.result)) for e in unique(edits(x, scope.near()), x)]
         variants.append([(e, v) for e, v in mine if v is not None and None not in v])
     for i, j in itertools.combinations(range(len(stated.args)), 2):
         rest = [v for k, v in enumerate(vectors) if k not in (i, j) and v is not None]
@@ -158,10 +177,14 @@ def unique(candidates: Iterator[Edit], stated: Formula) -> Iterator[Edit]:
             yield e
 
 
-def ranked(found: list[Repair]) -> list[Repair]:
-    """Cheapest and shortest first, without repairs that print alike."""
+def ranked(found: list[Repair], stated: Formula | None = None) -> list[Repair]:
+    """Cheapest and shortest first, then what is most like the formula as stated, without repairs that print alike."""
     best: dict[str, Repair] = {}
-    for r in sorted(found, key=lambda r: (r.cost, len(str(r.result)), str(r.result))):
+
+    def likeness(r: Repair) -> float:
+        return SequenceMatcher(None, str(stated), str(r.result), False).ratio() if stated is not None else 0
+
+    for r in sorted(found, key=lambda r: (r.cost, len(str(r.result)), -likeness(r), str(r.result))):
         best.setdefault(str(r.result), r)
     return list(best.values())
 
@@ -198,7 +221,7 @@ def instead(residual: Residual, terms: Pool, target: Target) -> Iterator[Repair]
         ratio = residual.ratio(scale, term)
         if ratio is not None:
             result = negative(scaled(-ratio, term)) if ratio < 0 else scaled(ratio, term)
-            if target.true(result):
+            if target.new(result) and target.true(result):
                 yield Repair(result, (f"{result} in place of the whole",), 6)
                 return
 

@@ -5,18 +5,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula, walk
 from chunkform.spec.language.statements import Equal, Number, Statement, Together
 
 from .arithmetic import Transcendental
+from .candidate_terms import first_value
 from .check import Failure, check, environments
+from .edit_scope import Known
+from .effort import Effort
 from .evaluate import Evaluator
 from .fingerprint import Faults, Residual, has_value
+from .mutations import Edit
 from .properties import Finding
 from .prover import Bodies, Prover
 from .repair import Repair, Target, edited, ranked, search
+from .restated import cancels, restates, says_nothing
 from .scope import formulas_of, parts_of
 from .trial_sizes import Point
 
@@ -42,18 +50,54 @@ class Mender:
 
     def __init__(self, prover: Prover) -> None:
         self.prover = prover
+        self.known: dict[int, Known] = {}
+        self.effort = Effort()
+        self.waiting = 1
+        self.near: dict[Any, list[Edit]] = {}
 
-    def repairs(self, claim: Claim, findings: list[Reading]) -> tuple[list[Repair], str]:
+    def searched(self, *args: Any, **how: Any) -> list[Repair]:
+        """A search within its share: an equal part for all that may still come at this depth, of half of what is left, or of
+        all at the last one."""
+        parts = self.waiting if how["depth"] == 3 else 2 * self.waiting
+        share = self.effort.share(parts)
+        how |= {"effort": share, "near": self.near}
+        self.waiting = max(1, self.waiting - 1)
+        found = search(*args, **how)
+        self.effort.ended |= share.ended
+        return found
+
+    def about(self, setting: Setting, bodies: Bodies) -> Known:
+        """What is known of the quantities that a setting defines."""
+        if id(setting) not in self.known:
+            evaluate = self.prover.evaluator(setting, Point(), bodies, True)
+            shapes = {}
+            strict = []
+            for q in setting.quantities.values():
+                if q.kind == "defined":
+                    here = Formula("at", tuple(Formula("index", (), (p,)) for p in q.parameters), (q.name,))
+                    value = first_value(here, evaluate)
+                    if value is not None:
+                        shapes[q.name] = value.shape
+                        if value.rows == value.cols != "1" and not np.triu(value.a).any():
+                            strict.append(q.name)
+            self.known[id(setting)] = Known(shapes, tuple(strict))
+        return self.known[id(setting)]
+
+    def repairs(self, claim: Claim, findings: list[Reading], effort: Effort) -> tuple[list[Repair], str]:
         """The nearest repairs over all readings, and the reading under which they are right. First what is near, then
         the rest."""
+        self.prover.evaluators.clear()  # what a search takes doesn't depend on the claims before
+        self.effort, self.near = effort, {}
+        sides = 1 if claim.defines else sides_of(claim.statement)
         for depth in (1, 2, 3):
+            self.waiting = sides * sum(f.finding.failure is not None for f in findings)
             best: list[Repair] = []
             where = ""
             for f in findings:
                 if f.finding.failure is None:
                     continue
                 found = list(f.finding.repairs) or (self.repair(claim, f, depth) if f.finding.exact else [])
-                if found and (not best or found[0].cost < best[0].cost):
+                if found and (not best or nearness(found[0]) < nearness(best[0])):
                     best, where = found, f.label
             if best:
                 return best, where
@@ -73,13 +117,14 @@ class Mender:
             names = scope_names(setting, {claim.defines})
             stated = bodies.get(claim.defines, q.body)
             target = self.target(defined_as, setting, point)
-            return search(stated, setting, names, target, beside=beside, depth=depth)
+            about = self.about(setting, bodies)
+            return self.searched(stated, setting, names, target, beside=beside, depth=depth, known=about)
         if isinstance(statement, Number):
 
             def number(x: Formula) -> tuple[Statement, Bodies]:
                 return Number(x), bodies
 
-            return search(statement.of, setting, (), self.target(number, setting, point), depth=depth)
+            return self.searched(statement.of, setting, (), self.target(number, setting, point), depth=depth)
         if isinstance(statement, Together):
             return self.repair_parts(statement, setting, bodies, depth)
         return self.repair_equation(statement, setting, bodies, depth, point)
@@ -112,6 +157,8 @@ class Mender:
             return []
         found: list[Repair] = []
         last = len(statement.sides) - 1
+        about = self.about(setting, bodies)
+        whole = Formula("equation", statement.sides[:2]) if last == 1 else None
         for position in (0, *range(last, 0, -1)):
             stated = statement.sides[position]
             known = statement.sides[position - 1] if position else statement.sides[1]
@@ -124,10 +171,10 @@ class Mender:
             residual = self.residual(statement, known, stated, setting, bodies, point)
             beside = tuple(s for s in statement.sides if s is not stated)
             head = position == 0 and (stated.op in HEADS or depth > 1)
-            for r in search(stated, setting, names, target, residual, beside, head, depth=depth):
+            for r in self.searched(stated, setting, names, target, residual, beside, head, depth=depth, known=about):
                 pair = (r.result, known) if position == 0 else (known, r.result)
                 found.append(replace(r, result=Formula("equation", pair), cost=r.cost + (position == 0)))
-        return ranked(found)
+        return ranked(found, whole)
 
     def residual(
         self, statement: Equal, known: Formula, stated: Formula, setting: Setting, bodies: Bodies, point: Point
@@ -201,14 +248,30 @@ class Mender:
             return self.prover.tried(whole, setting, inner, point.reach).failure is None
 
         def quick(x: Formula) -> bool:
-            if known is not None and (x == known or (contains(x, known) and not contains(stated, known))):  # type: ignore[arg-type]
+            if known is not None and x == known:
                 return False
             return retried(lambda: same_as_known(x) if known is not None else true_there(x))
 
         def proved(x: Formula) -> bool:
+            if known is not None and stated is not None and says_nothing(known, x, stated, setting, bodies or {}):
+                return False
+            if known is None and cancels(x):
+                return False
             return retried(lambda: true(x))
 
-        return Target(quick, proved)
+        def new(x: Formula) -> bool:
+            return known is None or not restates(known, x, setting, bodies or {})
+
+        return Target(quick, proved, new)
+
+
+def sides_of(statement: Statement) -> int:
+    """How many formulas of a statement are searched."""
+    return sum(len(p.sides) if isinstance(p, Equal) else 1 for p in parts_of(statement))
+
+
+def nearness(r: Repair) -> tuple[int, int]:
+    return r.cost, len(str(r.result))
 
 
 def point_of(failure: Failure | None) -> Point:
@@ -231,7 +294,3 @@ def scope_names(setting: Setting, without: set[str]) -> tuple[str, ...]:
         for name in (*(v.name for v in r.variables), *carried, *(f"d{x}" for x in carried)):
             setting.lookup(name)
     return tuple(name for name in setting.quantities if name not in without)
-
-
-def contains(x: Formula, part: Formula) -> bool:
-    return any(y == part for y in walk(x))

@@ -94,6 +94,6 @@ def small_sizes(setting: Setting, reach: Reach = NEAR, largest: int = 3) -> Iter
         return
     growing = [x for x in setting.sizes if (x in _LENGTHS or x in reach.dims) and x not in setting.fixed_sizes]
     smallest = {x: values[0] for x, values in zip(setting.sizes, choices)}
-    for size in range(largest + 1, reach.grown(largest + 1) + 1):
+    for size in range(largest + 1, min(reach.grown(largest + 1), MOST) + 1):
         yield from ({**smallest, name: size} for name in growing if size <= most(name))
     yield smallest | proof_sizes(setting, reach)[0]

@@ -11,6 +11,7 @@ import numpy as np
 from chunkform.spec.language.claims import Claim
 
 from .arithmetic import CONTEXT
+from .effort import Search
 from .repair import Repair
 
 PLAIN = "the sides differ"
@@ -91,6 +92,7 @@ class Verdict:
     proof: str = ""
     seconds: float = 0.0
     searched: bool = False
+    search: Search | None = None
     error: Trouble | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -116,6 +118,7 @@ class Verdict:
             "counterexample": self.counterexample.json() if self.counterexample else None,
             "repair": repair,
             "conditions": [x.json() for x in self.conditions],
+            "search": {"effort": self.search.effort, "complete": self.search.complete} if self.search else None,
             "how": self.how,
             "proof": self.proof,
             "error": self.error.json() if self.error else None,

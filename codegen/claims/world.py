@@ -7,7 +7,7 @@ What the recurrence computes, and its gradients, come from `run.py`; what the se
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -22,10 +22,18 @@ from chunkform.spec.language.formula import Formula
 from .arithmetic import FIELD, Arithmetic, Undefined
 from .branches import Around, Taken
 from .forward_run import Runner, Trajectory, Vary
+from .values import ShapeFault, Value
 
 
 class OutOfRange(Undefined):
     """A quantity at an index where it doesn't exist."""
+
+
+class TooMany(Exception):
+    """A formula runs an index over more values than are tried."""
+
+
+LONGEST = 10_000  # the most values of an index
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,7 @@ class World:
     sampled: dict[tuple[str, tuple[int, ...]], np.ndarray] = field(default_factory=dict)
     around: Around = ()
     taken: Taken = field(default_factory=dict)
+    evaluate: Callable[[Formula], Value] | None = None  # set by who reads formulas in this world
 
     def __post_init__(self) -> None:
         for name, body in self.setting.derived_sizes.items():
@@ -163,10 +172,8 @@ class World:
         rows, cols = dims_of(s.dims)
         if said is None:
             return self.sample(s.name, (0,), (rows, cols), "real")
-        from .evaluate import Evaluator
-        from .values import ShapeFault
-
-        value = Evaluator(self)(said)
+        assert self.evaluate is not None, "a world is read through an Evaluator"
+        value = self.evaluate(said)
         if not value.is_scalar and value.shape != (rows, cols):
             raise ShapeFault(f"{s.name}(0) is {rows} x {cols}, but its first value {said} is {value.shown}")
         return np.broadcast_to(value.a, (self.size(rows), self.size(cols))).copy()

@@ -183,6 +183,9 @@ def verify(
     verdict: Annotated[str | None, typer.Option(help="only those: holds, fails, depends or error")] = None,
     json_path: JsonPath = None,
     html: Annotated[Path | None, typer.Option(metavar="PATH", help="write a report as a page")] = None,
+    effort: Annotated[
+        float, typer.Option(help="about how many seconds each search for what would be right may take", min=0)
+    ] = 3,
     strict: Annotated[bool, typer.Option("--strict", help="exit with 3 where a claim depends, and none fails")] = False,
     header: Annotated[
         bool,
@@ -227,13 +230,14 @@ def verify(
             write_headers(papers, where)
             raise typer.Exit(0)
         if watch:
-            watch_papers(papers, where, html_path=html, latex_path=latex, annotate_path=annotate)
+            watch_papers(papers, where, html_path=html, latex_path=latex, annotate_path=annotate, effort=effort)
         with written(json_path) as target:
-            code = verify_papers(papers, verdict, target, html, latex, annotate, strict, where)
+            code = verify_papers(papers, verdict, target, html, latex, annotate, strict, where, effort=effort)
     if others or not papers:
         with written(json_path) as target, redirect_stdout(sys.stderr):  # what specs print isn't ours
             code = max(
-                (code, judge_claims(others, document, verdict, target, html, where, strict=strict)), key=WORST.index
+                (code, judge_claims(others, document, verdict, target, html, where, strict=strict, effort=effort)),
+                key=WORST.index,
             )
     raise typer.Exit(code)
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from chunkform.codegen.claims.command import COLOURS, escaped, judged, reason, summary
+from chunkform.codegen.claims.effort import NORMAL
 from chunkform.codegen.claims.verdict import Verdict
 from chunkform.errors import ArgumentError, LoadError
 from chunkform.runtime.launch.files import write_whole
@@ -37,9 +38,10 @@ def verify_papers(
     strict: bool = False,
     console: Console | None = None,
     jobs: int | None = None,
+    effort: float = NORMAL,
 ) -> int:
-    """Judge the formulas of documents. Returns 1 where one fails or couldn't be judged; with `strict`, 3 where one depends;
-    else 0.
+    """Judge the formulas of documents, with that effort for what would be right. Returns 1 where one fails or couldn't be
+    judged; with `strict`, 3 where one depends; else 0.
 
     Raises:
         ChunkformError: a document or its header can't be read, or what is asked for needs something that it doesn't have.
@@ -48,7 +50,7 @@ def verify_papers(
     found: list[tuple[Paper, list[Verdict]]] = []
     for path in paths:
         paper = read_paper(path)
-        paper.claims, verdicts = adopted(paper, lambda claims: judged(claims, console, jobs))
+        paper.claims, verdicts = adopted(paper, lambda claims: judged(claims, console, jobs, effort=effort))
         found.append((paper, verdicts))
         show(paper, verdicts, verdict, console)
     everything = [v for _, vs in found for v in vs]

@@ -1,6 +1,6 @@
 """A second, independent judge for the tests: float64 tensors, the recurrences written out by hand, and autograd.
 
-It shares nothing with `codegen/verify` but the formula trees: no arithmetic, no runner, no dual numbers.
+It shares nothing with `codegen/claims` but the formula trees: no arithmetic, no runner, no dual numbers.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chunkform.codegen.verify.command import claims_of, judged
+from chunkform.codegen.claims.command import claims_of, judged
 from chunkform.errors import ChunkformError, LoadError
 from chunkform.spec.language import Recurrence, diag, hadamard
 from chunkform.spec.language import formula as f

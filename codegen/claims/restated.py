@@ -1,0 +1,140 @@
+"""Repairs that say nothing: what a definition says already, or the left side itself, and factors that cancel.
+
+Two formulas are compared in a plain form: definitions put in, indices added up, brackets of products taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from chunkform.spec.language.claims import Setting
+from chunkform.spec.language.formula import Formula, add, formula, negative, product, rebuild, substitute, walk
+
+from .derive import Terms, Underivable
+from .required_steps import linear
+
+ONE = formula(1)
+
+
+def says_nothing(
+    known: Formula, candidate: Formula, stated: Formula, setting: Setting, bodies: Mapping[str, Formula]
+) -> bool:
+    """Whether `candidate` in the place of `stated`, as what `known` is, would be a repair that says nothing."""
+    if cancels(candidate) and not cancels(stated):
+        return True
+    left, right = plain(known), plain(candidate)
+    if contains(right, left) and not contains(plain(stated), left):
+        return True
+    return plain(opened(known, setting, bodies)) == plain(opened(candidate, setting, bodies))
+
+
+def restates(known: Formula, candidate: Formula, setting: Setting, bodies: Mapping[str, Formula]) -> bool:
+    """Whether `known` = `candidate` is one of the recurrence's own equations, or true by a few of them."""
+    sides = [opened(x, setting, bodies) for x in (known, candidate)]
+    steps = [*sides, *(equations(x, setting) for x in sides)]
+    shown = [plain(x) for x in steps]
+    return any(a == b for a in shown[::2] for b in shown[1::2])
+
+
+def plain(x: Formula) -> Formula:
+    """x with indices added up, transposes taken inside products, and no brackets or ones in products."""
+    if x.op == "at":
+        return Formula("at", tuple(summed(i) for i in x.args), x.attrs)
+    if x.op in ("named", "call"):
+        return plain(x.args[0])
+    args = tuple(plain(a) for a in x.args)
+    if x.op == "transpose":
+        (inside,) = args
+        if inside.op == "product":
+            return flat(tuple(plain(a.T) for a in reversed(inside.args)))
+        if inside.op == "add":
+            return add(*(plain(a.T) for a in inside.args))
+        return negative(plain(inside.args[0].T)) if inside.op == "negative" else inside.T
+    if x.op == "product":
+        return flat(args)
+    return rebuild(x, args)
+
+
+def flat(factors: tuple[Formula, ...]) -> Formula:
+    """A product without brackets, with its sign in front and without ones."""
+    sign = False
+    found: list[Formula] = []
+    for f in factors:
+        bare = f.args[0] if f.op == "negative" else f
+        sign ^= f.op == "negative"
+        found += [y for y in (bare.args if bare.op == "product" else (bare,)) if y != ONE]
+    whole = product(*found) if found else ONE
+    return negative(whole) if sign else whole
+
+
+def summed(index: Formula) -> Formula:
+    """An index with its terms added up: (i + 1 - 1) * c is c * i."""
+    terms = {names: k for names, k in linear(index).items() if k}
+    if not terms:
+        return formula(0) if linear(index) else index
+    parts = []
+    for names, k in sorted(terms.items()):
+        leaves = [Formula("index", (), (x,)) for x in names]
+        parts.append(product(*([formula(k)] if k != 1 or not names else []), *leaves))
+    return add(*parts)
+
+
+def opened(x: Formula, setting: Setting, bodies: Mapping[str, Formula], depth: int = 8) -> Formula:
+    """x with the setting's definitions put in; recursive ones, and those with several readings, stay."""
+    args = tuple(opened(a, setting, bodies, depth) for a in x.args)
+    if x.op == "at" and depth:
+        q = setting.quantities.get(x.attrs[0])
+        if q is not None and q.kind == "defined" and q.start is None:
+            body = bodies.get(q.name, None if q.alternatives else q.body)
+            if body is not None:
+                here = {Formula("index", (), (p,)): i for p, i in zip(q.parameters, x.args)}
+                return opened(substitute(body, here), setting, bodies, depth - 1)
+        return x
+    return rebuild(x, args)
+
+
+def equations(x: Formula, setting: Setting) -> Formula:
+    """x with outputs, lets, next states and gradients of logarithms put in by the recurrence's own equations, once."""
+    r = setting.recurrence
+    if r is None:
+        return x
+    terms = {y.name: y.term for y in (*r.lets, *r.outputs, *r.updates)}
+    if x.op == "at" and x.args:
+        q = setting.quantities.get(x.attrs[0])
+        here = {Formula("index", (), ("t",)): x.args[0]}
+        if q is not None and q.kind == "spec" and q.source in terms:
+            try:
+                return substitute(Terms(r)(terms[q.source]), here)
+            except Underivable:
+                return x
+        if q is not None and q.kind == "log gradient":
+            scale, by = (Formula("at", x.args, (name,)) for name in (q.source, f"d{q.source}"))
+            return Formula("hadamard", (scale, by)) if q.dims != ("1", "1") else product(scale, by)
+        return x
+    return rebuild(x, tuple(equations(a, setting) for a in x.args))
+
+
+def contains(x: Formula, part: Formula) -> bool:
+    """Whether a part, which isn't a number, stands in x, transposed or not."""
+    return part.op != "number" and any(y in (part, part.T) for y in walk(x))
+
+
+def cancels(x: Formula) -> bool:
+    """Whether something is multiplied by its own reciprocal or inverse, divided by itself, or taken from itself."""
+    for y in walk(x):
+        if y.op in ("product", "hadamard"):
+            below = [z.args[1] for z in y.args if z.op == "divide"] + [z.args[0] for z in y.args if z.op == "inverse"]
+            above = [*y.args, *(z.args[0] for z in y.args if z.op == "divide")]
+            if any(z in above for z in below if z != ONE):
+                return True
+        if y.op == "divide":
+            above_factors = y.args[0].args if y.args[0].op in ("product", "hadamard") else (y.args[0],)
+            if y.args[1] in above_factors:
+                return True
+        if y.op == "add" and any(z.op == "negative" and z.args[0] in y.args for z in y.args):
+            return True
+        if y.op in ("inverse", "divide") and y.args[-1].op == y.op and (y.op == "inverse" or y.args[0] == ONE):
+            return True
+        if y.op == "power" and y.args[1] == formula(Fraction(0)):
+            return True
+    return False
