@@ -3,6 +3,7 @@
 The names below load on first use, so that a training job which imports `chunkform.generated` never loads SymPy.
 """
 
+import importlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,30 @@ from typing import TYPE_CHECKING, Any
 from .renamed import Renamed
 
 if TYPE_CHECKING:
+    from .codegen.api import Check, Derivation, Explanation, Listed, Verdicts, catalogue, check, explain, verify
     from .codegen.commands.compile import compile_op as compile
     from .runtime.op.debugging import debug
-    from .spec.language import Attention, Recurrence
+    from .spec.language import Attention, Program, Recurrence
+    from .types import Op
 
-__all__ = ["Attention", "Recurrence", "__version__", "compile", "debug"]
+__all__ = [
+    "Attention",
+    "Check",
+    "Derivation",
+    "Explanation",
+    "Listed",
+    "Op",
+    "Program",
+    "Recurrence",
+    "Verdicts",
+    "__version__",
+    "catalogue",
+    "check",
+    "compile",
+    "debug",
+    "explain",
+    "verify",
+]
 __version__ = "0.1.0"
 
 # In a checkout the sub-packages lie beside this directory, not in it; so the checkout works without an install.
@@ -23,23 +43,21 @@ if not Path(__file__).with_name("spec").is_dir():
 
 sys.meta_path.insert(0, Renamed())
 
+_FOUND_IN = {
+    "codegen.api": "Check Derivation Explanation Listed Verdicts catalogue check explain verify",
+    "codegen.commands.compile": "compile_op",
+    "runtime.op.debugging": "debug",
+    "spec.language": "Attention Program Recurrence",
+    "types": "Op",
+}
+_MODULES = {name: module for module, names in _FOUND_IN.items() for name in names.split()}
+
 
 def __getattr__(name: str) -> Any:
-    value: Any
-    if name == "compile":
-        from .codegen.commands.compile import compile_op
-
-        value = compile_op
-    elif name == "debug":
-        from .runtime.op.debugging import debug
-
-        value = debug
-    elif name in ("Attention", "Recurrence"):
-        from .spec import language
-
-        value = getattr(language, name)
-    else:
+    own = "compile_op" if name == "compile" else name
+    if name not in __all__ or own not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_MODULES[own]}", __name__), own)
     globals()[name] = value
     return value
 

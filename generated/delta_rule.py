@@ -1941,20 +1941,20 @@ OP = Op(
 
 @OP.named
 def delta_rule(
-    q,
-    k,
-    v,
-    beta,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""The delta rule (Schlag et al. 2021, arXiv 2102.11174; in parallel: Yang et al. 2024, arXiv 2406.06484).
 
         S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T
@@ -2019,7 +2019,18 @@ def delta_rule(
 
 
 @OP.named
-def delta_rule_step(state, q, k, v, beta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False):
+def delta_rule_step(
+    state: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of delta_rule, for generation: one launch, no gradient.
 
         S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T

@@ -606,8 +606,17 @@ OP = AttentionOp(
 
 @OP.named
 def distance_attention(
-    q, k, v, slope, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    slope: torch.Tensor,
+    *,
+    causal: bool = False,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention with a penalty that grows with the distance of query and key, with a slope for each head.
 
         E_ij = k_j^T q_i / sqrt(D) - slope |i - j|

@@ -2675,20 +2675,20 @@ OP = Op(
 
 @OP.named
 def gated_linear_attention(
-    q,
-    k,
-    v,
-    log_alpha,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_alpha: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Gated linear attention (Yang et al. 2023, arXiv 2312.06635): a decay for each key channel.
 
         S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
@@ -2754,8 +2754,17 @@ def gated_linear_attention(
 
 @OP.named
 def gated_linear_attention_step(
-    state, q, k, v, log_alpha, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_alpha: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gated_linear_attention, for generation: one launch, no gradient.
 
         S_t = diag(alpha_t) S_{t-1} + k_t v_t^T

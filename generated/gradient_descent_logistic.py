@@ -647,20 +647,20 @@ OP = Op(
 
 @OP.named
 def gradient_descent_logistic(
-    x,
-    z,
-    y,
-    eta,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    x: torch.Tensor,
+    z: torch.Tensor,
+    y: torch.Tensor,
+    eta: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""A linear layer trained by gradient descent on the logistic loss: the update isn't affine in W.
 
         error_t = sigmoid(W_{t-1} x_t) - y_t
@@ -728,8 +728,17 @@ def gradient_descent_logistic(
 
 @OP.named
 def gradient_descent_logistic_step(
-    state, x, z, y, eta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: torch.Tensor | None,
+    x: torch.Tensor,
+    z: torch.Tensor,
+    y: torch.Tensor,
+    eta: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gradient_descent_logistic, for generation: one launch, no gradient.
 
         error_t = sigmoid(W_{t-1} x_t) - y_t

@@ -820,22 +820,22 @@ OP = Op(
 
 @OP.named
 def gradient_descent_logistic_momentum(
-    x,
-    z,
-    y,
-    eta,
-    log_mu,
-    log_keep,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    x: torch.Tensor,
+    z: torch.Tensor,
+    y: torch.Tensor,
+    eta: torch.Tensor,
+    log_mu: torch.Tensor,
+    log_keep: torch.Tensor,
+    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""A linear layer trained by gradient descent on the logistic loss, with momentum and weight decay; minibatches too.
 
         error_t = sigmoid(W_{t-1} x_t) - y_t
@@ -909,8 +909,19 @@ def gradient_descent_logistic_momentum(
 
 @OP.named
 def gradient_descent_logistic_momentum_step(
-    state, x, z, y, eta, log_mu, log_keep, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None,
+    x: torch.Tensor,
+    z: torch.Tensor,
+    y: torch.Tensor,
+    eta: torch.Tensor,
+    log_mu: torch.Tensor,
+    log_keep: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of gradient_descent_logistic_momentum, for generation: one launch, no gradient.
 
         error_t = sigmoid(W_{t-1} x_t) - y_t

@@ -6175,22 +6175,22 @@ OP = Op(
 
 @OP.named
 def gradient_descent_squared_momentum(
-    x,
-    z,
-    y,
-    eta,
-    log_mu,
-    log_keep,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    x: torch.Tensor,
+    z: torch.Tensor,
+    y: torch.Tensor,
+    eta: torch.Tensor,
+    log_mu: torch.Tensor,
+    log_keep: torch.Tensor,
+    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""A linear layer trained by gradient descent on |W x - y|^2 / 2, with momentum and weight decay; minibatches too.
 
     Several points of one minibatch are steps with eta = 0 but at the last, and mu = 1 but at the first: runtime/nn/dual_form.py.
@@ -6266,8 +6266,19 @@ def gradient_descent_squared_momentum(
 
 @OP.named
 def gradient_descent_squared_momentum_step(
-    state, x, z, y, eta, log_mu, log_keep, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None,
+    x: torch.Tensor,
+    z: torch.Tensor,
+    y: torch.Tensor,
+    eta: torch.Tensor,
+    log_mu: torch.Tensor,
+    log_keep: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of gradient_descent_squared_momentum, for generation: one launch, no gradient.
 
         error_t = W_{t-1} x_t - y_t

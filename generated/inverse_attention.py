@@ -2219,20 +2219,20 @@ OP = Op(
 
 @OP.named
 def inverse_attention(
-    q,
-    k,
-    o,
-    log_lam,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    o: torch.Tensor,
+    log_lam: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Inverse attention, the stable form: given o, find the v that linear attention would have read.
 
         w_t = o_t - lam_t s_{t-1}^T q_t
@@ -2300,8 +2300,17 @@ def inverse_attention(
 
 @OP.named
 def inverse_attention_step(
-    state, q, k, o, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    o: torch.Tensor,
+    log_lam: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of inverse_attention, for generation: one launch, no gradient.
 
         w_t = o_t - lam_t s_{t-1}^T q_t

@@ -31,6 +31,7 @@ family: pairwise
 #     db = beta sum_j dcolumn1_j K x_j
 #     dbeta = sum_j dcolumn1_j (b^T K x_j - 1/2 x_j^T K^T K x_j) + dscalar1
 
+import torch
 import triton
 import triton.language as tl
 
@@ -791,8 +792,18 @@ OP = AttentionOp(
 
 @OP.named
 def kattention(
-    x, Q, K, b, beta=None, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
-):
+    x: torch.Tensor,
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    b: torch.Tensor,
+    beta: torch.Tensor | float | None = None,
+    *,
+    causal: bool = False,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Kattention: softmax attention by the energy of a quadratic model of the key given the query.
 
         E_ij = beta (b^T K x_j + x_j^T K^T Q x_i - 1/2 x_j^T K^T K x_j)

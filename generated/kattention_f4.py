@@ -28,6 +28,7 @@ family: pairwise
 #     dK = sum_j (dcolumn1_j b + dkey1_1 - dcolumn1_j K x_j) x_j^T
 #     db = sum_j dcolumn1_j K x_j
 
+import torch
 import triton
 import triton.language as tl
 
@@ -734,8 +735,17 @@ OP = AttentionOp(
 
 @OP.named
 def kattention_f4(
-    x, Q, K, b, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
-):
+    x: torch.Tensor,
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    causal: bool = False,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention by the document's f4: the key as a Gaussian around Q x + b, without a temperature.
 
         E_ij = b^T K x_j + x_j^T K^T Q x_i - 1/2 x_j^T K^T K x_j

@@ -27,6 +27,7 @@ family: pairwise
 #     dK = sum_j (dcolumn1_j b + dkey1_1 - dcolumn1_j K x_j) x_j^T + sum_i dquery1_1 x_i^T
 #     db = sum_j dcolumn1_j K x_j
 
+import torch
 import triton
 import triton.language as tl
 
@@ -713,7 +714,17 @@ OP = AttentionOp(
 
 
 @OP.named
-def kattention_f5(x, K, b, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False):
+def kattention_f5(
+    x: torch.Tensor,
+    K: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    causal: bool = False,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention by the document's f5: as f4, where the query's projection is the key's.
 
         E_ij = b^T K x_j + x_j^T K^T K x_i - 1/2 x_j^T K^T K x_j

@@ -30,6 +30,7 @@ family: pairwise
 #     db = sum_j dcolumn1_j K x_j
 #     dc = sum_i drow_i Q x_i
 
+import torch
 import triton
 import triton.language as tl
 
@@ -760,8 +761,18 @@ OP = AttentionOp(
 
 @OP.named
 def kattention_f6(
-    x, Q, K, b, c, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
-):
+    x: torch.Tensor,
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    *,
+    causal: bool = False,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention by the document's f6: -1/2 |Q x - K y|^2 and a linear term for each side; the log-sum-exp has it whole.
 
         E_ij = b^T K x_j + c^T Q x_i - 1/2 (Q x_i - K x_j)^T (Q x_i - K x_j)

@@ -27,6 +27,7 @@ family: pairwise
 #     dx_j = dkey1_1 + dvalue1_j
 #     dmu_k = dquery1_1
 
+import torch
 import triton
 import triton.language as tl
 
@@ -618,7 +619,17 @@ OP = AttentionOp(
 
 
 @OP.named
-def ked(x, mu, L, R, *, output_lse=False, context_parallel=None, backend=None, deterministic=False):
+def ked(
+    x: torch.Tensor,
+    mu: torch.Tensor,
+    L: torch.Tensor,
+    R: torch.Tensor,
+    *,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """KED: the energy B^T L^T R B of softmax averages by fixed queries, read node by node and as the matrix of all nodes.
 
         E_kj = x_j^T mu_k

@@ -3345,21 +3345,21 @@ OP = Op(
 
 @OP.named
 def kimi_delta_attention(
-    q,
-    k,
-    v,
-    beta,
-    log_alpha,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    log_alpha: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Kimi delta attention (Kimi Linear, arXiv 2510.26692): a decay for each key channel, then the delta rule.
 
         decayed_t = diag(alpha_t) S_{t-1}
@@ -3429,8 +3429,18 @@ def kimi_delta_attention(
 
 @OP.named
 def kimi_delta_attention_step(
-    state, q, k, v, beta, log_alpha, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    log_alpha: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of kimi_delta_attention, for generation: one launch, no gradient.
 
         decayed_t = diag(alpha_t) S_{t-1}

@@ -2294,20 +2294,20 @@ OP = Op(
 
 @OP.named
 def lightning_attention(
-    q,
-    k,
-    v,
-    log_lam,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_lam: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Lightning attention with data-dependent decay: one decay per head and step.
 
         S_t = lam_t S_{t-1} + k_t v_t^T
@@ -2373,8 +2373,17 @@ def lightning_attention(
 
 @OP.named
 def lightning_attention_step(
-    state, q, k, v, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_lam: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of lightning_attention, for generation: one launch, no gradient.
 
         S_t = lam_t S_{t-1} + k_t v_t^T

@@ -1644,19 +1644,19 @@ OP = Op(
 
 @OP.named
 def linear_attention(
-    q,
-    k,
-    v,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236): a state that only adds.
 
         S_t = S_{t-1} + k_t v_t^T
@@ -1719,7 +1719,17 @@ def linear_attention(
 
 
 @OP.named
-def linear_attention_step(state, q, k, v, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False):
+def linear_attention_step(
+    state: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of linear_attention, for generation: one launch, no gradient.
 
         S_t = S_{t-1} + k_t v_t^T

@@ -2005,22 +2005,22 @@ WHY = {
 
 @OP.named
 def mesa(
-    q,
-    u,
-    log_lam,
-    lam_0,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-    output_residual=False,
-    check=None,
-):
+    q: torch.Tensor,
+    u: torch.Tensor,
+    log_lam: torch.Tensor,
+    lam_0: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+    output_residual: bool = False,
+    check: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None] | tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The mesa read: o_t = H_t^-1 q_t, with H_t the decayed sum of u u^T from a multiple of the identity, by conjugate gradients.
 
         x_t = (H_t)^-1 q_t, by 30 steps of conjugate gradients

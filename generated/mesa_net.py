@@ -3758,23 +3758,26 @@ WHY = {
 
 @OP.named
 def mesa_net(
-    q,
-    k,
-    v,
-    beta,
-    log_lam,
-    lamb,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-    output_residual=False,
-    check=None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    log_lam: torch.Tensor,
+    lamb: torch.Tensor,
+    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+    output_residual: bool = False,
+    check: float | None = None,
+) -> (
+    tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]
+    | tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]
 ):
     """MesaNet's layer: values, read by the query that the inverse of the keys' memory makes (arXiv 2506.05233).
 

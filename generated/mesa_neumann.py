@@ -3607,20 +3607,20 @@ OP = Op(
 
 @OP.named
 def mesa_neumann(
-    q,
-    u,
-    log_lam,
-    lam_0,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    u: torch.Tensor,
+    log_lam: torch.Tensor,
+    lam_0: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The document's iteration as a program: O^(i) = Q + O^(i-1) - H O^(i-1), four rounds from O^(0) = 0.
 
         o2_t = q_t + q_t - H_t q_t

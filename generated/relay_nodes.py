@@ -27,6 +27,7 @@ family: pairwise
 #     dx_j = dkey1_1 + dvalue1_j
 #     dmu_k = dquery1_1
 
+import torch
 import triton
 import triton.language as tl
 
@@ -591,7 +592,16 @@ OP = AttentionOp(
 
 
 @OP.named
-def relay_nodes(x, mu, W, *, output_lse=False, context_parallel=None, backend=None, deterministic=False):
+def relay_nodes(
+    x: torch.Tensor,
+    mu: torch.Tensor,
+    W: torch.Tensor,
+    *,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Relay nodes: B_k, the softmax average of a sequence by a fixed query mu_k, and both displayed energies of the nodes.
 
         E_kj = x_j^T mu_k

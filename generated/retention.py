@@ -2431,20 +2431,20 @@ OP = Op(
 
 @OP.named
 def retention(
-    q,
-    k,
-    v,
-    log_gamma,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_gamma: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Retention (Sun et al. 2023, arXiv 2307.08621): a decay that is constant in time, one per head.
 
         S_t = gamma S_{t-1} + k_t v_t^T
@@ -2510,8 +2510,17 @@ def retention(
 
 @OP.named
 def retention_step(
-    state, q, k, v, log_gamma, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_gamma: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of retention, for generation: one launch, no gradient.
 
         S_t = gamma S_{t-1} + k_t v_t^T

@@ -619,8 +619,17 @@ OP = AttentionOp(
 
 @OP.named
 def rotary_attention(
-    q, k, v, scale=None, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: torch.Tensor | float | None = None,
+    *,
+    causal: bool = False,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention with rotary positions: the document's x^T Q^T R_m^T R_n K y, over rotated queries and keys.
 
         E_ij = scale (cos(i theta) . q_i + sin(i theta) . half_turn(q_i))^T (cos(j theta) . k_j + sin(j theta) . half_turn(k_j))

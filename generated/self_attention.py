@@ -28,6 +28,7 @@ family: pairwise
 #     dQ = sum_i dquery1_1 x_i^T
 #     dK = sum_j dkey1_1 x_j^T
 
+import torch
 import triton
 import triton.language as tl
 
@@ -779,8 +780,17 @@ OP = AttentionOp(
 
 @OP.named
 def self_attention(
-    x, Q, K, V, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
-):
+    x: torch.Tensor,
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    *,
+    causal: bool = False,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Self attention of a stream, with the projections as parameters: a_ij = exp(x_i^T Q^T K x_j).
 
         E_ij = x_j^T K^T Q x_i

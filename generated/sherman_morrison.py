@@ -1168,19 +1168,19 @@ OP = Op(
 
 @OP.named
 def sherman_morrison(
-    q,
-    u,
-    log_lam,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    u: torch.Tensor,
+    log_lam: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""The Sherman-Morrison step of the mesa recurrence: S_t is the inverse of lam_t S_{t-1}^-1 + u u^T; quadratic in S.
 
         Su_t = S_{t-1} u_t
@@ -1250,8 +1250,16 @@ def sherman_morrison(
 
 @OP.named
 def sherman_morrison_step(
-    state, q, u, log_lam, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: torch.Tensor | None,
+    q: torch.Tensor,
+    u: torch.Tensor,
+    log_lam: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of sherman_morrison, for generation: one launch, no gradient.
 
         Su_t = S_{t-1} u_t

@@ -27,6 +27,7 @@ family: pairwise
 #     dv_j = dvalue1_j
 #     dscale = dscalar1
 
+import torch
 import triton
 import triton.language as tl
 
@@ -597,8 +598,17 @@ OP = AttentionOp(
 
 @OP.named
 def softmax_attention(
-    q, k, v, scale=None, *, causal=False, output_lse=False, context_parallel=None, backend=None, deterministic=False
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: torch.Tensor | float | None = None,
+    *,
+    causal: bool = False,
+    output_lse: bool = False,
+    context_parallel: object = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention of queries, keys and values, with a scale.
 
         E_ij = scale k_j^T q_i

@@ -3713,20 +3713,20 @@ OP = Op(
 
 @OP.named
 def value_decay_attention(
-    q,
-    k,
-    v,
-    log_beta,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    context_parallel=None,
-    recompute="auto",
-    precision="default",
-    state_dtype=None,
-    backend=None,
-    deterministic=False,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_beta: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None,
+    recompute: str = "auto",
+    precision: str = "default",
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Linear attention with a decay for each value channel.
 
         S_t = S_{t-1} diag(beta_t) + k_t v_t^T
@@ -3790,8 +3790,17 @@ def value_decay_attention(
 
 @OP.named
 def value_decay_attention_step(
-    state, q, k, v, log_beta, inplace=False, out=None, state_dtype=None, backend=None, deterministic=False
-):
+    state: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_beta: torch.Tensor,
+    inplace: bool = False,
+    out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None,
+    backend: str | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of value_decay_attention, for generation: one launch, no gradient.
 
         S_t = S_{t-1} diag(beta_t) + k_t v_t^T

@@ -22,7 +22,9 @@ def shipped_files() -> set[str]:
         f"{package.replace('.', '/')}/{file.relative_to(ROOT / directory).as_posix()}"
         for package, directory in DIRECTORIES.items()
         for file in (ROOT / directory).rglob("*")
-        if file.suffix in {".py", ".jinja"} or file.name == "py.typed" or file.match("runtime/launch/tables/*.json")
+        if file.suffix in {".py", ".pyi", ".jinja"}
+        or file.name == "py.typed"
+        or file.match("runtime/launch/tables/*.json")
     }
 
 

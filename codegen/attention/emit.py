@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..ir.expr import Node, leaves, walk
+from ..printing.parameters import OPTIONS, TENSOR, Parameter, constant, listed, result
 from ..printing.spelling import spelled
+from ..printing.stub import Results, Stub
 from ..printing.templates import render
 from ..recurrence.compiler_fault import blaming
 from ..recurrence.emit import check_name, escaped, formatted, names_from_outside, title_of, wrapped
@@ -72,7 +74,8 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "signature": signature_text(spec),
         "defaults": defaults(spec),
         "name": spec.name,
-        "parameters": ", ".join(parameters(spec)),
+        "parameters": listed(parameters(spec)),
+        "returned": returned(spec),
         "docstring": escaped(docstring(spec)),
         "given": "{" + ", ".join(f'"{v.name}": {v.name}' for v in spec.spec.variables) + "}",
         "causal": "causal" if c.spec.nodes is None else "False",
@@ -272,15 +275,40 @@ def _names(names: Any) -> str:
     return "(" + "".join(f'"{n}", ' for n in found).strip() + ")"
 
 
-def parameters(c: CompiledAttention) -> list[str]:
-    required = [v.name for v in c.spec.variables if v.kind not in ("constant",) and v.default is None]
-    defaulted = [v.name for v in c.spec.variables if v.kind == "temperature" and v.default is not None]
-    constants = [v for v in c.spec.variables if v.kind == "constant"]
-    out = [*required, *(f"{n}=None" for n in defaulted), "*"]
-    out += [f"{v.name}={float(v.default)!r}" if v.default is not None else v.name for v in constants]
-    if c.spec.nodes is None:
-        out.append("causal=False")
-    return [*out, "output_lse=False", "context_parallel=None", "backend=None", "deterministic=False"]
+def parameters(c: CompiledAttention) -> list[Parameter]:
+    """What the op takes, in order."""
+    given = [v for v in c.spec.variables if v.kind != "constant"]
+    numbers = [constant(v.name, v.default) for v in c.spec.variables if v.kind == "constant"]
+    flags = ["output_lse"] if c.spec.nodes is not None else ["causal", "output_lse"]
+    named = [Parameter(n, "bool", "False", True) for n in flags]
+    named += [Parameter(n, *OPTIONS[n], True) for n in ("context_parallel", "backend", "deterministic")]
+    return [
+        *(_parameter(v, None) for v in given if v.default is None),
+        *(_parameter(v, "None") for v in given if v.default is not None),
+        *numbers,
+        *named,
+    ]
+
+
+def _parameter(v: Any, default: str | None) -> Parameter:
+    kind = f"{TENSOR} | float" if v.kind == "temperature" else TENSOR
+    return Parameter(v.name, kind if default is None else f"{kind} | None", default)
+
+
+def returned(c: CompiledAttention) -> str:
+    """The type of what the op returns: one output, or several, and after them the log-sum-exp where asked for."""
+    count = len(c.lowered.outputs)
+    one = TENSOR if count == 1 else result(count - 1, TENSOR)
+    return f"{one} | {result(count, TENSOR)}"
+
+
+def stub(c: CompiledAttention) -> Stub:
+    """The op for the stub of the catalogue."""
+    outputs = tuple(c.lowered.output_axes)
+    plain = None if len(outputs) == 1 else Results(f"_{c.name}_result", outputs)
+    with_lse = Results(f"_{c.name}_lse_result", (*outputs, "lse"))
+    title = escaped(title_of(c))  # type: ignore[arg-type]
+    return Stub(c.name, title, parameters(c), {False: plain, True: with_lse}, "output_lse")
 
 
 def docstring(c: CompiledAttention) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from chunkform.spec.language.attention import Attention
 
 from ..attention.compiled import CompiledAttention
-from ..attention.emit import emit, spec_hash
+from ..attention.emit import emit, spec_hash, stub
 from ..attention.explain import explanation, latex_document, show
 from ..attention.pipeline import compile_attention as compile_spec
 from ..checking.checked import DTYPES, Checked
@@ -28,6 +28,7 @@ __all__ = [
     "latex_document",
     "show",
     "spec_hash",
+    "stub",
     "subject",
 ]
 

@@ -23,7 +23,7 @@ from chunkform import __version__
 from chunkform.errors import ArgumentError, BuildError, LoadError, NameError_, nearest
 from chunkform.runtime.launch.files import write_whole
 
-from ..api.listing import FAMILIES, listed, matching, names
+from .listing import FAMILIES, listed, matching, names
 from .terminal import (
     EXIT_CODES,
     Commands,

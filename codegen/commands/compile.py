@@ -22,6 +22,7 @@ from chunkform.runtime import cached
 from chunkform.runtime.launch.files import cache_folder, cache_instead, folder_made, write_whole
 from chunkform.runtime.op.naming import named
 from chunkform.spec.language import Declaration, find
+from chunkform.types import Op
 
 from .kinds import kind_of
 
@@ -30,18 +31,22 @@ _log = logging.getLogger(__name__)
 
 
 @named
-def compile_op(spec: Declaration | str | os.PathLike) -> Callable[..., Any]:
+def compile_op(spec: Declaration | str | os.PathLike[str]) -> Op:
     """The op of a spec: a `Recurrence` (or another kind of declaration), a spec file, or a name of the catalogue.
 
     The generated module is kept in `cache_folder()`, keyed by what the spec says and by the compiler itself; a damaged entry
     is built anew. The op has the module as `op.__module__` in `sys.modules`, whose source can be read.
     """
-    return getattr(compile_module(spec), _one(spec).name)
+    r = one_of(spec)
+    op: Any = getattr(compile_module(r), r.name)
+    op.spec = r
+    found: Op = op
+    return found
 
 
-def compile_module(spec: Declaration | str | os.PathLike) -> ModuleType:
+def compile_module(spec: Declaration | str | os.PathLike[str]) -> ModuleType:
     """The generated module of a spec."""
-    r = _one(spec)
+    r = one_of(spec)
     kind = kind_of(r)
     with uncollected():
         c = kind.compile_spec(r)
@@ -99,19 +104,20 @@ def compiler_hash() -> str:
     return digest.hexdigest()
 
 
-def _one(spec: Declaration | str | os.PathLike) -> Declaration:
+def one_of(spec: Declaration | str | os.PathLike[str], what: str = "compile") -> Declaration:
+    """The one spec that is meant: itself, the one in a file, or the one of this name in the catalogue."""
     if isinstance(spec, Declaration):
         return spec
     from ..paper.build import is_paper, recurrence_of
 
     if not isinstance(spec, str | os.PathLike):
-        raise SpecError(f"compile takes a Recurrence, a spec file or a name of the catalogue, got {spec!r}")
+        raise SpecError(f"{what} takes a Recurrence, a spec file or a name of the catalogue, got {spec!r}")
     if is_paper(spec):
         return recurrence_of(spec)
     found = find(os.fspath(spec))
     if len(found) != 1:
         raise LoadError(
-            f"{spec} holds {len(found)} {found[0].noun}s ({', '.join(r.name for r in found)}): pass one of them to compile"
+            f"{spec} holds {len(found)} {found[0].noun}s ({', '.join(r.name for r in found)}): pass one of them to {what}"
         )
     return found[0]
 

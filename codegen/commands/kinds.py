@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..performance.compile_report import InspectRow
+    from ..printing.stub import Stub
 
 
 class Kind(Protocol):
@@ -27,6 +28,9 @@ class Kind(Protocol):
 
     def emit(self, compiled: Any, tidy: bool = True) -> str:
         """The text of the generated file."""
+
+    def stub(self, compiled: Any, /) -> Stub:
+        """What type checkers see of the op."""
 
     def spec_hash(self, compiled: Any, /) -> str:
         """A hash of what the declaration says."""

@@ -12,7 +12,7 @@ from chunkform.spec.language.program import Program
 
 from ..checking.checked import DTYPES, Checked
 from ..programs.compiled import CompiledProgram
-from ..programs.emit import emit, spec_hash
+from ..programs.emit import emit, spec_hash, stub
 from ..programs.explain import explanation, show, svg
 from ..programs.latex import latex_document
 from ..programs.pipeline import compile_program as compile_spec
@@ -31,6 +31,7 @@ __all__ = [
     "latex_document",
     "show",
     "spec_hash",
+    "stub",
     "subject",
     "svg",
 ]

@@ -9,7 +9,7 @@ from chunkform.spec.language import Recurrence
 
 from ..checking.checked import DTYPES, Checked
 from ..recurrence.chunkwise.compiled import Compiled
-from ..recurrence.emit import emit, spec_hash
+from ..recurrence.emit import emit, spec_hash, stub
 from ..recurrence.explain import explanation, latex_document, show
 from ..recurrence.pipeline import compile_spec
 
@@ -27,6 +27,7 @@ __all__ = [
     "latex_document",
     "show",
     "spec_hash",
+    "stub",
     "subject",
 ]
 

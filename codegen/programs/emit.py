@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
+from ..printing.parameters import OPTIONS, Parameter, constant, last_states, listed, options, result, tensor
 from ..printing.spelling import spelled, with_names
+from ..printing.stub import Results, Stub
 from ..printing.templates import render
 from ..recurrence.backends import Section
 from ..recurrence.compiler_fault import blaming
 from ..recurrence.emit import (
-    OPTIONS,
     check_name,
     dims_text,
     escaped,
@@ -109,22 +110,14 @@ def _title(c: CompiledProgram) -> str:
 def public_text(c: CompiledProgram) -> str:
     """The function that users call."""
     given = [v for v in c.spec.step.variables if v.kind != "solved"]
-    positional = [key_of(v.name, v.kind.startswith("decay")) for v in given if v.kind != "constant"]
-    options = [f"{n}={default}" for n, default in OPTIONS.items()]
-    solves = list(c.graph.solves)
-    extra = ["output_residual=False", "check=None"] if solves else []
-    constants = [
-        v.name if v.default is None else f"{v.name}={float(v.default)!r}" for v in given if v.kind == "constant"
-    ]
-    constants.sort(key=lambda x: "=" in x)
-    tail = ["*", *constants] if constants else []
     passed = "{" + ", ".join(f'"{v.name}": {key_of(v.name, v.kind.startswith("decay"))}' for v in given) + "}"
     call = f"OP({passed}, {', '.join(f'{n}={n}' for n in OPTIONS)})"
     lines = [
         "@OP.named",
-        f"def {c.name}({', '.join([*positional, *options, *extra, *tail])}):",
+        f"def {c.name}({listed(parameters(c))}) -> {returned(c)}:",
         f'    """{escaped(docstring(c))}"""',
     ]
+    solves = list(c.graph.solves)
     if not solves:
         return "\n".join([*lines, f"    return {call}"])
     count = len(c.graph.outputs)
@@ -135,6 +128,37 @@ def public_text(c: CompiledProgram) -> str:
     lines.append(f"    return results(found, {count}, output_residual)")
     why = "".join(f'"{n.name}": "{n.method.advice}", ' for n in solves)
     return "\n".join([f"WHY = {{{why}}}", "", "", *lines])
+
+
+def parameters(c: CompiledProgram) -> list[Parameter]:
+    """What the op takes, in order."""
+    given = [v for v in c.spec.step.variables if v.kind != "solved"]
+    numbers = [constant(v.name, v.default) for v in given if v.kind == "constant"]
+    solving = [Parameter("output_residual", "bool", "False"), Parameter("check", "float | None", "None")]
+    return [
+        *(tensor(key_of(v.name, v.kind.startswith("decay"))) for v in given if v.kind != "constant"),
+        *options(len(c.graph.finals)),
+        *(solving if list(c.graph.solves) else ()),
+        *sorted(numbers, key=lambda p: p.default is not None),
+    ]
+
+
+def returned(c: CompiledProgram) -> str:
+    """The type of what the op returns, without residuals or with them."""
+    count, solves = len(c.graph.outputs), len(list(c.graph.solves))
+    last = f"{last_states(len(c.graph.finals))} | None"
+    plain = result(count, last)
+    return f"{plain} | {result(count + solves, last)}" if solves else plain
+
+
+def stub(c: CompiledProgram) -> Stub:
+    """The op for the stub of the catalogue."""
+    outputs, residuals = tuple(c.graph.outputs), tuple(residual_name(n) for n in c.graph.solves)
+    results: dict[bool, Results | None] = {False: Results(f"_{c.name}_result", outputs, "final_state")}
+    if residuals:
+        results[True] = Results(f"_{c.name}_residual_result", (*outputs, *residuals), "final_state")
+    asks, last = "output_residual" if residuals else None, last_states(len(c.graph.finals))
+    return Stub(c.name, escaped(_title(c)), parameters(c), results, asks, last)
 
 
 def docstring(c: CompiledProgram) -> str:

@@ -13,7 +13,9 @@ from chunkform.spec.language import Declaration
 
 from ..ir.expr import dim_of
 from ..ir.letters import Alphabet, is_lettered, step_names
+from ..printing.parameters import OPTIONS, Parameter, constant, last_states, listed, options, result, tensor
 from ..printing.spelling import spelled, with_names
+from ..printing.stub import Results, Stub
 from ..printing.templates import render
 from .backends import Section, sections
 from .chunkwise.compiled import Compiled
@@ -22,20 +24,9 @@ from .docstring import docstring
 from .notation.derivation import derivation_lines
 from .pipeline import compile_spec, in_letters
 from .stepwise.decode import MODULES as DECODE_IMPORTS
-from .stepwise.decode import decoding, public_step
+from .stepwise.decode import decoding, public_step, step_parameters
 
 LINE = 120
-OPTIONS = {  # what every op takes after its own arguments: name -> default
-    "initial_state": "None",
-    "output_final_state": "False",
-    "cu_seqlens": "None",
-    "context_parallel": "None",
-    "recompute": '"auto"',
-    "precision": '"default"',
-    "state_dtype": "None",
-    "backend": "None",
-    "deterministic": "False",
-}
 
 
 @blaming_with(compile_spec)
@@ -64,7 +55,8 @@ def emit(c: Compiled, tidy: bool = True) -> str:
         step=with_names(alphabet.read(step.step), others),
         public_step=public_step(c),
         name=c.name,
-        parameters=", ".join(_parameters(c)),
+        parameters=listed(parameters(c)),
+        returned=returned(c),
         docstring=quoted(docstring(c, lettered)),
         given="{" + ", ".join(f'"{v.name}": {key_of(v.name, v.is_decay)}' for v in c.step.variables) + "}",
     )
@@ -96,8 +88,8 @@ def spec_hash(c: Compiled) -> str:
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
 
 
-def formatted(text: str) -> str:
-    """The text as `ruff format` lays it out."""
+def formatted(text: str, name: str = "generated.py") -> str:
+    """The text as `ruff format` lays it out, as a file of this name."""
     command = [
         sys.executable,
         "-m",
@@ -105,7 +97,7 @@ def formatted(text: str) -> str:
         "format",
         "--isolated",
         f"--line-length={LINE}",
-        "--stdin-filename=generated.py",
+        f"--stdin-filename={name}",
         "-",
     ]
     try:
@@ -156,7 +148,7 @@ def imported_names(parts: tuple[Section, ...]) -> dict[str, set[str]]:
         "chunkform.runtime.op.op": {"Op"},
         "chunkform.runtime.op.signature": {"Argument", "Backend", "Signature"},
     }
-    everything: set[str] = set()
+    everything: set[str] = {"torch"}  # which the public signature has
     for section in parts:
         used = names_from_outside(section.text)
         everything |= used
@@ -220,16 +212,29 @@ def key_of(name: str, is_decay: bool) -> str:
     return f"log_{name}" if is_decay else name
 
 
-def _parameters(c: Compiled) -> list[str]:
-    positional = [key_of(v.name, v.is_decay) for v in c.step.variables if v.kind != "constant"]
-    options = [f"{name}={default}" for name, default in OPTIONS.items()]
-    required = [v.name for v in c.step.variables if v.kind == "constant" and v.default is None]
-    defaults = [
-        f"{v.name}={float(v.default)!r}" for v in c.step.variables if v.kind == "constant" and v.default is not None
-    ]
-    if required or defaults:
-        return [*positional, *options, "*", *required, *defaults]
-    return [*positional, *options]
+def parameters(c: Compiled) -> list[Parameter]:
+    """What the op takes, in order."""
+    tensors = [tensor(key_of(v.name, v.is_decay)) for v in c.step.variables if v.kind != "constant"]
+    numbers = [constant(v.name, v.default) for v in c.step.variables if v.kind == "constant"]
+    return [*tensors, *options(len(c.step.states)), *sorted(numbers, key=lambda p: p.default is not None)]
+
+
+def returned(c: Compiled) -> str:
+    """The type of what the op returns."""
+    return result(len(c.step.outputs), f"{last_states(len(c.step.states))} | None")
+
+
+def stub(c: Compiled) -> Stub:
+    """The op for the stub of the catalogue."""
+    name, outputs = c.name, tuple(c.step.outputs)
+    return Stub(
+        name,
+        escaped(title_of(c)),
+        parameters(c),
+        {False: Results(f"_{name}_result", outputs, "final_state")},
+        states=last_states(len(c.step.states)),
+        step=(step_parameters(c), f"_{name}_step_result"),
+    )
 
 
 def signature_text(c: Compiled) -> str:

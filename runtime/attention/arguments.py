@@ -13,6 +13,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError
 
 from ..op.arguments import autocast_dtype
+from ..op.results import result_type
 from .products import as_dtype
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -66,6 +67,15 @@ class AttentionSignature:
     )  # numbers a head of the kernel -> what they are made of
     mass: bool = False  # do the outputs read the sum of a row's weights?
     even: tuple[str, ...] = ()  # dims of which halves are turned
+
+    def __post_init__(self) -> None:
+        self.result(lse=False)
+        self.result(lse=True)
+
+    def result(self, lse: bool) -> Any:
+        """The named tuple of several outputs, and of the log-sum-exp where it is asked for."""
+        names = tuple(n for n, *_ in self.outputs)
+        return result_type(self.name, (*names, "lse") if lse else names)
 
     @property
     def aligned(self) -> bool:

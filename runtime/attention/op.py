@@ -12,15 +12,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import torch
 from torch import Tensor
 
 from chunkform.errors import ArgumentError
+from chunkform.types import PublicOp
 
 from ..launch.replay import layouts
 from ..op import debugging
+from ..op.about import about
 from ..op.arguments import autocast_dtype
 from ..op.backend_choice import is_traced
 from ..op.forward_mode import is_on, refuse_tangents
@@ -31,6 +33,8 @@ from .passes import REMEMBERED, AttentionBackend, Call, Known, Maps, Moved, Run,
 
 if TYPE_CHECKING:
     from .torch_library import Registered
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,12 @@ class AttentionOp:
         except (ZeroDivisionError, OverflowError) as error:  # numbers of Python's, which constants are
             said = ", ".join(f"{n} = {x!r}" for n, x in known.call.constants.items())
             raise ArgumentError(f"{s.name}: a formula has no value where {said}: {error}") from error
-        return results[0] if len(results) == 1 else tuple(results)
+        return results[0] if len(results) == 1 else s.result(output_lse)(*results)
 
-    named = staticmethod(named)
+    def named(self, function: Callable[P, object]) -> PublicOp[P, Any]:
+        """The function that users call, whose errors name arguments, and which says what it was made of."""
+        found: Any = named(function)
+        return about(found) if found.__name__ == self.signature.name else found
 
     def _traced(
         self, given: dict[str, Any], causal: bool, output_lse: bool, backend: str | None, deterministic: bool
@@ -99,7 +106,7 @@ class AttentionOp:
         known = self._check(given, causal, output_lse, backend, deterministic)
         results = self.registered(known.call, self._tensors(known, given))
         results = results[: len(self.signature.outputs) + bool(output_lse)]
-        return results[0] if len(results) == 1 else tuple(results)
+        return results[0] if len(results) == 1 else self.signature.result(output_lse)(*results)
 
     def _tensors(self, known: Known, given: dict[str, Any]) -> list[Tensor]:
         """What is computed with, in the order of a call's names."""

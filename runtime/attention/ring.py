@@ -22,6 +22,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError, ChunkformError
 
 from ..parallel.agreement import agreed
+from ..parallel.graphs import outside_of_graphs
 from ..parallel.group import Group, group_of
 from .arguments import WIDEST, Setting, checked
 from .passes import Attention, AttentionBackend, Call, Run, chosen
@@ -30,7 +31,7 @@ Features = dict[str, Tensor]
 Span = tuple[int, int]  # steps of the whole sequence
 
 
-@torch.compiler.disable
+@outside_of_graphs
 def ring_attention(
     op: Attention, given: dict[str, Any], context_parallel: Any, causal: bool = False, output_lse: bool = False
 ) -> Any:
@@ -73,7 +74,7 @@ def ring_attention(
     part = _Part(**{n: getattr(at, n) for n in Setting.__dataclass_fields__}, first_query=first[0], first_key=first[1])
     spread = replace(op, backends={"ring": AttentionBackend(ring.forward, ring.backward)})
     results = Run.apply(Call(spread, "ring", part, tuple(tensors), constants, lse=output_lse), *tensors.values())
-    return results[0] if len(results) == 1 else tuple(results)
+    return results[0] if len(results) == 1 else s.result(output_lse)(*results)
 
 
 def _facts(op: Attention, group: Group, made: Any, causal: bool) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -42,6 +42,8 @@ class Arguments(nn.Module):
         taps: int,
         memory: tuple[float, float],
         maps: Maps,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.signature, self.heads, self.dims = call.signature, dict(heads), dict(dims)
@@ -52,22 +54,65 @@ class Arguments(nn.Module):
         self.wide_decays = [a for a in given if a.kind == "decay" and a.dims]
 
         channels = sum(self._channels(a) for a in self.vectors)
-        self.project = nn.Linear(width, channels, bias=False) if channels else None
-        self.convolve = ShortConvolution(channels, taps) if channels and taps else None
-        self.gate = nn.Linear(width, sum(self._channels(a) for a in self.gates)) if self.gates else None
+        new: Any = {"device": device, "dtype": dtype}
+        self.memory = memory
+        self.project = nn.Linear(width, channels, bias=False, **new) if channels else None
+        self.convolve = ShortConvolution(channels, taps, **new) if channels and taps else None
+        self.gate = nn.Linear(width, sum(self._channels(a) for a in self.gates), **new) if self.gates else None
         self.narrow, self.widen = nn.ModuleDict(), nn.ModuleDict()
         for a in self.wide_decays:
             rank = min(width, max(dims[d] for d in a.dims))
-            self.narrow[a.name] = nn.Linear(width, rank, bias=False)
-            self.widen[a.name] = nn.Linear(rank, self._channels(a), bias=False)
+            self.narrow[a.name] = nn.Linear(width, rank, bias=False, **new)
+            self.widen[a.name] = nn.Linear(rank, self._channels(a), bias=False, **new)
         self.values = nn.ParameterDict()
         for a in given:
+            if a.kind == "parameter" or a.kind.startswith("decay"):
+                self.values[a.name] = nn.Parameter(torch.empty(self._shape(a), **new))
+        self._reset_values()
+
+    def reset_parameters(self) -> None:
+        """First values for all parameters, in the order in which a new layer draws them."""
+        layers = (self.project, self.convolve, self.gate)
+        pairs = [(self.narrow[n], self.widen[n]) for n in self.narrow]
+        for part in (*layers, *(x for pair in pairs for x in pair)):
+            if part is not None:
+                part.reset_parameters()  # type: ignore[operator]
+        self._reset_values()
+
+    @torch.no_grad()
+    def _reset_values(self) -> None:
+        """Decays last from `memory[0]` to `memory[1]` steps; vectors are ones, and matrices random."""
+        for a in self.signature.arguments:
+            if a.name not in self.values:
+                continue
+            x = self.values[a.name]
             if a.kind.startswith("decay"):
-                self.values[a.name] = nn.Parameter(_offsets(self._shape(a), memory))
-            elif a.kind == "parameter":
-                shape = self._shape(a)
-                start = torch.ones(shape) if len(a.dims) < 2 else torch.randn(shape) * shape[-1] ** -0.5
-                self.values[a.name] = nn.Parameter(start)
+                x.copy_(_offsets(self._shape(a), self.memory, x.device))
+            elif len(a.dims) < 2:
+                x.fill_(1.0)
+            else:
+                x.normal_(0.0, x.shape[-1] ** -0.5)
+
+    def described(self) -> dict[str, str]:
+        """What each argument is made by, in words."""
+        return {a.name: self._made_by(a) for a in self.signature.arguments if a.kind != "constant"}
+
+    def _made_by(self, a: Argument) -> str:
+        own = a.name in self.maps
+        if a.kind in ("parameter", "decay parameter"):
+            last = "the map that was given" if own else "-softplus" if a.kind == "decay parameter" else ""
+            return ", ".join(x for x in ("a learned number for each head and entry", last) if x)
+        if a.kind == "decay":
+            rank = "a projection of low rank" if a.dims else "a projection"
+            return f"{rank}, a learned offset, {'the map that was given' if own else '-softplus'}"
+        if not a.dims:
+            return f"a projection, {'the map that was given' if own else 'a sigmoid'}"
+        steps = ["a projection"]
+        if self.convolve is not None:
+            steps.append(f"a causal convolution over {self.convolve.taps} steps")
+            steps += ["a SiLU"] if self.activation else []
+        steps += ["the map that was given"] if own else ["divided by its length"] if a in self.keys else []
+        return ", ".join(steps)
 
     def forward(
         self, x: Tensor, tail: Tensor | None = None, cu_seqlens: Tensor | None = None, context_parallel: Any = None
@@ -117,12 +162,12 @@ class Arguments(nn.Module):
         return math.prod(self._shape(a))
 
 
-def _offsets(shape: tuple[int, ...], memory: tuple[float, float]) -> Tensor:
+def _offsets(shape: tuple[int, ...], memory: tuple[float, float], device: torch.device) -> Tensor:
     """Where decays start: they last from memory[0] to memory[1] steps, spread over the channels of a head, or over the heads."""
     low, high = memory
     if not 0 < low <= high < math.inf:
         raise ArgumentError(f"memory must be two numbers of steps, 0 < low <= high, got {memory}")
     count = shape[-1]
-    spread = torch.linspace(0, 1, count) if count > 1 else torch.full((1,), 0.5)
+    spread = torch.linspace(0, 1, count, device=device) if count > 1 else torch.full((1,), 0.5, device=device)
     rates = torch.exp(-(math.log(low) + spread * math.log(high / low)))
     return torch.log(torch.expm1(rates)).expand(shape).clone()  # softplus of this is the rate

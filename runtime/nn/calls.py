@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
 
-from ..attention.op import AttentionSignature
+from ..attention.arguments import AttentionSignature
+from ..attention.passes import no_autocast
 from ..op.op import Argument, Signature
 
 Maps = Mapping[str, Callable[[Tensor], Tensor]]
@@ -64,7 +65,7 @@ class RecurrentCall:
         if decode is None or torch.is_grad_enabled():
             return self(given, state, None, True, options)
         now = {n: x.squeeze(1) if n in self.per_step else x for n, x in given.items()}
-        with torch.autocast(next(iter(now.values())).device.type, enabled=False):  # it computes in the dtypes given
+        with no_autocast(next(iter(now.values())).device):  # it computes in the dtypes given
             *outputs, after = decode(state, **now, **options)
         return [o.unsqueeze(1) for o in outputs], after
 
@@ -106,7 +107,7 @@ class AttentionCall:
         steps = given[self.seen[0]].shape[1]
         if state is not None:
             given = given | {n: torch.cat([x, given[n].to(x.dtype)], 1) for n, x in zip(self.seen, state, strict=True)}
-        with torch.autocast(given[self.seen[0]].device.type, enabled=False):
+        with no_autocast(given[self.seen[0]].device):
             found = self.op(**given, **options, causal=True)
         outputs = [o[:, o.shape[1] - steps :] for o in (found if isinstance(found, tuple) else (found,))]
         return outputs, tuple(given[n] for n in self.seen) if keep else None

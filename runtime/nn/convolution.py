@@ -18,12 +18,23 @@ class ShortConvolution(nn.Module):
     """
 
     @named
-    def __init__(self, channels: int, taps: int = 4) -> None:
+    def __init__(
+        self,
+        channels: int,
+        taps: int = 4,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         if isinstance(taps, bool) or not isinstance(taps, int) or taps < 1:
             raise ArgumentError(f"ShortConvolution: taps must be a whole number of at least 1, got {taps!r}")
         self.channels, self.taps = channels, taps
-        self.weight = nn.Parameter(torch.empty(taps, channels).uniform_(-(taps**-0.5), taps**-0.5))
+        self.weight = nn.Parameter(torch.empty(taps, channels, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """First values: uniform between the inverse root of the taps and its negative."""
+        nn.init.uniform_(self.weight, -(self.taps**-0.5), self.taps**-0.5)
 
     @named
     def forward(self, x: Tensor, tail: Tensor | None = None, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chunkform.errors import ArgumentError
+from chunkform.errors import ArgumentError, nearest
+from chunkform.methods import Methods
 
+from ..op.arguments import autocast_dtype
 from ..op.naming import named
 from ..op.op import Signature
 from .arguments import Arguments
@@ -47,8 +50,8 @@ class Mixer(nn.Module):
     what comes out is normalised in each head, gated by x, and projected back.
 
     Args:
-        op: a name of the catalogue, an op (of `chunkform.generated` or `chunkform.compile`), or a `Recurrence`, `Program` or
-            `Attention`.
+        op: a name of the catalogue, a spec file, an op (of `chunkform.generated` or `chunkform.compile`), or a `Recurrence`,
+            `Program` or `Attention`.
         width: the model's width.
         heads: how many heads.
         dims: the size of a head in each of the op's dims, such as {"d": 64, "e": 128}; width // heads where not said.
@@ -62,6 +65,8 @@ class Mixer(nn.Module):
         constants: values of the op's constants.
         backend: "torch" or "triton"; None for the best one.
         deterministic: have the op's bits of a sequence depend on nothing else in the call.
+        device, dtype: of the parameters. On the meta device they take no memory: `to_empty(device=..)` gives them some, and
+            `reset_parameters()` their first values.
         context_parallel: a ProcessGroup or a one-dimensional DeviceMesh of processes that hold a part of the sequence each;
             x is then this process's part, and `cu_seqlens` has the borders in the whole sequence.
 
@@ -73,7 +78,7 @@ class Mixer(nn.Module):
     @named
     def __init__(
         self,
-        op: Any,
+        op: str | os.PathLike[str] | Callable[..., Any] | Methods,
         width: int,
         heads: int,
         dims: Mapping[str, int] | None = None,
@@ -86,6 +91,8 @@ class Mixer(nn.Module):
         backend: str | None = None,
         context_parallel: Any = None,
         deterministic: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         for name, value in (("width", width), ("heads", heads)):
@@ -113,11 +120,51 @@ class Mixer(nn.Module):
         for n, count in counts.items():
             if count < 1 or heads % count:
                 raise ArgumentError(f"Mixer: heads_of[{n!r}] = {count} must divide heads = {heads}")
-        self.arguments = Arguments(self.call, width, counts, self.sizes, convolution, memory, maps or {})
+        new: Any = {"device": device, "dtype": dtype}
+        self.arguments = Arguments(self.call, width, counts, self.sizes, convolution, memory, maps or {}, **new)
         self.head_width = sum(math.prod(self.sizes[d] for d in dims) for _, dims in self.call.outputs)
-        self.norm = nn.Parameter(torch.ones(self.head_width))
-        self.gate = nn.Linear(width, heads * self.head_width, bias=False) if gate else None
-        self.out = nn.Linear(heads * self.head_width, width, bias=False)
+        self.norm = nn.Parameter(torch.ones(self.head_width, **new))
+        self.gate = nn.Linear(width, heads * self.head_width, bias=False, **new) if gate else None
+        self.out = nn.Linear(heads * self.head_width, width, bias=False, **new)
+
+    def reset_parameters(self) -> None:
+        """First values for all parameters, as a new layer has them: after `to_empty`, say."""
+        self.arguments.reset_parameters()
+        nn.init.ones_(self.norm)
+        for part in (self.gate, self.out):
+            if part is not None:
+                part.reset_parameters()
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """What each argument of the op is made by, in words; `maps` of the constructor changes it."""
+        return self.arguments.described()
+
+    if TYPE_CHECKING:  # a module's call is its forward
+
+        @overload
+        def __call__(self, x: Tensor, cache: Cache | None = None, cu_seqlens: Tensor | None = None) -> Tensor: ...
+
+        @overload
+        def __call__(
+            self,
+            x: Tensor,
+            cache: Cache | None = None,
+            cu_seqlens: Tensor | None = None,
+            *,
+            output_cache: Literal[True],
+        ) -> tuple[Tensor, Cache]: ...
+
+        @overload
+        def __call__(
+            self,
+            x: Tensor,
+            cache: Cache | None = None,
+            cu_seqlens: Tensor | None = None,
+            output_cache: bool = False,
+        ) -> Tensor | tuple[Tensor, Cache]: ...
+
+        def __call__(self, *arguments: Any, **options: Any) -> Any: ...
 
     @named
     def forward(
@@ -126,7 +173,7 @@ class Mixer(nn.Module):
         cache: Cache | None = None,
         cu_seqlens: Tensor | None = None,
         output_cache: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, Cache]:
         """y [B, T, width], or (y, cache) where `output_cache`: what the next call needs to go on after x's last step.
 
         With `cu_seqlens` [N + 1], x is [1, T, width], sequences one after the other that don't see each other, and a
@@ -163,7 +210,7 @@ class Mixer(nn.Module):
         o = (o * self.norm.to(o.dtype)).flatten(2)
         if self.gate is not None:
             o = o * F.silu(self.gate(x))
-        return self.out(o.to(x.dtype) if not torch.is_autocast_enabled(x.device.type) else o)
+        return self.out(o.to(x.dtype) if autocast_dtype(x.device.type) is None else o)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -186,15 +233,18 @@ class Mixer(nn.Module):
 
 
 def resolved(op: Any) -> Callable[..., Any]:
-    """The op that is meant: itself, that of the catalogue with this name, or what a recurrence compiles to."""
+    """The op that is meant: itself, that of the catalogue with this name, or what a spec or a spec file compiles to."""
+    if isinstance(op, os.PathLike) or (isinstance(op, str) and (op.endswith(".py") or os.sep in op)):
+        from chunkform import compile
+
+        return compile(op)
     if isinstance(op, str):
         generated = importlib.import_module("chunkform.generated")
         try:
             return getattr(generated, op)
         except AttributeError as error:
-            raise ArgumentError(
-                f"Mixer: there is no op {op!r} in the catalogue; there are {', '.join(dir(generated))}"
-            ) from error
+            near = nearest(op, dir(generated)) or f"; there are {', '.join(dir(generated))}"
+            raise ArgumentError(f"Mixer: there is no op {op!r} in the catalogue{near}") from error
     if callable(op):
         return op
     from chunkform import compile

@@ -17,6 +17,7 @@ from chunkform.errors import ArgumentError, BackendError, ChunkformError
 from ..launch.replay import layouts, replayed
 from ..launch.varlen import Packed
 from ..parallel.agreement import Facts, agreed
+from ..parallel.graphs import outside_of_graphs
 from ..parallel.group import Group, group_of
 from ..parallel.incoming import Exchange
 from ..parallel.shards import Piece, host_borders, pieces_of
@@ -55,10 +56,10 @@ def run(
         ArgumentError: an argument is wrong, or differs between ranks; the same error on every rank.
         GroupError: an exchange failed.
     """
-    own = _outside if torch.compiler.is_compiling() else _run
-    return own(op, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic)
+    return _run(op, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic)
 
 
+@outside_of_graphs
 def _run(
     op: Any,
     given: dict[str, Any],
@@ -91,9 +92,6 @@ def _run(
     if final:
         last = finals[0] if len(finals) == 1 else tuple(finals)
     return (*outputs, last)
-
-
-_outside = torch.compiler.disable(_run)
 
 
 def _kind(op: Any, given: dict[str, Any], initial_state: Any, options: tuple[bool, bool]) -> tuple[Any, list[Any]]:

@@ -24,6 +24,7 @@ from . import debugging
 from .arguments import FLOATS, checked, checked_states
 from .forward_mode import is_on, refuse_tangents
 from .passes import repeated
+from .results import result_type
 from .signature import Argument, Signature
 
 PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are made narrower
@@ -124,6 +125,7 @@ class Step:
         once = tuple(_Once(**{f.name: getattr(a, f.name) for f in fields(a)}) for a in signature.arguments)
         self.signature = Signature(f"{signature.name}.step", once, signature.states, signature.outputs)
         self.torch_step, self.torch_start, self.kernel = torch_step, torch_start, kernel
+        self.result = result_type(f"{signature.name}.step", (*(n for n, _ in signature.outputs), "state"))
         self._tensors = [a.name for a in once if a.kind != "constant"]
         self._constants = {a.name: a.default for a in once if a.kind == "constant"}
         self._plans: dict[Any, _Plan] = {}
@@ -177,7 +179,7 @@ class Step:
             outs = [torch.empty(shape, dtype=plan.dtype, device=plan.device) for shape in plan.shapes]
         constants: dict[str, Any] = {n: x if given[n] is None else given[n] for n, x in self._constants.items()}
         plan.run(tensors, constants, states, following, outs)
-        return (*outs, following[0] if len(following) == 1 else tuple(following))
+        return self.result(*outs, following[0] if len(following) == 1 else tuple(following))
 
     def _first(self, states: list[Any], given: dict[str, Any], dtype: torch.dtype | None) -> list[Tensor]:
         """The states, with the spec's own where there is None."""

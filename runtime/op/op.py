@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from chunkform.errors import ArgumentError, BackendError
+from chunkform.types import PublicOp
 
 from ..launch.replay import layouts
 from ..launch.varlen import check_starts, packed_of
 from . import debugging
+from .about import about
 from .arguments import FLOATS, Checked, autocast_dtype, check_call, one_of, states_of
 from .autograd import apply
 from .backend_choice import chosen_backend, interprets, is_traced
@@ -26,6 +28,8 @@ from .torch_library import Registered, make_call, register
 
 __all__ = ["Argument", "Backend", "Op", "Signature"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 REMEMBERED = 256  # kinds of calls whose arguments need no second look
 
 
@@ -90,7 +94,7 @@ class Op:
             *outputs, last = run(
                 self, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic
             )
-            return (*outputs, _stored(last, state_dtype))
+            return s.result()(*outputs, _stored(last, state_dtype))
         tensors = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
         traced = self.registered is not None and is_traced(tensors)
         if not isinstance(deterministic, bool):
@@ -104,11 +108,14 @@ class Op:
         found = run_it(known, tensors, cu_seqlens, options)
         outputs = found[: len(s.outputs)]
         if not output_final_state:
-            return (*outputs, None)
+            return s.result()(*outputs, None)
         finals = tuple(found[len(s.outputs) :])
-        return (*outputs, _stored(finals[0] if len(finals) == 1 else finals, state_dtype))
+        return s.result()(*outputs, _stored(finals[0] if len(finals) == 1 else finals, state_dtype))
 
-    named = staticmethod(named)
+    def named(self, function: Callable[P, R]) -> PublicOp[P, R]:
+        """The function that users call, or its step: whose errors name arguments, and which says what it was made of."""
+        found: Any = named(function)
+        return about(found) if found.__name__ == self.signature.name else found
 
     def _run(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
         call = known.call

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from .results import result_type
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -60,6 +62,15 @@ class Signature:
         """The argument whose dtype the outputs have: the first input with dims, or else the first input or tensor."""
         inputs = [a for a in self.tensors if a.kind == "input"]
         return next((a for a in inputs if a.dims), (inputs or self.tensors)[0])
+
+    def __post_init__(self) -> None:
+        self.result(hidden=False)
+        self.result(hidden=True)
+
+    def result(self, hidden: bool = True) -> Any:
+        """The named tuple of outputs, with those that are hidden or without them, and the final state."""
+        names = tuple(n for n, _ in self.outputs if hidden or n not in self.hidden)
+        return result_type(self.name, (*names, "final_state"))
 
     @cached_property
     def names(self) -> tuple[str, ...]:

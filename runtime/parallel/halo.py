@@ -10,11 +10,12 @@ from torch import Tensor
 from chunkform.errors import ArgumentError
 
 from .agreement import agreed
+from .graphs import outside_of_graphs
 from .group import Group, group_of
 from .shards import host_borders, pieces_of
 
 
-@torch.compiler.disable
+@outside_of_graphs
 def halo(x: Tensor, width: int, group: Any, name: str = "halo") -> Tensor:
     """[B, T, ...] -> [B, width + T, ...]: the `width` steps before this rank's part, and then the part.
 
@@ -33,7 +34,7 @@ def halo(x: Tensor, width: int, group: Any, name: str = "halo") -> Tensor:
     return _Halo.apply(x, width, found, lengths) if width else x
 
 
-@torch.compiler.disable
+@outside_of_graphs
 def tails(
     x: Tensor, width: int, group: Any, cu_seqlens: Tensor | None = None, name: str = "tails"
 ) -> tuple[Tensor, Tensor | None]:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from chunkform.errors import ConditionError
 
+from ..op.results import result_type
+
 
 class Sums:
     """Gradients by quantity. Parts are added up in float32 at least, and rounded once."""
@@ -136,8 +138,11 @@ def checked_solves(name: str, residuals: dict[str, Tensor], limit: float, why: d
             )
 
 
-def results(found: tuple[Any, ...], count: int, output_residual: bool) -> tuple[Any, ...]:
+def results(found: Any, count: int, output_residual: bool) -> Any:
     """An op's results as a program hands them on: the residuals, without gradients, only when asked for."""
     outputs, residuals, last = found[:count], found[count:-1], found[-1]
     shown = tuple(x.detach() for x in residuals) if output_residual else ()
-    return (*outputs, *shown, last)
+    if not residuals or output_residual:
+        return type(found)(*outputs, *shown, last)
+    names = type(found)._fields
+    return result_type(type(found).__name__.removesuffix("_result"), (*names[:count], "final_state"))(*outputs, last)

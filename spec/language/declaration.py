@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from chunkform.errors import SpecError
+from chunkform.methods import Methods
 
 from .names import spec_name
 from .source import caller
 
 
-class Declaration:
+class Declaration(Methods):
     """The base of every kind. `noun` is what a kind is called in messages."""
 
     noun = "declaration"

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 import chunkform
-from chunkform.codegen.api.listing import listed
 from chunkform.codegen.claims.verdict import summary
 from chunkform.codegen.commands.cli import app
+from chunkform.codegen.commands.listing import listed
 from chunkform.spec.language import Declaration, catalogue
 
 COMMANDS = ("list", "new", "verify", "explain", "build", "check", "inspect", "plan", "tune")

@@ -25,6 +25,13 @@ class Formula:
         """The formula as LaTeX for a page."""
         return self.latex if self.write is None else self.write(page)
 
+    def __str__(self) -> str:
+        return self.plain
+
+    def _repr_latex_(self) -> str | None:
+        """For notebooks."""
+        return (self.latex if self.text else f"$${self.latex}$$") if self.latex else None
+
 
 @dataclass(frozen=True)
 class Section:
@@ -32,6 +39,9 @@ class Section:
 
     title: str
     formulas: tuple[Formula, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, *(f"  {f.plain}" if f.text else f"    {f.plain}" for f in self.formulas)])
 
 
 def sentence(text: str, latex: str = "") -> Formula:

@@ -3,7 +3,7 @@
 Both forms, a Triton kernel and torch, are the body of the step-by-step forms of `codegen/sequential` without the loop over time.
 """
 
-from .public import public_step
+from .public import public_step, step_parameters
 from .source import MODULES, Decoding, decoding
 
-__all__ = ["MODULES", "Decoding", "decoding", "public_step"]
+__all__ = ["MODULES", "Decoding", "decoding", "public_step", "step_parameters"]

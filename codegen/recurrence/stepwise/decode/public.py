@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from ....ir.expr import dim_of
 from ....ir.step_program import Var
+from ....printing.parameters import Parameter, constant, last_states, listed, result, states, step_options, tensor
 from ....printing.templates import render
 from ...chunkwise.compiled import Compiled
 from ...notation.derivation import step_formulas
-
-OPTIONS = ("inplace=False", "out=None", "state_dtype=None", "backend=None", "deterministic=False")
 
 
 def public_step(c: Compiled) -> str:
     """Text that defines `name_step`, also known as `name.step`."""
     variables = c.step.variables
-    constants = [v for v in variables if v.kind == "constant"]
-    parameters = ["state", *(_key(v) for v in variables if v.kind != "constant"), *OPTIONS]
-    if constants:
-        parameters += ["*", *(v.name for v in constants if v.default is None)]
-        parameters += [f"{v.name}={float(v.default)!r}" for v in constants if v.default is not None]
     given = ", ".join(f'"{v.name}": {_key(v)}' for v in variables)
     return render(
         "recurrence/stepwise/decode/decode_public.py.jinja",
         name=c.name,
-        parameters=", ".join(parameters),
+        parameters=listed(step_parameters(c)),
+        returned=result(len(c.step.outputs), last_states(len(c.step.states))),
         given=f"{{{given}}}",
         docstring=_docstring(c),
     )
+
+
+def step_parameters(c: Compiled) -> list[Parameter]:
+    """What the step takes, in order."""
+    variables = c.step.variables
+    tensors = [tensor(_key(v)) for v in variables if v.kind != "constant"]
+    numbers = [constant(v.name, v.default) for v in variables if v.kind == "constant"]
+    state = Parameter("state", states(len(c.step.states)))
+    return [state, *tensors, *step_options(len(c.step.outputs)), *sorted(numbers, key=lambda p: p.default is not None)]
 
 
 def _key(v: Var) -> str:

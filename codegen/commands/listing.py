@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from chunkform.errors import LoadError, nearest
+
 GENERATED = Path(__file__).resolve().parents[2] / "generated"
 FAMILIES = ("chunk-parallel", "sequential", "attention", "program")
 _PRINTED = {"pairwise": "attention"}  # where a generated file has another word
@@ -43,6 +45,18 @@ def names() -> list[str]:
 def listed() -> tuple[Listed, ...]:
     """Every op of the catalogue, by name."""
     return tuple(_read(GENERATED / f"{n}.py") for n in names())
+
+
+def catalogue(*words: str, family: str | None = None) -> list[Listed]:
+    """The ops of the catalogue: those of a family whose name or description has every word, or all.
+
+    Args:
+        words: such as "delta".
+        family: chunk-parallel, sequential, attention or program.
+    """
+    if family not in (None, *FAMILIES):
+        raise LoadError(f"family is one of {', '.join(FAMILIES)}, got {family!r}{nearest(str(family), FAMILIES)}")
+    return matching(listed(), words, family)
 
 
 def matching(ops: Iterable[Listed], words: Iterable[str] = (), family: str | None = None) -> list[Listed]:

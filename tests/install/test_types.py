@@ -1,0 +1,113 @@
+"""Type checkers accept what the documentation does, from an installed wheel, and see what is wrong."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TORCHS_OWN = re.compile(r"(from module|Module) .torch[\w.]*.")  # what torch exports, but doesn't say so
+CACHE = os.environ["CHUNKFORM_CACHE"]  # which later runs share
+
+# What a checker must see: (a name for the test, code, what each line that is marked with ! is)
+WRONG = """import torch
+from chunkform.generated import gated_delta_rule, mesa, retention, softmax_attention
+from chunkform.runtime.nn import Mixer
+import chunkform
+
+q = torch.randn(1, 8, 2, 4)
+g = torch.rand(1, 8, 2)
+gated_delta_rule(q, q, q, g)  # !
+gated_delta_rule(q, q, q, g, -g, backend="cuda")  # !
+gated_delta_rule(q, q, q, g, log_alfa=-g)  # !
+a, b, c = gated_delta_rule(q, q, q, g, -g)  # !
+gated_delta_rule(q, q, q, g, -g).final_state.shape  # !
+gated_delta_rule(q, q, q, g, -g).out  # !
+softmax_attention(q, q, q).lse  # !
+softmax_attention(q, q, q, None, True)  # !
+retention.step(None, q, q)  # !
+Mixer(3, width=8, heads=2)  # !
+x: int = chunkform.catalogue()  # !
+"""
+RIGHT = """from typing import assert_type
+
+import torch
+from torch import Tensor
+import chunkform
+from chunkform.generated import gated_delta_rule, ked, mesa, softmax_attention
+from chunkform.runtime.nn import Cache, Mixer
+
+q = torch.randn(1, 8, 2, 4)
+g = torch.rand(1, 8, 2)
+assert_type(gated_delta_rule(q, q, q, g, -g, output_final_state=True).final_state, Tensor)
+assert_type(gated_delta_rule(q, q, q, g, -g)[0], Tensor)
+assert_type(gated_delta_rule(q, q, q, g, -g).final_state, None)
+flag = bool(g.sum() > 0)
+assert_type(gated_delta_rule(q, q, q, g, -g, output_final_state=flag).final_state, Tensor | None)
+gated_delta_rule(*[q, q, q, g, -g], deterministic=True)
+o, state = gated_delta_rule.step(None, q[:, 0], q[:, 0], q[:, 0], g[:, 0], -g[:, 0])
+assert_type(o, Tensor)
+assert_type(softmax_attention(q, q, q), Tensor)
+assert_type(softmax_attention(q, q, q, output_lse=True).lse, Tensor)
+assert_type(mesa(q, q, -g, g[0, 0]).o, Tensor)
+assert_type(mesa(q, q, -g, g[0, 0], output_residual=True).x_residual, Tensor)
+assert_type(gated_delta_rule.source(), str)
+mixer = Mixer("retention", width=8, heads=2)
+assert_type(mixer(torch.randn(1, 3, 8)), Tensor)
+assert_type(mixer(torch.randn(1, 3, 8), output_cache=True), tuple[Tensor, Cache])
+r = chunkform.Recurrence("mine")
+assert_type(r.explain(), chunkform.Explanation)
+assert_type(r.verify(), chunkform.Verdicts)
+assert_type(r.check(quick=True), chunkform.Check)
+op: chunkform.Op = r.compile()
+assert_type(op.derivation, chunkform.Derivation)
+other: chunkform.Op = chunkform.compile("mine.py")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each block of code of the documentation as a file, and two files of ours."""
+    out: Path = tmp_path_factory.mktemp("code")
+    for page in PAGES:
+        for n, text in enumerate(BLOCK.findall(page.read_text())):
+            (out / f"{page.stem}_{n}.py").write_text(text)
+            if named := re.match(r"# (\w+\.py)\n", text):
+                (out / named[1]).write_text(text)
+    (out / "wrong.py").write_text(WRONG)
+    (out / "right.py").write_text(RIGHT)
+    return out
+
+
+def by_mypy(folder: Path, python: Path) -> list[tuple[str, int, str]]:
+    words = ["--strict", "--untyped-calls-exclude=torch", "--python-executable", str(python), "--output=json"]
+    command = [sys.executable, "-m", "mypy", *words, "--cache-dir", f"{CACHE}/mypy", "."]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(x["file"], x["line"], x["message"]) for x in found if x["severity"] == "error"]
+
+
+def by_pyright(folder: Path, python: Path) -> list[tuple[str, int, str]]:
+    command = [sys.executable, "-m", "pyright", "--pythonpath", str(python), "--outputjson", "."]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return [
+        (Path(x["file"]).name, x["range"]["start"]["line"] + 1, x["message"]) for x in found if x["severity"] == "error"
+    ]
+
+
+@pytest.mark.parametrize("checker", [by_mypy, by_pyright], ids=["mypy", "pyright"])
+def test_checkers_accept_the_documentation_and_see_mistakes(checker, folder: Path, python: Path) -> None:
+    found = [x for x in checker(folder, python) if not TORCHS_OWN.search(x[2])]
+    assert [x for x in found if x[0] != "wrong.py"] == []
+    lines = WRONG.splitlines()
+    seen = {lines[line - 1] for file, line, _ in found if file == "wrong.py"}
+    assert seen == {x for x in lines if x.endswith("# !")}
