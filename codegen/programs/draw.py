@@ -1,14 +1,22 @@
-"""The graph of a program as SVG: layers from left to right, an arrow for each quantity that one op hands to another."""
+"""The graph of a program as SVG, laid out by Graphviz: layers from left to right, an arrow for each quantity that one op hands
+to another."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import textwrap
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from typing import Any
 
 import networkx as nx
 
-WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 40, 70, 22, 20
+from chunkform.errors import BuildError
+
+FONT, SIZE = "Helvetica", 12
 FILLS = {
     "argument": "#eef2f7",
     "recurrence": "#dcefe0",
@@ -17,79 +25,98 @@ FILLS = {
     "sum": "#ffffff",
     "output": "#eef2f7",
 }
+ROUND = ("argument", "output", "sum")
+SVG = "{http://www.w3.org/2000/svg}"
 
 
-def svg(graph: nx.DiGraph, labels: dict[str, str] | None = None, title: str = "") -> str:
-    """A directed acyclic graph as SVG text. Nodes have a `kind`; edges may have a `quantity`, which is written beside them."""
+@dataclass(frozen=True)
+class Drawing:
+    """A drawing: SVG elements, and how much room they take."""
+
+    text: str
+    width: float
+    height: float
+
+
+def can_draw() -> bool:
+    return importlib.util.find_spec("pygraphviz") is not None
+
+
+def drawing(graph: nx.DiGraph, labels: dict[str, str] | None = None, title: str = "") -> Drawing:
+    """A directed graph. Nodes have a `kind`; edges may have a `quantity`, which is written beside them.
+
+    Graphviz places labels where they cover nothing. Long ones go over several lines; the tooltip has them whole.
+    """
+    if not can_draw():
+        raise BuildError("a drawing needs pygraphviz, which isn't installed: pip install pygraphviz")
+    import pygraphviz
+
     labels = labels or {}
-    places, width, height = layout(graph)
-    top = 28 if title else 0
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + top}" width="{width}" height="{height + top}" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="12">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path d="M0 0 8 4 0 8z" fill="#68707a"/></marker></defs>',
-        f'<rect width="{width}" height="{height + top}" fill="#ffffff"/>',
-    ]
+    g = pygraphviz.AGraph(
+        directed=True, rankdir="LR", nodesep="0.25", ranksep="0.5", bgcolor="transparent", forcelabels="true"
+    )
     if title:
-        out.append(f'<text x="{MARGIN}" y="22" font-size="14" font-weight="bold">{escape(title)}</text>')
-    for a, b, data in graph.edges(data=True):
-        out.append(_arrow(places[a], places[b], top, data.get("quantity", "")))
+        g.graph_attr.update(label=title, labelloc="t", labeljust="l", fontname=f"{FONT} bold", fontsize=str(SIZE + 2))
+    g.node_attr.update(
+        fontname=FONT, fontsize=str(SIZE), style="filled", color="#8a929c", height="0.42", margin="0.14,0.06"
+    )
+    g.edge_attr.update(fontname=FONT, fontsize=str(SIZE - 2), color="#68707a", fontcolor="#4a5058", arrowsize="0.7")
+    ids = {n: f"n{i}" for i, n in enumerate(graph)}
     for n, data in graph.nodes(data=True):
-        x, y = places[n]
-        kind = data.get("kind", "map")
-        round_ = 18 if kind in ("argument", "output", "sum") else 4
-        out.append(
-            f'<rect x="{x}" y="{y + top}" width="{WIDTH}" height="{HEIGHT}" rx="{round_}" fill="{FILLS[kind]}" stroke="#8a929c"/>'
-        )
-        text = labels.get(n, n)
-        out.append(f"<title>{escape(text)}</title>")
-        shown = text if len(text) <= 30 else text[:29] + "…"
-        out.append(
-            f'<text x="{x + WIDTH // 2}" y="{y + top + HEIGHT // 2 + 4}" text-anchor="middle">{escape(shown)}</text>'
-        )
+        kind, text = data.get("kind", "map"), labels.get(n, str(n))
+        style = "rounded,filled" if kind in ROUND else "filled"
+        shown = _literal("\n".join(wrapped(text)))
+        g.add_node(ids[n], label=shown, tooltip=_literal(text), shape="box", style=style, fillcolor=FILLS[kind])
+    for a, b, data in graph.edges(data=True):
+        quantity = _literal(data.get("quantity", ""))
+        g.add_edge(ids[a], ids[b], label=f" {quantity} " if quantity else "", tooltip=quantity)
+    g.layout(prog="dot")
+    return _parsed(g.draw(format="svg").decode())
+
+
+def svg(parts: Iterable[Drawing]) -> str:
+    """Drawings, one below the other, as an SVG that shrinks to the page's width."""
+    drawn = list(parts)
+    width, height = max(x.width for x in drawn), sum(x.height for x in drawn)
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    out = [
+        f'<svg {names} viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" style="max-width:100%;height:auto">',
+        f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
+    ]
+    y = 0.0
+    for x in drawn:
+        out.append(f'<g transform="translate(0 {y:.0f})">{x.text}</g>')
+        y += x.height
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def layout(graph: nx.DiGraph) -> tuple[dict[Any, tuple[int, int]], int, int]:
-    """(where each node's corner is, width, height). A node's layer is the longest way to it; within a layer nodes stand in the
-    order of what leads to them."""
-    layers = [list(layer) for layer in nx.topological_generations(graph)]
-    late = {n: k for k, layer in enumerate(layers) for n in layer}
-    for n in graph:  # an argument stands right before its first reader
-        if not graph.in_degree(n) and graph.out_degree(n):
-            late[n] = min(late[m] for m in graph.successors(n)) - 1
-    for n, data in graph.nodes(data=True):
-        if data.get("kind") == "output":
-            late[n] = max(late.values()) if graph.in_degree(n) else late[n]
-    columns: list[list[Any]] = [[] for _ in range(max(late.values(), default=0) + 1)]
-    for n in nx.lexicographical_topological_sort(graph, key=str):
-        columns[late[n]].append(n)
-    rows: dict[Any, float] = {n: float(i) for column in columns for i, n in enumerate(column)}
-    for before, column in pairwise(columns):
-        inside = set(before)
-        center = {n: [rows[m] for m in graph.predecessors(n) if m in inside] or [rows[n]] for n in column}
-        column.sort(key=lambda n: sum(center[n]) / len(center[n]))
-        rows |= {n: float(i) for i, n in enumerate(column)}
-    tallest = max((len(c) for c in columns), default=1)
-    height = 2 * MARGIN + tallest * (HEIGHT + GAP_Y) - GAP_Y
-    places = {}
-    for k, column in enumerate(columns):
-        used = len(column) * (HEIGHT + GAP_Y) - GAP_Y
-        for i, n in enumerate(column):
-            places[n] = MARGIN + k * (WIDTH + GAP_X), (height - used) // 2 + i * (HEIGHT + GAP_Y)
-    return places, 2 * MARGIN + len(columns) * (WIDTH + GAP_X) - GAP_X, height
+def wrapped(text: str, width: int = 30) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False) or [""]
 
 
-def _arrow(a: tuple[int, int], b: tuple[int, int], top: int, quantity: str) -> str:
-    x1, y1, x2, y2 = a[0] + WIDTH, a[1] + top + HEIGHT // 2, b[0], b[1] + top + HEIGHT // 2
-    middle = (x1 + x2) // 2
-    line = (
-        f'<path d="M{x1} {y1} C{middle} {y1} {middle} {y2} {x2} {y2}" fill="none" stroke="#68707a" marker-end="url(#tip)">'
-        f"<title>{escape(quantity)}</title></path>"
-    )
-    if not quantity:
-        return line
-    return line + (
-        f'<text x="{x2 - 8}" y="{y2 - 5}" text-anchor="end" font-size="10" fill="#4a5058">{escape(quantity)}</text>'
-    )
+def _literal(text: str) -> str:
+    """Text for Graphviz, to which a backslash is the begin of something; lines are centred."""
+    return escape(text.replace("\\", "\\\\"), quote=False).replace("\n", "\\n")
+
+
+def _parsed(text: str) -> Drawing:
+    """What Graphviz has drawn, without its header."""
+    root = ET.fromstring(text)
+    _, _, width, height = map(float, re.split(r"[ ,]+", root.attrib["viewBox"]))
+    (whole,) = root.findall(f"{SVG}g")
+    for element in whole.iter():  # ids of Graphviz's would be there twice on a page of two drawings
+        element.attrib.pop("id", None)
+    for node in _titled(whole):
+        title = node.find(f"{SVG}title")
+        if title is not None:
+            node.remove(title)
+    ET.register_namespace("", "http://www.w3.org/2000/svg")
+    ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+    shown = ET.tostring(whole, encoding="unicode").replace(' xmlns="http://www.w3.org/2000/svg"', "")
+    return Drawing(shown.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', ""), width, height)
+
+
+def _titled(whole: Any) -> list[Any]:
+    """Elements whose title is a name that Graphviz has for them."""
+    return [whole, *(g for g in whole.iter(f"{SVG}g") if g.get("class") in ("node", "edge"))]

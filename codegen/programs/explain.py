@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +12,8 @@ from ..recurrence.explain import section_text
 from ..recurrence.notation.derivation import derivation as derivation_of
 from .compiled import CompiledProgram
 from .derivation import adjoint_lines
-from .draw import svg as drawn
+from .draw import can_draw, drawing
+from .draw import svg as joined
 from .graph import SolveNode
 from .op_sources import triton_texts
 from .sentences import node_text
@@ -58,7 +58,7 @@ def explanation(c: CompiledProgram, width: int = 64, chunk: int = 64) -> dict[st
         "gates": [{"name": x.name, "what": x.what, "points": x.points, "error_bound": x.error_bound} for x in c.gates],
         "kernels": {op.name: triton_texts(g).reasons.get(op.name) for op in g.operations},
         "operations": {op.name: of_recurrence(op.compiled, width, chunk) for op in g.operations if not op.is_map},
-        "svg": svg(c),
+        "svg": svg(c) if can_draw() else None,
     }
 
 
@@ -100,23 +100,12 @@ def svg(c: CompiledProgram) -> str:
     """The graph and its adjoint graph, one above the other."""
     labels = {n.name: node_text(c.graph, n) for n in c.graph.nodes}
     labels |= {a.name: f"adjoint of {a.of.name}" for a in c.adjoint.nodes}
-    parts = [
-        drawn(c.graph.digraph, labels, f"{c.name}: the graph of ops"),
-        drawn(c.adjoint.digraph, labels, f"{c.name}: its adjoint graph"),
-    ]
-    return stacked(parts)
-
-
-def stacked(parts: list[str]) -> str:
-    """Drawings, one below the other."""
-    sizes = [tuple(map(int, re.search(r'viewBox="0 0 (\d+) (\d+)"', x).groups())) for x in parts]  # type: ignore[union-attr]
-    width, height = max(w for w, _ in sizes), sum(h for _, h in sizes)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">']
-    y = 0
-    for part, (_, h) in zip(parts, sizes, strict=True):
-        out.append(f'<svg y="{y}"' + part.removeprefix("<svg").rstrip())
-        y += h
-    return "\n".join([*out, "</svg>"]) + "\n"
+    return joined(
+        [
+            drawing(c.graph.digraph, labels, f"{c.name}: the graph of ops"),
+            drawing(c.adjoint.digraph, labels, f"{c.name}: its adjoint graph"),
+        ]
+    )
 
 
 def _table(*columns: str) -> Table:

@@ -7,13 +7,15 @@ import dataclasses
 import importlib
 import sys
 import xml.etree.ElementTree as ET
+from itertools import combinations
 from pathlib import Path
 
 import networkx as nx
 import pytest
 
 from chunkform.codegen.programs import adjoint_graph as adjoints
-from chunkform.codegen.programs.draw import layout
+from chunkform.codegen.programs.draw import drawing
+from chunkform.codegen.programs.draw import svg as draw_svg
 from chunkform.codegen.programs.emit import emit
 from chunkform.codegen.programs.explain import explanation, svg
 from chunkform.codegen.programs.gates import gate_adjoint_graph, gate_graph
@@ -21,7 +23,7 @@ from chunkform.codegen.programs.graph import OpNode, SolveNode
 from chunkform.codegen.programs.partition import partition
 from chunkform.codegen.programs.pipeline import compile_program
 from chunkform.codegen.recurrence.emit import names_from_outside
-from chunkform.errors import GateError
+from chunkform.errors import BuildError, GateError
 from chunkform.spec.language import cg, neumann
 
 from .conftest import PROGRAMS, built, layers, mesa, shared_reads, two_solves_of_one_state, unrolled_in_the_spec
@@ -173,17 +175,49 @@ def test_compiling_twice_gives_the_same_text():
     assert a == b
 
 
-def test_the_drawing_has_every_node_and_no_arrow_points_back(program):
+def boxes(drawn: str) -> list[tuple[str, tuple[float, float, float, float]]]:
+    """What is written where, about: (words, (left, top, right, bottom))."""
+    found = []
+    for x in ET.fromstring(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink">{drawn}</svg>').iter("text"):
+        width = 0.5 * float(x.attrib["font-size"]) * len(x.text or "")
+        left = float(x.attrib["x"]) - {"middle": width / 2, "end": width}.get(x.attrib.get("text-anchor", ""), 0)
+        bottom = float(x.attrib["y"])
+        found.append((x.text or "", (left, bottom - 0.7 * float(x.attrib["font-size"]), left + width, bottom)))
+    return found
+
+
+def test_the_drawing_has_every_node_and_no_label_covers_another(program):
     c, _ = program
     root = ET.fromstring(svg(c))
     text = "".join(root.itertext())
     for n in c.graph.nodes:
         assert any(q in text for q in n.made)
     for graph in (c.graph.digraph, c.adjoint.digraph):
-        places, width, height = layout(graph)
-        assert all(places[a][0] < places[b][0] for a, b in graph.edges)
-        assert all(0 <= x < width and 0 <= y < height for x, y in places.values())
-        assert len(set(places.values())) == len(places)
+        drawn = drawing(graph, title="a graph")
+        labels = boxes(drawn.text)
+        assert len(labels) >= len(graph)
+        for (a, one), (b, two) in combinations(labels, 2):
+            apart = one[2] <= two[0] or two[2] <= one[0] or one[3] <= two[1] or two[3] <= one[1]
+            assert apart, f"{a!r} and {b!r}"
+
+
+def test_a_drawing_of_awkward_names():
+    """Letters that XML and Graphviz have other uses for."""
+    g = nx.DiGraph()
+    g.add_node("a", kind="argument")
+    g.add_node("b", kind="map")
+    g.add_edge("a", "b", quantity="<x> & y")
+    words = 'a\\n b & c < d > e "f" ' * 6
+    root = ET.fromstring(draw_svg([drawing(g, {"b": words}, "λ & <title>")]))
+    text = " ".join("".join(root.itertext()).split())
+    assert "<x> & y" in text and "λ & <title>" in text and "\\n b & c < d" in text
+    assert "max-width:100%" in root.attrib["style"]
+
+
+def test_without_graphviz_it_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr("chunkform.codegen.programs.draw.can_draw", lambda: False)
+    with pytest.raises(BuildError, match="pip install pygraphviz"):
+        drawing(nx.DiGraph())
 
 
 def test_explanation_says_what_each_op_does():
