@@ -71,7 +71,7 @@ check: setup  ## compare the generated ops with the float64 oracle on this machi
 	@$(BIN)/chunkform check $(ARGS)
 
 emitted: setup  ## whose emitted text has changed, of every spec of the repository (ARGS=--write records it)
-	@$(BIN)/python tests/emitted.py --jobs $(JOBS) $(ARGS)
+	@$(BIN)/python tests/shared/emitted.py --jobs $(JOBS) $(ARGS)
 
 clean:  ## remove what make made
 	rm -rf .venv build out .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -23,7 +23,12 @@ from pathlib import Path
 from chunkform.spec.language import Recurrence, catalogue, load
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("tests/codegen/specs", "tests/triton/specs", "benchmarks/published", "benchmarks/step_by_step")
+FOLDERS = (
+    "tests/codegen/specs",
+    "tests/codegen/recurrence/triton/specs",
+    "benchmarks/published",
+    "benchmarks/step_by_step",
+)
 COUPLED, INDEPENDENT, ANY = (
     5.0,
     10.0,

@@ -62,3 +62,18 @@ def test_what_runs_ops_knows_no_compiler():
 
 def test_the_picture_is_fresh():
     assert (ROOT / "docs" / "rooms.svg").read_text() == rooms.draw(), "run: python docs/rooms.py"
+
+
+def test_tests_lie_in_folders_like_the_rooms():
+    """What tests share is in tests/shared; others go across rooms."""
+    tests = ROOT / "tests"
+    across = {"shared", "gpu", "docs", "generated", "random_specs", "latex", "install"}
+    data = {"specs", "documents", "five"}
+    strange = []
+    for folder in tests.rglob("*/"):
+        parts = folder.relative_to(tests).parts
+        if parts[0] in across or "__pycache__" in parts or data & set(parts) or not list(folder.glob("*.py")):
+            continue
+        if not ROOT.joinpath(*parts).is_dir():
+            strange.append("/".join(parts))
+    assert strange == []

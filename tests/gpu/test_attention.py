@@ -17,8 +17,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention.attentions import masked
-from triton_errors import by_head
+from shared.attentions import masked
+from shared.triton_errors import by_head
 
 from chunkform.codegen.attention.check import Case, head_axis, oracle, rounded, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention

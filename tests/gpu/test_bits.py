@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from bits import RECURRENCES, Case, has_zero_start, later_steps, no_state, once_more, other_entries, problem, replace
+from shared.bits import (
+    RECURRENCES,
+    Case,
+    has_zero_start,
+    later_steps,
+    no_state,
+    once_more,
+    other_entries,
+    problem,
+    replace,
+)
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 UNSTABLE = ("inverse_attention_unstable", "sherman_morrison")  # which divide by decays, and explode

@@ -8,7 +8,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from decay_errors import changed_after, triton_form, worst
+from shared.decay_errors import changed_after, triton_form, worst
 
 from chunkform.codegen.recurrence.samples import Case
 

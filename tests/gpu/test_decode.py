@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 import torch
-from decode.programs import arguments, at, grouped, part, step_of
+from shared.step_calls import arguments, at, grouped, part, step_of
 
 from chunkform.codegen.checking.accuracy import AMPLIFIED, relative_error
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from triton_errors import compiled, errors, every_name, module, poisoned, printable
+from shared.triton_errors import compiled, errors, every_name, module, poisoned, printable
 
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.spec.language import catalogue

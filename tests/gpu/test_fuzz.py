@@ -7,8 +7,8 @@ CHUNKFORM_FUZZ sets how many of each op, backend and seed (default: 32 in Triton
 import os
 
 import pytest
-from fuzz import command, environment, judged
-from op_cases import SPECS
+from shared.fuzz import command, environment, judged
+from shared.op_cases import SPECS
 
 CASES = {"triton": 32, "torch": 8}
 SEEDS = [int(x) for x in os.environ.get("CHUNKFORM_FUZZ_SEEDS", "0").split(",")]

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 import torch
-from fuzz import fill_empty_memory
-from op_cases import SPECS, misses, op_of, problem, run
+from shared.fuzz import fill_empty_memory
+from shared.op_cases import SPECS, misses, op_of, problem, run
 from torch.library import opcheck
 
 from chunkform.codegen.checking.accuracy import relative_error

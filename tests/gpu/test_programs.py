@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from programs.conftest import built
+from shared.program_specs import built
 
 from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.programs.check import check_program

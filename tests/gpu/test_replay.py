@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention.attentions import everything
-from fuzz import fill_empty_memory
-from op_cases import op_of, problem, run
+from shared.attentions import everything
+from shared.fuzz import fill_empty_memory
+from shared.op_cases import op_of, problem, run
 
 from chunkform.codegen.attention import check as attentions
 from chunkform.codegen.attention.pipeline import compile_attention

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sequential.programs import arguments, compare, compiled, printed, specs
+from shared.recurrent_programs import arguments, compare, compiled, printed, specs
 
 from chunkform.runtime.launch.varlen import Packed
 

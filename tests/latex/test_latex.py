@@ -15,7 +15,13 @@ from chunkform.spec.language import Declaration, Recurrence, catalogue, exp, had
 from . import tex
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("tests/codegen/specs", "tests/triton/specs", "benchmarks/published", "benchmarks/step_by_step", "examples")
+FOLDERS = (
+    "tests/codegen/specs",
+    "tests/codegen/recurrence/triton/specs",
+    "benchmarks/published",
+    "benchmarks/step_by_step",
+    "examples",
+)
 WIDEST = 10  # points that a line may be too wide
 
 

@@ -1,0 +1,74 @@
+"""Runs programs' Triton kernels in Triton's interpreter, which must be chosen before Triton is imported: in a process of its own.
+
+TRITON_INTERPRET=1 python interpret.py      # prints {case: {quantity: relative error}} as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+from shared.program_specs import PROGRAMS
+
+from chunkform.codegen.commands.program_kind import generated_module
+from chunkform.codegen.programs.check import _named, run
+from chunkform.codegen.programs.oracle import oracle, sample
+from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.codegen.recurrence.check import error_of
+from chunkform.codegen.recurrence.samples import Case
+from chunkform.runtime.launch import replay
+from chunkform.spec.language.load import CATALOGUE, load
+
+
+def main() -> dict[str, dict[str, float]]:
+    found = {}
+    for name, p, case in (
+        ("mesa_net", load(CATALOGUE / "mesa_net.py")[0], Case(batch=1, steps=70, heads=1, width=16, seed=1)),
+        (
+            "float16 mesa_net",
+            load(CATALOGUE / "mesa_net.py")[0],
+            Case(batch=1, steps=3, heads=1, width=36, seed=3, initial=False, dtype=torch.float16),
+        ),
+        ("two solves", PROGRAMS["two solves"](), Case(batch=1, steps=5, heads=2, width=17, initial=False)),
+        ("cg", PROGRAMS["cg"](), Case(batch=2, steps=3, heads=1, width=8, initial=False)),
+    ):
+        c = compile_program(p)
+        s = sample(c, case)
+        got, _ = run(c, getattr(generated_module(c), c.name), s, "triton")
+        keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
+        expected = _named(keys, oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents))
+        found[name] = {n: error_of(c.step, n, x, expected[n]) for n, x in got.items()}
+    return found | {f"replayed {n}": replayed(n) for n in ("mesa_net", "mesa_neumann")}
+
+
+def replayed(name: str) -> dict[str, float]:
+    """What a replay makes of other numbers, beside a call that isn't one; fresh memory is full of NaN."""
+    c = compile_program(load(CATALOGUE / f"{name}.py")[0])
+    module = generated_module(c)
+    first, other = (sample(c, Case(batch=1, steps=12, heads=1, width=16, seed=seed)) for seed in (0, 1))
+
+    def call(s):
+        return run(c, getattr(module, name), s, "triton")[0]
+
+    replay.ON = False
+    expected = call(other)
+    replay.ON = True
+    for _ in range(2):
+        call(first)
+    (known,) = module.OP.known.values()
+    assert [type(x) for x in known.call.replays.values()] == [replay.Recorded] * 2
+    own = replay.room
+    replay.room = lambda *given: (x := own(*given)).fill_(float("nan") if x.is_floating_point() else 255)
+    try:
+        got = call(other)
+    finally:
+        replay.room = own
+    return {n: float(not torch.equal(x, got[n])) for n, x in expected.items()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))

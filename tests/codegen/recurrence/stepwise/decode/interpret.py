@@ -1,0 +1,109 @@
+"""The printed step kernels in Triton's interpreter, against the oracle: a program of its own, as it is chosen at import.
+
+python -m decode.interpret
+"""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import functools
+import json
+
+import torch
+from shared.step_calls import SIZES, arguments, at, grouped, imported, recurrences, step_of
+
+from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.codegen.recurrence.emit import signature_text
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.stepwise.decode import MODULES, decoding, public_step
+from chunkform.runtime.op import decode
+
+SQUARE = {"sherman_morrison"}  # which lives near a positive matrix
+HEADER = """
+import torch
+import triton
+import triton.language as tl
+from chunkform.runtime.op.signature import Argument, Signature
+"""
+
+
+@functools.cache
+def op_of(name: str):
+    """`step` of an op, without compiling the rest of it."""
+    c = Compiled(recurrences()[name], step_of(name), None, "")  # type: ignore[arg-type]
+    d = decoding(c, has_start=False)
+    lines = [HEADER, *(f"from {m} import {', '.join(names.split())}" for m, names in MODULES.items()), d.text]
+    lines += [
+        f"SIGNATURE = {signature_text(c)}",
+        f"class OP:\n    step = {d.step}\n    named = staticmethod(lambda f: f)",
+        f"def {name}(): ...",
+        public_step(c),
+    ]
+    return getattr(imported(f"interpreted_{name}", "\n".join(lines)), name), c
+
+
+def error(found: torch.Tensor, value: torch.Tensor) -> float:
+    return relative_error(found, value, 1)
+
+
+def values(c: Compiled, tensors: dict, constants: dict, heads: int, states: dict) -> tuple[dict, dict]:
+    """What the oracle makes of all steps."""
+    given = {}
+    for v in c.step.variables:
+        if v.kind != "constant":
+            x = tensors[("log_" if v.is_decay else "") + v.name]
+            axis = 2 if v.per_step else 0
+            given[v.name] = x.repeat_interleave(heads // x.shape[axis], axis)
+    outputs, finals, *_ = oracle(c, given, states, constants)
+    return outputs, finals
+
+
+def started(c: Compiled, heads: int) -> dict[str, torch.Tensor]:
+    """Random states, near the spec's own."""
+    shapes = {s.name: (2, heads, *(SIZES.get(dim_of(a), 4) for a in s.axes)) for s in c.step.states}
+    return {
+        n: 0.1 * torch.randn(shape) + (torch.eye(shape[-1]) if c.name in SQUARE else 0.0) for n, shape in shapes.items()
+    }
+
+
+def run(name: str, inplace: bool, narrow: bool, groups: bool) -> float:
+    """The largest error over two steps. `narrow` also makes each state too wide to be held, where it can be taken by rows."""
+    step, c = op_of(name)
+    decode.too_wide, decode.rows_of = (lambda entries: narrow), (lambda width, rows: 2)
+    heads = 4 if groups else 2
+    tensors, constants = arguments(name, 2, 2, heads, SIZES, seed=1)
+    if groups:
+        tensors = grouped(name, tensors, heads)
+    states = started(c, heads) if groups else {}
+    outputs, finals = values(c, tensors, constants, heads, states)
+    decode.NARROWEST, decode.TILE, decode.HIGHEST = (2, 1, 1) if narrow else (16, 8192, 65535)
+    state, worst = tuple(states.values()) if states else None, 0.0
+    for t in range(2):
+        before = state
+        kept = None if state is None else [x.clone() for x in _listed(state)]
+        *found, state = step.step(state, **at(name, tensors, t), **constants, inplace=inplace, backend="triton")
+        worst = max(worst, *(error(o, outputs[n][:, t]) for o, n in zip(found, outputs, strict=True)))
+        if before is not None and not inplace:
+            assert all(torch.equal(x, y) for x, y in zip(_listed(before), kept, strict=True)), "a state was changed"
+    return max(worst, *(error(x, finals[n]) for x, n in zip(_listed(state), finals, strict=True)))
+
+
+def _listed(x):
+    return x if isinstance(x, tuple) else (x,)
+
+
+def main() -> dict[str, float]:
+    report = {}
+    for i, name in enumerate(recurrences()):
+        options = ((i % 2 == 0, False, True), (i % 2 == 1, True, False))  # half of the combinations each, to save time
+        if decoding(op_of(name)[1], False).step.count("RowKernel"):
+            options = (*options, (i % 2 == 0, True, True))
+        report[name] = max(run(name, *x) for x in options)
+    return report
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))

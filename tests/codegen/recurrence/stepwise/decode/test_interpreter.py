@@ -1,0 +1,27 @@
+"""The step kernels of every op in Triton's interpreter: in place and new, in one tile and several, with head groups."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shared.step_calls import recurrences
+
+pytest.importorskip("triton")
+TESTS = Path(__file__).parents[4]
+
+
+@pytest.fixture(scope="module")
+def report() -> dict:
+    environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-W", "ignore", "-m", "decode.interpret"]
+    ran = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize("name", list(recurrences()))
+def test_a_step_agrees_with_the_oracle(report, name) -> None:
+    assert report[name] < (1e-3 if name == "inverse_attention_unstable" else 1e-5)

@@ -1,0 +1,122 @@
+"""The Triton form under the interpreter, and its compiled kernels for a GPU that need not be there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from shared.recurrent_programs import arguments, compiled, printed, specs
+
+triton = pytest.importorskip("triton")
+TESTS = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> dict:
+    """What `interpret.py` found; it raises where a result is wrong."""
+    folder = tmp_path_factory.mktemp("interpreted")
+    environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-W", "ignore", "-m", "sequential.interpret", str(folder)]
+    ran = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize("name", list(specs()))
+def test_agrees_with_the_oracle(report, name) -> None:
+    assert report[name]["error"] < 1e-5
+
+
+def test_functions_are_accurate_to_their_last_digits(report) -> None:
+    assert {n: x for n, x in report["functions"].items() if not x < 1e-6} == {}
+
+
+# --- compiling for a GPU --------------------------------------------------------------------------------------------
+
+
+def launches(name: str, size: int, folder: Path) -> list:
+    """(kernel, arguments, options) of both passes, without running them."""
+    c = compiled(name)
+    module = printed(c, folder, triton=True)
+    calls: list = []
+    module.launch = lambda kernel, grid, *args, **options: calls.append((kernel, args, options))
+    given, states, constants, _, _ = arguments(c, 2, 33, 4, dict.fromkeys("demn", size))
+    kinds = {v.name: v.kind for v in c.step.variables}
+    given = {n: x.bfloat16() if kinds[n] == "input" else x for n, x in given.items()}
+    _, _, saved = module.triton_forward(given, states, constants)
+    module.triton_backward(given, states, constants, saved, {}, {}, frozenset(given))
+    return calls
+
+
+def resources(kernel, args: tuple, options: dict) -> tuple[int, int]:
+    """(registers, bytes spilled) of a kernel compiled for sm_90."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    options = dict(options)
+    warps = options.pop("num_warps")
+    types = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
+    signature, constants, attributes = {}, {}, {}
+    for i, (name, value) in enumerate(zip(kernel.arg_names, args)):
+        if isinstance(value, torch.Tensor):
+            signature[name] = types[value.dtype]
+            attributes[(i,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        elif value is None or (value == 1 and not {"heads", "steps", "segment", "lines"} & {name}):
+            signature[name], constants[name] = "constexpr", value
+        else:
+            signature[name] = "i32"
+    for name, value in options.items():
+        signature[name], constants[name] = "constexpr", value
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    return assembled(built.asm["ptx"])
+
+
+def assembled(ptx: str) -> tuple[int, int]:
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        for tool in ("ptxas", "ptxas-blackwell"):
+            if not (tools / tool).exists():
+                continue
+            command = [str(tools / tool), "-v", "-arch=sm_90a", file.name, "-o", os.devnull]
+            ran = subprocess.run(command, capture_output=True, text=True)
+            if ran.returncode == 0:
+                registers = re.search(r"Used (\d+) registers", ran.stderr)
+                spilled = re.search(r"(\d+) bytes spill stores", ran.stderr)
+                return int(registers[1]), int(spilled[1])
+    pytest.skip("no assembler for sm_90 beside triton")
+
+
+@pytest.mark.parametrize("name", ["sherman_morrison", "gradient_descent_logistic"])
+@pytest.mark.parametrize("size, bound", [(64, 0), (128, 512)])
+def test_the_state_stays_in_registers(name, size, bound, tmp_path) -> None:
+    for kernel, args, options in launches(name, size, tmp_path):
+        registers, spilled = resources(kernel, args, options)
+        assert registers <= 255 and spilled <= bound, (kernel.fn.__name__, registers, spilled)
+
+
+@pytest.mark.parametrize("size", [200, 256])
+def test_a_state_too_wide_for_registers_is_taken_by_rows(size, tmp_path) -> None:
+    found = launches("sherman_morrison", size, tmp_path)
+    assert [kernel.fn.__name__.endswith("_rows_kernel") for kernel, _, _ in found] == [True, True]
+    for kernel, args, options in found:
+        _, spilled = resources(kernel, args, options)
+        assert spilled == 0, (kernel.fn.__name__, spilled)
+
+
+@pytest.mark.parametrize(
+    "name", ["everything", "momentum", "tanh_layer", "running_maximum", "channels", "ratios", "two_sided"]
+)
+def test_odd_kernels_compile(name, tmp_path) -> None:
+    for kernel, args, options in launches(name, 12, tmp_path):
+        registers, _ = resources(kernel, args, options)
+        assert registers <= 255

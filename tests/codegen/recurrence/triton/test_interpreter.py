@@ -1,0 +1,297 @@
+"""Every chunk-parallel recurrence of the catalogue in Triton's interpreter, against the float64 oracle."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SMALL = {"batch": 1, "steps": 37, "heads": 2, "width": 20}
+GROUPS = (
+    ("lightning_attention", "linear_attention", "retention", "delta_rule"),
+    ("gated_delta_rule", "inverse_attention", "gradient_descent_squared"),
+    ("gated_linear_attention", "value_decay_attention"),
+    ("kimi_delta_attention",),
+)
+PARTS = (150, (37, 0, 41, 1, 64))  # steps of a sequence, and of packed ones
+FEW = (70, (0, 37, 1))
+LITERATURE = (
+    "leaky_integrator",
+    "scalar_rnn",
+    "scaled_retention",
+    "stacked",
+)  # square and vector states, parameters, products of decays
+
+
+def interpret(names, cases, **more):
+    job = json.dumps({"names": list(names), "cases": cases, **more})
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "interpret.py"), job],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=HERE.parents[3],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_small(rows, bound):
+    assert rows
+    bad = [r for r in rows if math.isnan(r["error"]) or r["error"] > bound]
+    assert not bad, bad
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=lambda x: x[0])
+def test_float32_agrees_with_the_oracle_also_for_extreme_decays_and_in_slices(names):
+    assert_small(interpret(names, [SMALL]), 1e-5)
+    assert_small(interpret(names, [SMALL | {"decay": "extreme", "seed": 1}], slice=16), 1e-5)
+
+
+def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
+    assert_small(interpret(LITERATURE, [SMALL | {"decay": "extreme"}], slice=16), 1e-4)
+
+
+def test_what_is_made_of_each_step_for_itself_also_where_one_gradient_is_wanted():
+    """Rows of tiles, numbers of each step, and parameters, which may be matrices."""
+    assert_small(interpret(("rwkv6", "mapped", "nested"), [SMALL | {"batch": 2, "decay": "extreme"}]), 1e-5)
+    assert_small(interpret(("mapped", "nested", "mamba2"), [], variants=True, groups=True), 1e-5)
+
+
+def test_corrections_in_other_forms_than_the_catalogues():
+    names = ("late_decay", "other_key", "both_sides")
+    assert_small(interpret(names, [SMALL | {"heads": 1, "decay": "extreme"}]), 1e-5)
+
+
+def test_a_gradient_whose_terms_come_from_several_sweeps():
+    names = (
+        "decay_as_an_input",
+        "signed_numbers",
+        "second_order",
+        "along_and_across",
+        "other_axis",
+        "early_read",
+        "left_alone",
+    )
+    assert_small(interpret(names, [SMALL | {"heads": 1}]), 1e-5)
+
+
+def test_nothing_is_written_beyond_the_last_step():
+    """What is written doesn't depend on the inputs, which are zero there."""
+    names = ("towards_new", "decayed_count", "steady_writes", "moving_averages", "equal_keys", "pulled_halfway")
+    assert_small(interpret(names, [SMALL | {"heads": 1}], parts=FEW), 1e-5)
+
+
+def test_a_backward_pass_on_one_walk_makes_what_several_walks_do():
+    assert_small(interpret(("lightning_attention", "linear_attention"), [], whole=[], again=True), 2e-3)
+
+
+def test_one_walk_also_solves_for_writes_and_sums_for_numbers_of_each_step():
+    """Which isn't faster on an H200, and so isn't chosen."""
+    assert_small(interpret(("gated_delta_rule", "inverse_attention"), [], whole=["parts", "packed"], forced=True), 1e-3)
+    assert_small(interpret(("mamba2",), [], whole=["packed"], forced=True), 2e-3)
+
+
+def test_variables_and_dims_may_be_called_what_kernels_call_their_own():
+    assert_small(interpret(("awkward_names", "awkward_dims"), [SMALL], parts=FEW), 1e-5)
+
+
+def test_a_launch_for_each_read_makes_what_one_for_all_does():
+    """As of states so wide that no three chunks fit; with a sum over two reads (late_decay), reads that nothing is stored of
+    (three_corrections), and two states (mlstm)."""
+    names = ("gated_delta_rule", "delta_rule", "gradient_descent_squared_weight_decay")
+    assert_small(interpret(names, [SMALL | {"decay": "extreme"}], parts=FEW, buffers=1), 1e-5)
+    assert_small(interpret(("late_decay", "three_corrections", "mlstm"), [SMALL | {"heads": 1}], buffers=1), 1e-5)
+
+
+def test_one_launch_makes_what_parts_leave_and_the_matrices_of_their_maps():
+    """Which float32 has two for."""
+    assert_small(interpret(("gated_delta_rule", "inverse_attention"), [], parts=FEW, crowd=4), 1e-5)
+
+
+def test_float16_takes_elements_of_tiles_through_products():
+    cases = [SMALL | {"dtype": "float16"}, SMALL | {"dtype": "float16", "steps": 64, "width": 64, "heads": 1}]
+    assert_small(interpret(("gated_delta_rule", "delta_rule", "inverse_attention"), cases), 4e-3)
+
+
+def test_tiles_for_two_programs_sum_as_those_for_one_do():
+    """Of 200 channels in two bytes, where a walk has a multiprocessor for one program."""
+    assert_small(interpret(("gated_delta_rule",), [SMALL | {"dtype": "float16", "heads": 1, "width": 200}]), 4e-3)
+
+
+def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():
+    """Also where torch makes a part of what a decay's gradient is the sum of, where an axis is contracted and kept, and where two
+    states share a decay, whose sums only one of their gradients may replace."""
+    names = ("kimi_delta_attention", "rwkv7", "square_delta_rule", "shared_decay")
+    assert_small(interpret(names, [SMALL | {"steps": 70, "heads": 1, "decay": "extreme"}], parts=PARTS, slice=16), 1e-5)
+
+
+def test_walks_that_are_cut_sum_for_decays_of_each_channel_once():
+    """Nothing is read at borders, so that one walk for each read adds to what is summed at the borders of chunks."""
+    names = ("kimi_delta_attention", "gated_linear_attention", "square_delta_rule")
+    assert_small(interpret(names, [SMALL | {"heads": 1}], walk=True), 1e-5)
+
+
+def test_what_decays_leave_nothing_of_is_not_walked_over():
+    """In parts of which each leaves what its last chunks make: decays of each step, of channels of either axis, of two states."""
+    rows = interpret([], [], lasting=True)
+    assert_small(rows, 0.0)
+    names = ("lightning_attention", "gated_linear_attention", "value_decay_attention", "mlstm")
+    assert_small(interpret(names, [], parts=(300, (3, 60), 17, "strong")), 1e-5)
+    assert_small(interpret(names[:3], [], unseen=True), 0.0)
+
+
+@pytest.mark.parametrize("decay", ["none", "strong", "extreme"])
+def test_parts_in_two_pieces(decay):
+    """The early one is walked over where the late one's matrix isn't zero, which other launches than one for both do as well."""
+    names = ("gated_delta_rule", "kimi_delta_attention")
+    assert_small(interpret(names, [], parts=(400, (3, 60), 17, decay), late=64), 1e-5)
+    assert_small(interpret(names[:1], [], parts=(400, (3, 60), 17, decay), late=64, crowd=4), 1e-5)
+
+
+def test_the_early_piece_is_not_walked_over_where_nothing_of_it_is_left():
+    assert_small(interpret([], [], joined=True), 1e-6)
+    assert_small(interpret(("gated_delta_rule", "kimi_delta_attention"), [], late=64, unseen=True), 0.0)
+
+
+def test_one_number_for_each_step_gives_the_pairing_that_parts_give():
+    assert_small(interpret([], [], pairings=True), 1e-5)
+
+
+def test_sums_over_blocks_of_those_inside_chunks():
+    rows = interpret([], [], blocks=True)
+    assert len(rows) == 34 and {r["error"] for r in rows} == {0.0}, rows
+
+
+def test_tiles_of_a_square_state_count_what_each_of_them_has_once():
+    assert_small(interpret(("read_twice",), [SMALL | {"width": 40, "heads": 1}]), 1e-5)
+
+
+def test_sequences_of_no_step_and_of_one():
+    cases = [SMALL | {"steps": 0}, SMALL | {"steps": 1}]
+    assert_small(interpret(("lightning_attention", "gated_delta_rule", "gated_linear_attention"), cases), 1e-5)
+
+
+def test_float16_takes_decays_without_resets_apart():
+    rows = interpret(
+        ("lightning_attention", "gated_linear_attention"), [SMALL | {"decay": "extreme", "dtype": "float16"}]
+    )
+    assert_small(rows, 4e-3)
+
+
+def test_strides_needs_and_missing_gradients_change_nothing():
+    """Also of what torch makes of one read ahead of a kernel, and of walks of which only one read is wanted."""
+    names = ("gated_delta_rule", "kimi_delta_attention", "mlstm", "three_corrections")
+    assert_small(interpret(names, [], variants=True), 1e-6)
+
+
+def test_one_argument_alone_may_have_all_heads():
+    assert_small(interpret(("retention", "mamba2", "rwkv6"), [], groups=True), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["lightning_attention", "gated_delta_rule", "gated_linear_attention", "scaled_retention"]
+)
+def test_parts_of_a_sequence_and_packed_sequences(name):
+    assert_small(interpret((name,), [], parts=PARTS), 1e-5)
+
+
+def test_several_corrections_a_step_are_walked_over_one_by_one():
+    names = ("gated_delta_product", "channel_delta_product", "product_of_other_keys")
+    assert_small(interpret(names, [SMALL | {"decay": "extreme", "seed": 1}], parts=FEW), 1e-5)
+    assert_small(interpret(("channel_delta_product",), [], variants=True), 1e-6)
+    assert_small(interpret(("channel_delta_product",), [], groups=True), 1e-5)
+    assert_small(interpret(("three_corrections",), [SMALL | {"dtype": "float16"}]), 4e-3)
+
+
+def test_states_that_are_added_to_each_other_take_weights_between_them():
+    assert_small(interpret(("averages_of_averages", "momentum_beside_channels", "vector_momentum"), [SMALL]), 1e-5)
+    assert_small(interpret(("momentum",), [], parts=(20, (0, 37, 1))), 1e-5)
+    assert_small(interpret(("gradient_descent_squared_momentum",), [SMALL | {"dtype": "float16"}]), 4e-3)
+
+
+def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_there():
+    cases = [SMALL, SMALL | {"steps": 70, "width": 24}]
+    names = ("decays_written", "decays_corrected", "decays_added", "ones_read", "ones_written")
+    assert_small(interpret(names, cases), 1e-5)
+    assert_small(interpret(("decays_written",), [], parts=PARTS), 1e-5)
+
+
+def test_states_that_read_each_other_and_transitions_that_are_matrices():
+    names = ("each_other", "summed_key", "read_key", "centred_sum", "squared_read")
+    assert_small(interpret(names, [SMALL]), 1e-5)
+    names = ("householder", "two_reflections", "diagonal_plus_rank_one", "towards_new")
+    assert_small(interpret(names, [SMALL]), 1e-5)
+
+
+def test_parts_of_two_tiles_whose_writes_are_functions_or_the_same_for_all_columns():
+    """The matrix of a part's map is in tiles beyond those of the state, where all that is written must vanish."""
+    assert_small(interpret(("squashed", "pulled"), [], parts=[*PARTS, 40]), 1e-5)
+
+
+def test_what_sweeps_sum_for_decays_in_float16_cancels_over_parts_and_at_the_end():
+    rows = interpret(("retention", "stacked"), [], decays=True)
+    assert [r["quantity"] for r in rows] == ["dgamma", "dlam", "dmu"]
+    assert [r for r in rows if not r["error"] < 1.5 * r["rounding"]] == []
+
+
+@pytest.mark.parametrize(
+    ("walk", "most"),
+    [
+        (True, {"gated_linear_attention": 1.2e-4, "value_decay_attention": 1.2e-4}),
+        (False, {"gated_linear_attention": 1.2e-4, "kimi_delta_attention": 5e-4}),
+    ],
+)
+def test_gradients_of_decays_for_each_channel_lose_little_on_the_way(walk, most):
+    """In float16 half a unit in the last place is 4.9e-4, and evenly spread rounding of a result 2.8e-4. States at the borders of
+    blocks, which this gradient is made of, go through memory in float16."""
+    rows = interpret(most, [], widened=True, walk=walk)
+    decays = {(r["recurrence"], r["quantity"]): r["error"] for r in rows if r["quantity"] in ("dalpha", "dbeta")}
+    for name, bound in most.items():
+        assert decays[name, "dbeta" if name == "value_decay_attention" else "dalpha"] < bound
+    others = [r for r in rows if (r["recurrence"], r["quantity"]) not in decays]
+    assert [r for r in others if not r["error"] < (3e-4 if "kimi" not in r["recurrence"] else 5e-4)] == []
+
+
+def test_gradients_of_decays_in_bfloat16_have_hardly_more_than_the_error_of_rounding():
+    """What reads and writes of a step add to it cancels, so that none of it may be rounded before it is summed."""
+    case = {"batch": 1, "steps": 70, "heads": 2, "width": 20, "dtype": "bfloat16"}
+    rows = interpret(("value_decay_attention",), [case, case | {"decay": "extreme"}])
+    assert [r for r in rows if not r["error"] < 1.3 * r["rounding"]] == []
+
+
+def test_bfloat16_is_in_the_interpreter_what_it_is_in_torch():
+    program = """
+from shared import bfloat16_interpreted
+import torch, triton, triton.language as tl
+
+@triton.jit
+def kernel(x, y, out, more, N: tl.constexpr):
+    i = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    a, b = tl.load(x + i).to(tl.bfloat16), tl.load(y + i)
+    tl.store(out + i, tl.dot(a, b))
+    tl.store(more + i, tl.where(a > b, a * b + 1.5, -a))
+
+x, y = torch.randn(2, 16, 16) * torch.logspace(-40, 30, 16)
+x[0, :4] = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, float("inf"), -0.0])
+y = y.bfloat16()
+out, more = torch.zeros(16, 16), torch.zeros(16, 16, dtype=torch.bfloat16)
+kernel[(1,)](x, y, out, more, 16)
+a = x.bfloat16()
+torch.testing.assert_close(out, a.float() @ y.float(), equal_nan=True)
+torch.testing.assert_close(more, torch.where(a > y, a * y + 1.5, -a), rtol=0, atol=0, equal_nan=True)
+"""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(HERE.parents[2])}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.py"
+        path.write_text(program)
+        done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,85 @@
+"""Scans in Triton's interpreter, against the torch form in float64: in parts, and over packed sequences."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+STEPS, HEADS, WIDTH = 140, 1, 5
+
+
+def spec():
+    """Factors of either sign, a factor for all entries, a state that another reads, numbers, and a parameter; under names that a
+    kernel might use itself."""
+    from chunkform.spec.language import Recurrence, hadamard, tanh
+
+    r = Recurrence("signed")
+    d = r.dims("d")
+    x, a = r.inputs("width edge", d)
+    b = r.inputs("b")
+    w = r.parameter("whole", d)
+    lam = r.decay("lam")
+    g = r.decay("g", d)
+    h, m, z, n = r.state("h", d), r.state("m", d), r.state("z", d), r.state("n")
+    r.update(h, hadamard(tanh(a + w), h.prev) + x)
+    r.update(m, lam * (m.prev + hadamard(h.prev, h.next)))
+    r.update(z, hadamard(g, z.prev) + b * x)
+    r.update(n, b * n.prev + lam)
+    r.output("o", hadamard(m.next, a) + n.next * z.prev)
+    r.output("p", z.next)
+    return r
+
+
+def main():
+    """Prints the largest error of outputs, last states and gradients: whole, in parts, and packed. In a process of its own, as
+    Triton's interpreter is chosen before Triton is imported."""
+    import chunkform
+    from chunkform.codegen.checking.accuracy import relative_error
+    from chunkform.runtime.chunk_kernels import elementwise_scan as scan
+
+    op, parts_for = chunkform.compile(spec()), scan.parts_for
+    vectors, numbers = (1, STEPS, HEADS, WIDTH), (1, STEPS, HEADS)
+    found = []
+    for parts, bounds in ((1, None), (2, None), (1, (0, 37, 37, 41, STEPS))):
+        torch.manual_seed(parts)
+        given = {n: torch.randn(vectors) / 2 for n in ("width", "edge")} | {
+            "b": torch.rand(numbers),
+            "whole": torch.randn(HEADS, WIDTH),
+        }
+        given |= {"log_lam": -torch.rand(numbers), "log_g": -3 * torch.rand(vectors)}
+        count = 1 if bounds is None else len(bounds) - 1
+        start = [torch.randn(count, HEADS, *size) for size in ((WIDTH,), (WIDTH,), (WIDTH,), ())]
+        incoming = [torch.randn(vectors), torch.randn(vectors), *(torch.randn_like(x) for x in start)]
+        packed = {} if bounds is None else {"cu_seqlens": torch.tensor(bounds)}
+
+        def both(backend, dtype, given=given, start=start, incoming=incoming, packed=packed):
+            leaves = {n: x.to(dtype).requires_grad_() for n, x in given.items()}
+            states = [x.to(dtype).requires_grad_() for x in start]
+            *outputs, last = op(**leaves, initial_state=states, output_final_state=True, backend=backend, **packed)
+            results = [*outputs, *last]
+            wanted = [*leaves.values(), *states]
+            return *results, *torch.autograd.grad(results, wanted, [x.to(dtype) for x in incoming])
+
+        scan.parts_for = lambda *_, parts=parts: parts
+        made = both("triton", torch.float32)
+        scan.parts_for = parts_for
+        exact = both("torch", torch.float64)
+        axes = [2, 2, 1, 1, 1, 1, *(0 if n == "whole" else 2 for n in given), 1, 1, 1, 1]
+        found.append(max(relative_error(x, y, axis) for x, y, axis in zip(made, exact, axes, strict=True)))
+    print(json.dumps(found))
+
+
+def test_scans_agree_with_the_torch_form():
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[4]
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=environment, cwd=root)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 3 and all(e < 1e-5 for e in found), found
+
+
+if __name__ == "__main__":
+    main()

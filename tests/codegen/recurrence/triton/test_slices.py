@@ -1,0 +1,213 @@
+"""Statements of walks, slice by slice; how many chunks come ahead; and the tiles of kernels that read at borders."""
+
+import ast
+import itertools
+from dataclasses import replace
+
+import pytest
+from shared.triton_errors import compiled
+
+from chunkform.codegen.performance.compile_report import inspect_op
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.triton import triton_source
+from chunkform.codegen.recurrence.triton.kernels.strip_mine import needed_for, sliced
+from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
+from chunkform.codegen.recurrence.triton.plan_passes.roles import CannotPrint
+from chunkform.codegen.recurrence.triton.print.axis_names import axis_name, block_name, size_name
+from chunkform.codegen.recurrence.triton.print.reserved import RESERVED
+from chunkform.codegen.recurrence.triton.section import walked
+from chunkform.runtime.launch import launch
+from chunkform.runtime.launch.launch import Config
+from chunkform.spec.language import Recurrence
+
+SETUP = ["d = n_d * 2", "S = zeros(2)", "if first:", "    S += load(d)"]
+
+
+def run(loop, after, values, counters=None, **names):
+    """What Python makes of a walk over two chunks, sliced: S is a list of two slices."""
+    numbers = itertools.count()
+    counters = {"n_d": "2"} if counters is None else counters
+    found = sliced(
+        {"setup": SETUP, "loop": loop, "after": after}, counters, {"S": "n_d"}, lambda x: f"{x}_{next(numbers)}"
+    )
+    text = [*found["setup"], "for n in range(2):", *(f"    {x}" for x in found["loop"]), *found["after"]]
+    text = [x.replace("tl.static_range", "range") for x in text]
+    scope = {"first": True, "zeros": lambda n: 0, "load": lambda d: values[d // 2], "out": {}, **names}
+    exec("\n".join(text), scope)
+    return found, scope
+
+
+def test_sums_over_slices_are_added_up_and_states_carried():
+    loop = ["p = 0", "p = S + p  # a sum over d", "w = p * 10", "S = S + w + d"]
+    found, scope = run(loop, ["out[d] = S"], [1, 2])
+    # chunk 1: p = 3, w = 30, S = 31, 34; chunk 2: p = 65, w = 650
+    assert scope["out"] == {0: 31 + 650, 2: 34 + 650 + 2}
+    assert sum("static_range" in x for x in found["loop"]) == 2  # all of p is known before w is made
+    assert "# a sum over d" in "\n".join(found["loop"])
+
+
+def test_what_a_loop_does_not_need_stays_behind_it_and_what_it_needs_comes_ahead():
+    loop = ["a = 5", "k = d + 1", "other = 7", "b = a * 2", "q = k + b", "S = S + q", "late = other"]
+    found, scope = run(loop, ["out[d] = S"], [0, 0])
+    assert scope["out"] == {0: 2 * 11, 2: 2 * 13}
+    order = [x.strip() for x in found["loop"]]
+    start = next(n for n, x in enumerate(order) if x.startswith("for n_d"))
+    assert order.index("b = a * 2") < start < order.index("other = 7") < order.index("late = other")
+    assert sum(x.startswith("for n_d") for x in order) == 1
+
+
+def test_what_another_loop_uses_is_held_in_a_tuple():
+    loop = ["k = d + 1", "p = 0", "p += k", "S = S + k * p"]
+    found, scope = run(loop, ["out[d] = S"], [0, 0])
+    assert scope["out"] == {0: 2 * 4, 2: 2 * 3 * 4}
+    assert "k = ()" in found["loop"] and isinstance(scope["k"], tuple)
+
+
+def test_a_whole_sum_is_one_name_in_blocks_and_conditions():
+    loop = ["p = 0", "if first:", "    p = p + S", "S = S + p"]
+    _, scope = run(loop, ["out[d] = S"], [1, 2])
+    assert scope["out"] == {0: 1 + 3 + 9, 2: 2 + 3 + 9}
+
+
+def test_slices_of_two_axes_in_one_statement_are_refused():
+    with pytest.raises(CannotPrint, match="two axes: S = S \\+ n_e"):
+        run(["S = S + n_e"], [], [0, 0], counters={"n_d": "2", "n_e": "2"})
+
+
+def test_without_such_axes_nothing_changes():
+    lines = {"setup": ["a = 1"], "loop": ["a += 1"], "after": []}
+    assert sliced(lines, {}, {}, str) is lines
+
+
+def test_as_many_chunks_come_ahead_as_two_programs_have_buffers_for():
+    config = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=4)
+    assert config.stages_for(128 * 2 * 2, 64 * 2) == 4
+    assert config.stages_for(128 * 3 * 2, 64 * 2 * 2 + 32 * 2 * 2) == 3
+    assert config.stages_for(128 * 2 * 2, 64 * (3 * 4 + 2 * 2)) == 2
+    assert config.stages_for(512 * 2 * 4, 0) == 2
+    one = Config(chunk=16, tile=32, slice=256, block=32, warps=8, stages=1, itemsize=4)
+    assert one.stages_for(512 * 2, 0) == 1
+
+
+def test_a_multiprocessor_holds_four_programs_that_make_matrices_of_parts_maps():
+    config = launch.candidates(2, 128)[0]
+    assert config.crowd(128) == 4 and config.crowd(128, slim=False) == 2  # decays for each channel take registers
+    assert launch.candidates(2, 256)[0].crowd(256) == launch.candidates(4, 64)[0].crowd(64) == 2
+    four, two = config.walk(128, 256, 64, 2, programs=4), config.walk(128, 256, 64, 2)
+    assert (four.registers, two.registers, launch.candidates(4, 64)[0].walk(64, 1, 1, 1).registers) == (128, None, 255)
+    assert [config.walk(128, whole, 64, 2, programs=4).stages for whole in (256, 512)] == [4, 2]
+    assert config.walk(128, 768, 64, 4, programs=4) == config.walk(128, 768, 64, 4)  # no buffers for two chunks of four
+    assert launch.by_launch("ends", "linear", 4) == ((0, "ends", "linear"),)
+    assert launch.by_launch("ends", "linear", 2) == ((0, "ends", None), (0, None, "linear"))
+
+
+def test_elements_are_products_where_three_chunks_of_tiles_fit():
+    config = launch.candidates(2, 128)[0]
+
+    def found(*loaded):
+        walk = config.walk(128, *loaded, elements=True)
+        return walk.stages, walk.products
+
+    assert config.walk(128, 512, 128, 4).stages == 4 and found(512, 128, 4) == (3, True)
+    assert found(768, 128, 4) == (3, True)
+    assert found(768, 128, 6) == (3, False)
+    assert found(1024, 128, 4) == (4, True)  # of one program on a multiprocessor
+    assert (
+        not launch.candidates(4, 128)[0].walk(128, 16, 16, 1, elements=True).products
+    )  # in three parts it would round
+
+
+def test_a_program_with_tiles_for_two_has_a_multiprocessor_where_few_chunks_of_two_fit():
+    """Half of those that are to be under way: two of four, or one of three, with states twice as wide."""
+    config = launch.candidates(2, 128)[0]
+    many, few = config.walk(128, 768, 128, 4), config.walk(128, 1024, 128, 4)
+    assert [(x.tile, x.warps, x.programs) for x in (many, few)] == [(64, 4, 2), (128, 8, 1)]
+    config = launch.candidates(2, 256)[0]
+    two, one = config.walk(256, 1024, 128, 8), config.walk(256, 1536, 64, 4)
+    assert [(x.tile, x.warps, x.programs) for x in (two, one)] == [(64, 4, 2), (128, 8, 1)]
+    assert (
+        config.walk(192, 1536, 64, 4)
+        == config.walk(None, 1536, 64, 4)
+        == replace(one, tile=64, warps=4, programs=2, stages=2)
+    )
+    assert launch.candidates(4, 256)[0].walk(256, 3072, 64, 8).programs == 2
+
+
+def test_one_launch_makes_all_reads_where_three_chunks_fit():
+    config = launch.candidates(2, 128)[0]
+    each = (512, 64, 4), (512, 64, 2)
+    one, two = (config.walk(128, *x) for x in each)
+    assert config.by_read(128, (768, 128, 6), *each) == [(0, True, config.walk(128, 768, 128, 6))]
+    assert config.by_read(128, (1536, 128, 6), *each) == [(1, True, one), (2, False, two)]
+    assert config.by_read(128, (768, 128, 6), *each, wanted=(False, True)) == [(2, True, two)]  # the other isn't made
+    assert config.by_read(128, (1536, 128, 6), *each, wanted=(False, False)) == [(1, True, one), (2, False, two)]
+
+
+def test_float32_walks_have_the_registers_that_there_are():
+    """Given 32, as the assembler chooses, they spill five times as much."""
+    rows = inspect_op(compiled("lightning_attention"), dtypes=("float32",), widths=(128,))
+    walks = [r for r in rows if "sweep" in r.kernel]
+    assert walks and [r for r in walks if not r.ok or r.registers < 128] == []
+
+
+def test_as_many_programs_of_a_walk_as_it_is_launched_for_fit_on_a_multiprocessor(monkeypatch, request):
+    def walks():
+        rows = inspect_op(compiled("kimi_delta_attention"), dtypes=("bfloat16",), widths=(256,))
+        return [r for r in rows if "sweep" in r.kernel]
+
+    assert walks() and [r for r in walks() if not r.ok] == []
+    monkeypatch.setattr(launch, "BUFFERS", 2 * launch.BUFFERS)  # more than there is
+    Config.walk.cache_clear()
+    request.addfinalizer(Config.walk.cache_clear)
+    assert any("bytes of shared memory, limit 115712" in r.problem for r in walks())
+
+
+def test_what_a_walk_only_yields_is_not_loaded_for_states():
+    loop = ["k = load(k_p)", "w = k * S", "q = load(q_p)", "if YIELD:", "    store(q * S)", "S = S + w"]
+    assert {"k_p", "S"} <= needed_for(loop, {"S"}) and "q_p" not in needed_for(loop, {"S"})
+    assert {"k_p", "q_p"} <= needed_for(loop, {"S"}, "if YIELD:")
+
+
+def test_what_one_read_loads_is_known():
+    for op, loads in {
+        "gated_delta_rule": ({"do_p", "q_p"}, {"dv_p", "dk_1_p"}),
+        "delta_rule": ({"do_p"}, {"dv_p"}),
+    }.items():
+        c = compiled(op)
+        host = Host(c, walked(c, c.backward), True, True)
+        host.text()
+        (walk,) = (k for k in host.kernels if k.apart)
+        for mine, others, read in zip(loads, reversed(loads), walk.apart, strict=True):
+            assert mine <= read.loads and not others & read.loads, (op, read.loads)
+
+
+@pytest.mark.parametrize("name", sorted(n for n in RESERVED if n.islower()))
+def test_dims_may_have_any_name_that_kernels_use(name):
+    assert not {axis_name(name), size_name(name), block_name(name)} & RESERVED
+
+
+@pytest.mark.parametrize(
+    "names", ["x p m since seen", "t until k_each matrix1 part_d", "w kept k2 pairs S_live", "y s b_each sums weight1"]
+)
+def test_kernels_store_over_none_of_their_arguments(names):
+    r = Recurrence("named")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v, g = r.inputs("v", e), r.decay("g")
+    one, two, three, four, *five = [r.constant(n, 0.5) for n in names.split()]
+    S = r.state("S", d, e)
+    r.update(S, g * S.prev + one * k * (v - two * S.prev.T * (three * k)).T)
+    r.output("o", four * S.next.T * q + sum(five))
+    for kernel in ast.walk(ast.parse(triton_source(compile_spec(r)))):
+        if isinstance(kernel, ast.FunctionDef) and kernel.decorator_list:
+            stored = {x.id for x in ast.walk(kernel) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+            given = {x.arg for x in kernel.args.args}
+            assert not {x for x in stored & given if not x.endswith("_p")}, kernel.name  # pointers move on
+
+
+def test_tiles_that_read_at_borders_are_never_narrow_in_16_bits():
+    config = launch.candidates(2, 256)[0]
+    assert config.read_tile == 64 and (config.read_warps(256), config.read_warps(64, 128)) == (8, 4)
+    assert config.read_warps(64, 128, many=True) == 8
+    exact = launch.candidates(4, 256)[0]
+    assert exact.read_tile == exact.tile and exact.read_warps(256) == 4

@@ -1,0 +1,154 @@
+"""Sequences in parts on 2, 3 and 4 processes: outputs and all gradients are those of one process, and faults are told to all."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from filelock import FileLock
+
+import chunkform.generated
+from chunkform.codegen.commands.compile import compile_module
+from chunkform.runtime.op.op import Op
+from chunkform.spec.language import load
+
+from . import ranks
+
+SPECS = Path(__file__).parents[2] / "codegen" / "specs"
+STRUCTURES = {  # what the catalogue has no example of
+    "stacked": "stacked.py",  # what one state reads is written to another: a collective for each
+    "gated_by_a_state": "several.py",  # a decay made of a state
+    "steady_writes": "counters.py",  # writes that are the same at each step
+    "running_scale": "several.py",  # a state that starts from a number of the spec
+    "momentum": "momentum.py",  # states that are added to each other, and feed back
+    "ttt_linear": "ttt_linear.py",  # a matrix and a vector that share an error
+    "channel_delta_rule": "channel_delta_rule.py",  # a matrix for each column
+}
+
+
+def catalogue() -> list[str]:
+    """The chunk-parallel recurrences of the catalogue."""
+    names = [m.name for m in pkgutil.iter_modules(chunkform.generated.__path__)]
+    ops = {n: getattr(importlib.import_module(f"chunkform.generated.{n}"), "OP", None) for n in names}
+    return [n for n, op in ops.items() if isinstance(op, Op) and op.backends["torch"].forward_states is not None]
+
+
+OPS = [*catalogue(), *STRUCTURES]
+ATTENTIONS = ["softmax_attention", "rotary_attention", "distance_attention", "kattention_f6"]
+EXACT = [("whole", 2), ("packed", 3), ("whole", 4), ("packed", 4)]
+OTHERS = [
+    ("without_a_state", 3),
+    ("mesh", 4),
+    ("checkpoint", 2),
+    ("compiled", 2),
+    ("data_parallel", 4),
+    ("tensor_parallel", 4),
+    ("bytes", 2),
+    ("checked_once", 2),
+    ("lengths_change", 2),
+    ("layer whole", 3),
+    ("layer packed", 4),
+    ("layer attention", 3),
+    ("halo 0", 2),
+    ("halo 3", 3),
+    ("halo 12", 4),
+    *((f"ring {name} {mask}", size) for name in ATTENTIONS for mask, size in (("causal", 3), ("full", 4))),
+    ("keys_differ", 3),
+    ("shapes_differ", 3),
+    ("differ_later", 3),
+    ("dtypes_differ", 3),
+    ("ops_differ", 3),
+    ("gradients_differ", 3),
+    ("one_rank_is_wrong", 3),
+    ("borders_differ", 3),
+    ("borders_end_early", 3),
+    ("halos_differ", 3),
+    ("step_by_step", 3),
+    ("groups_differ", 4),
+]
+CASES = [(f"{kind} {name}", size) for name in OPS for kind, size in EXACT] + OTHERS
+
+
+@pytest.fixture(scope="session")
+def found(tmp_path_factory: pytest.TempPathFactory, worker_id: str = "") -> dict[str, list[dict]]:
+    """For each case what every rank of its group found. The processes start once, also where tests run in several workers."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if base.name.startswith("popen-") else base) / "parallel"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            prepare(folder)
+            together("start", 4, str(folder), CASES)
+            (folder / "done").touch()
+    by_rank = [json.loads((folder / f"found {r}.json").read_text()) for r in range(4)]
+    return {
+        f"{name} {size}": [by_rank[r].get(f"{name} {size}", {"failed": "it wasn't run"}) for r in range(size)]
+        for name, size in CASES
+    }
+
+
+def prepare(folder: Path) -> None:
+    """What one process makes of each op, and the text of those that aren't in the catalogue."""
+    for name, file in STRUCTURES.items():
+        module = compile_module(next(r for r in load(SPECS / file) if r.name == name))
+        (folder / f"{name}.py").write_text(Path(module.__file__ or "").read_text())
+    for name in OPS:
+        op = ranks.operation(name, folder)
+        for packed in (False, True):
+            given, states = ranks.arguments(op, packed)
+            torch.save(ranks.results(op, given, states, packed), folder / f"{name} {packed}.pt")
+
+
+def together(function: str, count: int, *arguments: object) -> None:
+    """Run a function of `ranks` in new processes, forked from one that has imported everything already."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["chunkform.generated", "chunkform.runtime.parallel", "chunkform.codegen.commands.compile"]
+    )
+    processes = [context.Process(target=getattr(ranks, function), args=(r, port, *arguments)) for r in range(count)]
+    for p in processes:
+        p.start()
+    for p in processes:
+        p.join(300)
+        assert not p.is_alive(), "a process hangs"
+
+
+def agrees(everything: list[dict], bound: float = 1e-12) -> None:
+    for rank, quantities in enumerate(everything):
+        assert "failed" not in quantities, f"rank {rank}: {quantities['failed']}"
+        wrong = {n: x for n, x in quantities.items() if not x < bound}
+        assert not wrong, f"rank {rank}: {wrong}"
+
+
+@pytest.mark.parametrize("kind, size", EXACT)
+@pytest.mark.parametrize("name", OPS)
+def test_parts_of_a_sequence_give_what_the_whole_gives(found: dict, name: str, kind: str, size: int) -> None:
+    agrees(found[f"{kind} {name} {size}"])
+
+
+@pytest.mark.parametrize("name, size", OTHERS, ids=[n.replace(" ", "_") for n, _ in OTHERS])
+def test_on_several_processes(found: dict, name: str, size: int) -> None:
+    agrees(found[f"{name} {size}"])
+
+
+def test_every_chunk_parallel_op_of_the_catalogue_is_there() -> None:
+    assert {"lightning_attention", "gated_linear_attention", "gated_delta_rule", "kimi_delta_attention"} <= set(OPS)
+    assert len(OPS) >= 18
+
+
+def test_a_rank_that_dies_is_an_error_on_the_others(tmp_path: Path) -> None:
+    start = time.monotonic()
+    together("die", 2, str(tmp_path))
+    text = (tmp_path / "dead.txt").read_text()
+    assert text.startswith("GroupError: gated_delta_rule: context_parallel: an exchange among the 2 ranks"), text
+    assert time.monotonic() - start < 60
