@@ -12,6 +12,7 @@ from chunkform.spec.language.formula import Formula
 from chunkform.spec.language.notation import latex
 from chunkform.spec.language.statements import Equal
 
+from .counterexample_page import typeset
 from .derived_claims import Derived
 from .mathml import mathml
 from .scope import used_names
@@ -51,6 +52,12 @@ details { font-size: .9rem;
   color: #444 }
   svg { max-width: 100%;
   height: auto }
+.wide { overflow-x: auto }
+@media (max-width: 40rem) { body { margin: 1rem auto; padding: 0 .6rem }
+  td, th { padding: .25rem; font-size: .85rem }
+  td { min-width: 4rem }
+  .formula { padding-left: .5rem }
+  }
   .small { font-size: .9rem;
   color: #555 }
 @media (prefers-color-scheme: dark) { body { background: #191919;
@@ -104,7 +111,7 @@ def overview(verdicts: list[Verdict], documents: list[str]) -> str:
         rows.append(f'<tr><td><a href="#d{k}">{escape(name)}</a></td>{counts}<td>{fixed}</td></tr>')
     head = "".join(f"<th>{x}</th>" for x in ("document", *kinds, "repaired"))
     head = f"<tr>{head}</tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
+    return f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'
 
 
 def shown_entry(v: Verdict) -> str:
@@ -136,7 +143,7 @@ def entry(v: Verdict) -> str:
     if c.note:
         lines.append(f'<p class="small">{escape(c.note)}</p>')
     if v.counterexample is not None:
-        lines.append(f"<p>Counterexample: <code>{escape(v.counterexample.text())}</code></p>")
+        lines.append(shown_counterexample(v))
     if v.repairs:
         under = f" ({escape(v.repair_reading)})" if v.repair_reading else ""
         lines.append(f"<p>The nearest true formula{under}:</p>{mathml(v.repaired_latex)}")
@@ -152,6 +159,15 @@ def entry(v: Verdict) -> str:
         lines.append(f"<p>By SymPy, with every entry a symbol: <code>{escape(v.proof)}</code></p>")
     lines.append(definitions(c) + "</details></article>")
     return "\n".join(lines)
+
+
+def shown_counterexample(v: Verdict) -> str:
+    """Typeset where that can be done."""
+    assert v.counterexample is not None
+    try:
+        return typeset(v.counterexample, v.claim, shown_names(v.claim.setting))
+    except Exception:  # a document's own LaTeX of a name may be anything
+        return f"<p>Counterexample: <code>{escape(v.counterexample.text())}</code></p>"
 
 
 def condition(x: object) -> str:
@@ -227,7 +243,8 @@ def beside(verdicts: list[Verdict], derived: list[Derived]) -> str:
             f"<tr><td>{escape(x.what)}<br>{badge}{definitions(x.claim)}</td><td>{formula}</td><td>{cell}</td></tr>"
         )
     head = "<tr><th>quantity</th><th>derived by the machine</th><th>the document's formulas for it</th></tr>"
-    return f'<h3>Derived, beside the document</h3><table class="derived">{head}{"".join(rows)}</table>'
+    table = f'<table class="derived">{head}{"".join(rows)}</table>'
+    return f'<h3>Derived, beside the document</h3><div class="wide">{table}</div>'
 
 
 def head_name(x: Formula) -> str:
