@@ -20,7 +20,7 @@ def attention_in_letters(c: CompiledAttention) -> tuple[CompiledAttention, Alpha
     a, p = c.spec, c.lowered
     names = [a.name, *(d.name for d in a.dim_list), *(v.name for v in a.variables), *p.outputs]
     alphabet = Alphabet.of(names)
-    return compile_lowered(_lettered(p, _spec(a, alphabet), alphabet), prove=False), alphabet
+    return compile_lowered(_lettered(p, _spec(a, alphabet), alphabet)), alphabet
 
 
 def _spec(a: Attention, alphabet: Alphabet) -> Attention:

@@ -248,6 +248,8 @@ def verify(
     "chunkform explain my_recurrence.py --latex > derivation.tex",
     "chunkform explain mesa_net --svg graph.svg",
     "chunkform explain retention --json - | jq .family",
+    "chunkform explain gated_delta_rule --passes",
+    "chunkform explain gated_delta_rule --after normalize",
 )
 def explain(
     spec: Annotated[
@@ -259,12 +261,28 @@ def explain(
     svg: Annotated[Path | None, typer.Option(metavar="PATH", help="draw a program's graph of ops there")] = None,
     width: Annotated[int, typer.Option(help="the size of every dim that costs are counted for", min=1)] = 64,
     chunk: Annotated[int, typer.Option(help="the steps of a chunk that costs are counted for", min=1)] = 64,
+    after: Annotated[
+        str | None, typer.Option(metavar="PASS", help="print what this pass made, and nothing else; see --passes")
+    ] = None,
+    passes: Annotated[bool, typer.Option("--passes", help="list the passes in order, with their times")] = False,
 ) -> None:
     """Show the derived adjoint, the read-write form, the form over chunks, the sweeps and what they cost."""
+    from .inside import alone, show_after, show_passes
     from .kinds import kind_of
 
     writable(svg)
     writable(json_path)
+    if after is not None:
+        alone("--after", {"--passes": passes, "--json": json_path, "--latex": latex, "--svg": svg})
+        show_after(declarations([spec]), after)
+        return
+    if passes:
+        alone("--passes", {"--latex": latex, "--svg": svg})
+        to_stdout = str(json_path) == "-"
+        data = show_passes(declarations([spec]), None if to_stdout else console())
+        if json_path is not None:
+            write_json(json_path, data[0] if len(data) == 1 else data)
+        return
     found = [(kind_of(r), kind_of(r).compile_spec(r)) for r in declarations([spec])]
     if svg is not None:
         drawn = [kind.svg(c) for kind, c in found if hasattr(kind, "svg")]

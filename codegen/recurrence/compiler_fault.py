@@ -17,6 +17,7 @@ from chunkform.errors import ChunkformError, CompilerError, GateError
 from chunkform.spec.language import Declaration, Recurrence
 
 from ..ir.expr import plain_name
+from ..printing.passes import untold
 from .smaller_specs import reduced, spec_text
 
 SECONDS = 20.0  # that are spent on making a spec smaller
@@ -80,7 +81,8 @@ def _smallest(spec: Recurrence, why: Exception, again: Callable[[Any], object]) 
 
     def shows(smaller: Recurrence) -> bool:
         try:
-            again(smaller)
+            with untold():
+                again(smaller)
         except Exception as other:
             return _mark(other) == mark
         return False

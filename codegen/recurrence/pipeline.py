@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from chunkform.spec.language import Recurrence
@@ -13,19 +13,163 @@ from ..ir.expr import Node, leaf, replace, walk
 from ..ir.letters import Alphabet, lettered_step
 from ..ir.notation import plain
 from ..ir.step_program import StepProgram
+from ..printing.passes import Pass, run_passes, untold
 from .chunkwise.compiled import Compiled
+from .chunkwise.plan import Plan
 from .chunkwise.planner import plan
 from .compiler_fault import blaming
 from .gates.gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments, gate_stable, gate_substeps
 from .normal_form.diagnostics import line_of
-from .normal_form.form import NotAffine
+from .normal_form.form import NormalForm, NotAffine
 from .normal_form.normalize import normalize, normalize_adjoint
-from .normal_form.substeps import substeps
+from .normal_form.substeps import Substeps, substeps
 from .step.adjoint import Adjoint, adjoint
 from .step.lower import lower
 from .step.stabilize import stable
 
 _log = logging.getLogger(__name__)
+
+
+class Known:
+    """What is known of a recurrence: each pass adds what it makes."""
+
+    lowered: StepProgram
+    step: StepProgram
+    adjoint: Adjoint
+    form: NormalForm
+    adjoint_form: NormalForm
+    forward: Plan
+    backward: Plan
+    substeps: Substeps | None
+    substep: Compiled | None = None  # one of the substeps, compiled
+
+    def __init__(self, spec: Recurrence, prove: bool = True) -> None:
+        self.spec, self.prove = spec, prove
+
+
+# --- the passes, in order ---------------------------------------------------------------------------------------------
+
+
+def _lower(k: Known) -> None:
+    k.lowered = lower(k.spec)
+
+
+def _stabilize(k: Known) -> None:
+    k.step = stable(k.lowered)
+
+
+def _adjoint(k: Known) -> None:
+    k.adjoint = adjoint(k.step)
+
+
+def _normalize(k: Known) -> None:
+    k.form = normalize(k.step)
+
+
+def _normalize_adjoint(k: Known) -> None:
+    k.adjoint_form = normalize_adjoint(k.adjoint)
+
+
+def _plan(k: Known) -> None:
+    k.forward = plan(k.form, tuple(s.name for s in k.step.states))
+
+
+def _plan_adjoint(k: Known) -> None:
+    saved = tuple(k.form.write_leaves())
+    k.backward = plan(k.adjoint_form, tuple(s.name for s in (*k.step.states, *k.adjoint.program.states)), saved)
+
+
+def _substeps(k: Known) -> None:
+    k.substeps = substeps(k.step, k.form)
+
+
+def _substep(k: Known) -> None:
+    if k.substeps is not None:
+        k.substep = _compile_step(k.spec, k.substeps.step, "substep", k.prove)
+
+
+def _gates_of_stable(k: Known) -> Iterator[GateResult]:
+    if k.step is not k.lowered:
+        yield gate_stable(k.lowered, k.step)
+
+
+def _gates_of_plans(k: Known) -> Iterator[GateResult]:
+    yield gate_plan(k.adjoint, k.forward, k.backward)
+    yield gate_segments(k.adjoint, k.forward, k.backward)
+
+
+def _gates_of_substeps(k: Known) -> Iterator[GateResult]:
+    if k.substeps is not None:
+        yield gate_substeps(k.adjoint, k.substeps)
+
+
+PASSES: tuple[Pass[Known], ...] = (
+    Pass(
+        "lower",
+        "the spec's terms as a step program",
+        "lowered",
+        _lower,
+        lambda k: (gate_lower(k.spec, k.lowered),),
+    ),
+    Pass(
+        "stabilize",
+        "exponents less the largest, where that changes nothing",
+        "step",
+        _stabilize,
+        _gates_of_stable,
+    ),
+    Pass(
+        "adjoint",
+        "the step program of the gradients, backwards in time",
+        "adjoint",
+        _adjoint,
+        lambda k: (gate_adjoint(k.adjoint),),
+    ),
+    Pass(
+        "normalize",
+        "the step's decays, writes and reads",
+        "form",
+        _normalize,
+        lambda k: (gate_form(k.adjoint, k.form, backward=False),),
+        refuses=(NotAffine,),
+    ),
+    Pass(
+        "normalize_adjoint",
+        "the adjoint's decays, writes and reads",
+        "adjoint_form",
+        _normalize_adjoint,
+        lambda k: (gate_form(k.adjoint, k.adjoint_form, backward=True),),
+        refuses=(NotAffine,),
+    ),
+    Pass(
+        "plan",
+        "sweeps over chunks that compute the outputs",
+        "forward",
+        _plan,
+        lambda k: (gate_plan(k.adjoint, k.forward),),
+        refuses=(NotAffine,),
+    ),
+    Pass(
+        "plan_adjoint",
+        "sweeps over chunks that compute the gradients",
+        "backward",
+        _plan_adjoint,
+        _gates_of_plans,
+        refuses=(NotAffine,),
+    ),
+    Pass(
+        "substeps",
+        "a step of several corrections as several steps of one",
+        "substeps",
+        _substeps,
+        _gates_of_substeps,
+    ),
+    Pass("substep", "the same passes for one of these", "substep", _substep),
+)
+FROM_STEP = next(n for n, p in enumerate(PASSES) if p.made == "step") + 1  # the first pass that needs the step alone
+
+
+# --- running them -----------------------------------------------------------------------------------------------------
 
 
 @blaming
@@ -36,57 +180,40 @@ def compile_spec(r: Recurrence) -> Compiled:
         SpecError: the spec has no meaning.
         CompilerError: the compiler is at fault (`GateError`: a pass changed the meaning).
     """
-    lowered = lower(r)
-    step, gates = stable(lowered), [gate_lower(r, lowered)]
-    if step is not lowered:
-        gates.append(gate_stable(lowered, step))
-    return _compile(r, step, gates)
+    return _compile(Known(r), r.name)
 
 
 def in_letters(c: Compiled, alphabet: Alphabet) -> Compiled:
     """The same with all names in another alphabet, for those who print code: the passes do again what gates have seen them do."""
-    return _compile(c.spec, lettered_step(c.step, alphabet), [], prove=False)
+    with untold():
+        return _compile_step(c.spec, lettered_step(c.step, alphabet), c.name, prove=False)
 
 
-def _compile(r: Recurrence, step: StepProgram, gates: list[GateResult], prove: bool = True) -> Compiled:
-    def proved(gate: Callable[..., GateResult], *args: Any, **words: Any) -> None:
-        if prove:
-            gates.append(gate(*args, **words))
+def _compile_step(r: Recurrence, step: StepProgram, name: str, prove: bool) -> Compiled:
+    """What the passes make of a step program."""
+    known = Known(r, prove)
+    known.step = step
+    return _compile(known, name, FROM_STEP)
 
-    backwards = adjoint(step)
-    proved(gate_adjoint, backwards)
-    try:
-        form = normalize(step)
-        proved(gate_form, backwards, form, backward=False)
-        adjoint_form = normalize_adjoint(backwards)
-        proved(gate_form, backwards, adjoint_form, backward=True)
-        forward = plan(form, tuple(s.name for s in step.states))
-        proved(gate_plan, backwards, forward)
-        saved = tuple(form.write_leaves())
-        backward = plan(adjoint_form, tuple(s.name for s in (*step.states, *backwards.program.states)), saved)
-        proved(gate_plan, backwards, forward, backward)
-    except NotAffine as why:
-        reason, where = f"{why.reason}: {plain(_as_state(why.term), step.names)}", _where(step, backwards, why)
-        _log.info("%s isn't chunk-parallel: %s", r.name, reason)
-        return Compiled(r, step, backwards, "sequential", reason=reason, reason_where=where, gates=tuple(gates))
-    proved(gate_segments, backwards, forward, backward)
-    parts = substeps(step, form)
-    part = None
-    if parts is not None:
-        proved(gate_substeps, backwards, parts)
-        part = _compile(r, parts.step, [], prove)
+
+def _compile(k: Known, name: str, start: int = 0) -> Compiled:
+    done = run_passes(PASSES, k, name, start=start, prove=k.prove)
+    if isinstance(why := done.refusal, NotAffine):
+        reason, where = f"{why.reason}: {plain(_as_state(why.term), k.step.names)}", _where(k.step, k.adjoint, why)
+        _log.info("%s isn't chunk-parallel: %s", name, reason)
+        return Compiled(k.spec, k.step, k.adjoint, "sequential", reason=reason, reason_where=where, gates=done.gates)
     return Compiled(
-        r,
-        step,
-        backwards,
+        k.spec,
+        k.step,
+        k.adjoint,
         "chunk-parallel",
-        form,
-        adjoint_form,
-        forward,
-        backward,
-        gates=tuple(gates),
-        substeps=parts,
-        substep=part,
+        k.form,
+        k.adjoint_form,
+        k.forward,
+        k.backward,
+        gates=done.gates,
+        substeps=k.substeps,
+        substep=k.substep,
     )
 
 
