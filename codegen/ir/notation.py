@@ -215,9 +215,9 @@ class Notation:
             f.op == "leaf" and f.attrs[0] in STATE_KINDS and len(f.axes) == len(core.axes)
             for f in (self._name_leaf(f) for f in factors_of(core))
         )
-        has_pairing = any(f.op == "sum" and f.args[0].op == "sum" for f in factors_of(core))
+        has_state_adjoint = any(f.op == "sum" and f.args[0].op == "sum" for f in factors_of(core))
         reads = any(y.op == "leaf" and y.attrs[0] in STATE_KINDS for y in walk(core))
-        return coefficient < 0, bool(core.axes), not (has_state or has_pairing), not reads, self.rank(core), a.key
+        return coefficient < 0, bool(core.axes), not (has_state or has_state_adjoint), not reads, self.rank(core), a.key
 
     def _name_leaf(self, x: Node) -> Node:
         known = self.names.get(x)
@@ -400,7 +400,7 @@ class Notation:
 
     def contraction(self, x: Node, row: str | None, col: str | None) -> Piece:
         (b,), body = x.attrs, x.args[0]
-        if body.op == "sum" and (pair := self.pairing(x)) is not None:
+        if body.op == "sum" and (pair := self.state_adjoint(x)) is not None:
             return pair
         coefficient, core = split_constant(body)
         left: list[Node] = []
@@ -453,7 +453,7 @@ class Notation:
             return [Piece(self.one + self.top), self.vector(rest, b)]
         return [Piece(self.as_row([first], b)), self.vector(rest, b)]
 
-    def pairing(self, x: Node) -> Piece | None:
+    def state_adjoint(self, x: Node) -> Piece | None:
         """<A, B>, the sum of products of entries."""
         inner = x.args[0]
         factors = factors_of(inner.args[0])

@@ -140,7 +140,7 @@ class _Solve:
 
     # --- the two kernels --------------------------------------------------------------------------------------------
 
-    def borders(self) -> tuple[Printed, Opened]:
+    def checkpoints(self) -> tuple[Printed, Opened]:
         """The walk: the state before each chunk is stored, and then carried on."""
         s = self.sweep.group[0]
         bare = Sweep((s,), False, "row", (), (s.name,), chunk_program((s,), (), False, {}))
@@ -264,7 +264,7 @@ class _Solve:
 
     def text(self) -> str:
         sums, found = self.parameters()
-        walked, o = self.borders()
+        walked, o = self.checkpoints()
         solved, o2 = self.steps()
         p = self.c.step
         s = self.sweep.group[0]

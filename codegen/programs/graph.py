@@ -122,7 +122,7 @@ def free_vectors(op: Operation) -> list[str]:
     fed: set[str] = set()
     for group in form.groups:
         for s in group:
-            nodes = [x for w in s.writes for x in (w.left, w.value)] + [c for _, c in s.mix]
+            nodes = [x for w in s.writes for x in (w.left, w.value)] + [c for _, c in s.coupling]
             nodes += [] if s.decay is None else [s.decay]
             fed |= {y.attrs[1] for y in walk(*nodes) if y.op == "leaf"}
     return [v.name for v in op.compiled.step.variables if v.kind == "input" and len(v.axes) == 1 and v.name not in fed]

@@ -128,7 +128,7 @@ class _Matrix(PassText):
         product: list[str] = []
         for n, stage in enumerate(self.p.stages):
             if isinstance(stage, Sweep):
-                self._borders(stage)
+                self._checkpoints(stage)
                 product += self._reads(stage, n)
         product += self._result()
         name = self.vector
@@ -146,7 +146,7 @@ class _Matrix(PassText):
         ]
         return [*self.sweeps, "\n".join(lines)]
 
-    def _borders(self, s: Sweep) -> None:
+    def _checkpoints(self, s: Sweep) -> None:
         """The walk that keeps the states before each chunk."""
         names = tuple(x.name for x in s.group)
         bare = Sweep(s.group, False, s.side, (), names, chunk_program(s.group, (), False, self.p.form.reads))

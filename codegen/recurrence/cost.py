@@ -155,9 +155,9 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
         read += WIDE * sizes.of(axes)  # the sums of log decays inside each chunk, by a kernel ahead
         written += WIDE * sizes.of(axes)
     read += _bytes(together, sizes)
-    borders = _borders(c)
-    stored = borders.given if forward else borders.stored
-    loaded = frozenset() if forward else borders.given | borders.stored
+    checkpoints = _checkpoints(c)
+    stored = checkpoints.given if forward else checkpoints.stored
+    loaded = frozenset() if forward else checkpoints.given | checkpoints.stored
     for s in {s.name: s for sweep in plan.sweeps for s in sweep.group}.values():
         state = sizes.of(s.axes) * sizes.element / BLOCK  # once for each block
         if alone is not None and s.name == alone.state.name:  # which the forward pass writes for it
@@ -165,8 +165,8 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
             read += state
         written += state * (s.name in stored)
         read += state * (s.name in loaded)
-    for name, (late, early) in fused.pairings.items():
-        if name in borders.whole:
+    for name, (late, early) in fused.state_adjoints.items():
+        if name in checkpoints.whole:
             continue  # summed where its terms are made
         read += _bytes(_sources([late, early]), sizes)
         written += WIDE * sizes.of({*late.axes, *early.axes})
@@ -177,7 +177,7 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
     return Cost(read, written, flops, floor)
 
 
-def _borders(c: Compiled) -> Blocks:
+def _checkpoints(c: Compiled) -> Blocks:
     """What is left and read at the borders of blocks: nothing where the kernels go step by step."""
     return roles(c) if triton_section(c).stepwise is None else Blocks({})
 

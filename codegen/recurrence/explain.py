@@ -165,13 +165,13 @@ def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int
 
 
 def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
-    at_borders = plan is c.backward and triton_section(c).stepwise is None and not scanned(c)
-    plan = walked(c, plan) if at_borders else plan
-    alone = whole_walk(c) if at_borders else None
+    at_boundaries = plan is c.backward and triton_section(c).stepwise is None and not scanned(c)
+    plan = walked(c, plan) if at_boundaries else plan
+    alone = whole_walk(c) if at_boundaries else None
     if alone is not None:  # which makes what all sweeps yield
         assert c.backward is not None
         plan = simplified(c.backward)
-    walks = [alone.first] if alone is not None else roles(c).walks if at_borders else range(len(plan.stages))
+    walks = [alone.first] if alone is not None else roles(c).walks if at_boundaries else range(len(plan.stages))
     return [
         _sweep(c, plan, s, sizes) | {"walks": k in walks} for k, s in enumerate(plan.stages) if isinstance(s, Sweep)
     ]

@@ -29,7 +29,7 @@ from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, stacked
 from ...ir.expr import COL, INNER, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
 from ..normal_form.abstract_values import split_scalars
 from ..normal_form.form import NotAffine, Read, StateForm, Write, affine_terms
-from .coupled_states import Mixing, factored, is_mixed, state_in
+from .coupled_states import Transition, factored, is_coupled, state_in
 
 SNAPSHOT_LATE = {"prev": False, "mid": False, "next": True}
 
@@ -84,7 +84,7 @@ class Builder:
             outputs[r.leaf] = self.read(s, r.side, self.stream(r.vector), r.snapshot)
         states = {s.name: self.state_out(s) for s in self.group}
         definitions = self.definitions
-        if self.mixing is not None:
+        if self.transition is not None:
             definitions, outputs = ({x: factored(n) for x, n in nodes.items()} for nodes in (definitions, outputs))
             states = {name: factored(n) for name, n in states.items()}
         return ChunkProgram(
@@ -98,13 +98,13 @@ class Builder:
         )
 
     @functools.cached_property
-    def mixing(self) -> Mixing | None:
+    def transition(self) -> Transition | None:
         """Where states of the group are added to each other, the weights between them."""
-        return Mixing(self.group, self.stream) if is_mixed(self.group) else None
+        return Transition(self.group, self.stream) if is_coupled(self.group) else None
 
     def sources(self, s: StateForm) -> tuple[StateForm, ...]:
         """The states whose past a read of s sees."""
-        return self.group if self.mixing is not None else (s,)
+        return self.group if self.transition is not None else (s,)
 
     def entering(self, s: StateForm) -> Node:
         """The state that enters the chunk."""
@@ -151,8 +151,8 @@ class Builder:
 
     def mask(self, s: StateForm, snapshot: str, w: Write) -> Node:
         late = SNAPSHOT_LATE[snapshot]
-        if self.mixing is not None:
-            return self.mixing.mask(s, self.state_of(w), late)
+        if self.transition is not None:
+            return self.transition.mask(s, self.state_of(w), late)
         inclusive = snapshot == "next" or (snapshot == "mid" and not w.late)
         d = self.decay(s)
         if d is None:
@@ -163,14 +163,14 @@ class Builder:
         return next(s for s in self.group if s.name == w.state)
 
     def incoming(self, s: StateForm, of: StateForm, snapshot: str) -> Node:
-        if self.mixing is not None:
-            return self.mixing.incoming(s, of, SNAPSHOT_LATE[snapshot])
+        if self.transition is not None:
+            return self.transition.incoming(s, of, SNAPSHOT_LATE[snapshot])
         d = self.decay(s)
         return ONE if d is None else make("decay_in", (d,), (SNAPSHOT_LATE[snapshot], s.direction), d.axes)
 
     def outgoing(self, s: StateForm, w: Write) -> Node:
-        if self.mixing is not None:
-            return self.mixing.outgoing(s, self.state_of(w))
+        if self.transition is not None:
+            return self.transition.outgoing(s, self.state_of(w))
         d = self.decay(s)
         return ONE if d is None else make("decay_out", (d,), (w.late, s.direction), d.axes)
 
@@ -211,8 +211,8 @@ class Builder:
             for of in self.sources(s)
             for w in of.writes
         ]
-        if self.mixing is not None:
-            return add(*(mul(self.mixing.all(s, of), self.entering(of)) for of in self.group), *parts)
+        if self.transition is not None:
+            return add(*(mul(self.transition.all(s, of), self.entering(of)) for of in self.group), *parts)
         d = self.decay(s)
         whole = ONE if d is None else make("decay_all", (d,), (), set(d.axes) - {ROW})
         return add(mul(whole, self.entering(s)), *parts)

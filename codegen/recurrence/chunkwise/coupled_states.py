@@ -48,8 +48,8 @@ def state_in(s: StateForm) -> Node:
     return leaf("state in", s.name, s.axes)
 
 
-def is_mixed(group: tuple[StateForm, ...]) -> bool:
-    return any(s.mix for s in group)
+def is_coupled(group: tuple[StateForm, ...]) -> bool:
+    return any(s.coupling for s in group)
 
 
 def entries(group: tuple[StateForm, ...]) -> dict[tuple[int, int], Node]:
@@ -58,13 +58,13 @@ def entries(group: tuple[StateForm, ...]) -> dict[tuple[int, int], Node]:
     out: dict[tuple[int, int], Node] = {}
     for n, s in enumerate(group):
         own = ONE if s.decay is None else s.decay
-        for m, c in ((n, own), *((order.index(name), c) for name, c in s.mix)):
+        for m, c in ((n, own), *((order.index(name), c) for name, c in s.coupling)):
             if c is not ZERO:
                 out[n, m] = c
     return out
 
 
-class Mixing:
+class Transition:
     """The four weights of a group, given how a step-level node becomes a stream."""
 
     def __init__(self, group: tuple[StateForm, ...], stream: Any) -> None:
@@ -106,7 +106,7 @@ def reached(positions: tuple[tuple[int, int], ...], n: int) -> set[tuple[int, in
     return found
 
 
-def is_weight(x: Node) -> bool:
+def is_transition(x: Node) -> bool:
     """Is x a weight between states, or a sum of such, with numbers before them?"""
     terms = [split_constant(t)[1] for t in x.args] if x.op == "add" else [x]
     return all(t.op.startswith("mix_") for t in terms)
@@ -117,7 +117,7 @@ def factored(x: Node) -> Node:
     x = rebuild(x, map(factored, x.args)) if x.args else x
     place = 0
     while x.op == "add":
-        terms = [(*split_constant(t), _weights_of(split_constant(t)[1])) for t in x.args]
+        terms = [(*split_constant(t), _transitions_of(split_constant(t)[1])) for t in x.args]
         if all(len(found) <= place for _, _, found in terms):
             break
         groups: dict[Any, list[Node]] = {}
@@ -148,22 +148,22 @@ def _opened(x: Node) -> tuple[Any, Node, Callable[[Node], Node]]:
     sum is times is in the core."""
     number, x = split_constant(x)
     factors = factors_of(x)
-    sums = [f for f in factors if f.op == "sum" and any(map(is_weight, walk(f)))]
-    weights = [f for f in factors if is_weight(f)]
-    rest = mul(const(number), *(f for f in factors if f not in weights and f not in sums))
+    sums = [f for f in factors if f.op == "sum" and any(map(is_transition, walk(f)))]
+    transitions = [f for f in factors if is_transition(f)]
+    rest = mul(const(number), *(f for f in factors if f not in transitions and f not in sums))
     if len(sums) == 1:
         inner, core, around = _opened(sums[0].args[0])
-        key = ("sum", sums[0].attrs, frozenset(weights), inner)
-        return key, mul(rest, core), lambda y: mul(*weights, total(around(y), *sums[0].attrs))
-    return ("weights", frozenset(weights)), mul(rest, *sums), lambda y: mul(*weights, y)
+        key = ("sum", sums[0].attrs, frozenset(transitions), inner)
+        return key, mul(rest, core), lambda y: mul(*transitions, total(around(y), *sums[0].attrs))
+    return ("weights", frozenset(transitions)), mul(rest, *sums), lambda y: mul(*transitions, y)
 
 
-def _weights_of(x: Node) -> list[Node]:
+def _transitions_of(x: Node) -> list[Node]:
     """The weights that a term is a product with, inside of sums or not; none where it is so with one twice."""
-    if is_weight(x):
+    if is_transition(x):
         return [x]
     inside = x.args if x.op == "mul" else x.args[:1] if x.op == "sum" else ()
-    found = [w for y in inside for w in _weights_of(y)]
+    found = [w for y in inside for w in _transitions_of(y)]
     return found if len(set(found)) == len(found) else []
 
 

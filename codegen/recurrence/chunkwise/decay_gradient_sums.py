@@ -1,7 +1,7 @@
 """The gradient of a decay from sums that two sweeps make on their way.
 
-With a state S and its gradient dS, D_t <S_{t-1}, dS_t> is a sum over pairs of a write j and a read k of S with the step t between
-them (`state_adjoint_products.py`: what reads S writes dS). For the steps of one chunk these are
+With a state S and its gradient dS, D_t <S_{t-1}, dS_t> is a sum over pairs of a write j and a read k of S with the step t
+between them (`state_adjoint_products.py`: what reads S writes dS). For the steps of one chunk these are
 
     own     pairs inside the chunk: their weights are a matrix over its steps, summed over rows and over columns
     in      reads of the state before the chunk, for the reads that come after t
@@ -10,16 +10,17 @@ them (`state_adjoint_products.py`: what reads S writes dS). For the steps of one
             `out`, and `in` more is <S, dS> at its start
 
 No weight between t's own reads and writes is part of it, so strong decays leave nothing large to cancel; over weak ones the sum
-at the borders runs from the sequence's end, over one number a chunk. Beside the sweeps that make reads of S and of dS anyway this
-costs one product a chunk (own), and sums over what is in registers (in, out).
+at the borders runs from the sequence's end, over one number a chunk. Beside the sweeps that make reads of S and of dS anyway
+this costs one product a chunk (own), and sums over what is in registers (in, out).
 
-Such a sum holds only as far as the sweeps that make its terms round alike: what a chunk writes to S must cancel against its reads
-of dS. So both sweeps are of one side, where there is a choice, and the end of S is that of the sweep that sums its reads.
+Such a sum holds only as far as the sweeps that make its terms round alike: what a chunk writes to S must cancel against its
+reads of dS. So both sweeps are of one side, where there is a choice, and the end of S is that of the sweep that sums its reads.
 
 Of a decay for each channel, `in` and `out` are summed over the chunk, for each channel; what is inside a chunk stays a sum of
 differences, over that chunk's steps only.
 
-A read or write counts for t itself or only for what comes before or after it: slots `late` and `early`, as `Pairing` has them.
+A read or write counts for t itself or only for what comes before or after it: slots `late` and `early`, as
+`StateAdjointProduct` has them.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from dataclasses import replace
 from ...ir.expr import COL, ROW, ZERO, Node, add, make, mul, total
 from ..normal_form.form import NormalForm, StateForm, Write
 from .chunk_program import Builder, chunk_program, to_col
-from .plan import Accumulate, Border, Stage, Sweep
+from .plan import Accumulate, BoundarySums, Stage, Sweep
 
 
-def bordered(stages: Sequence[Stage], form: NormalForm, saved: tuple[Node, ...]) -> list[Stage]:
+def with_boundary_sums(stages: Sequence[Stage], form: NormalForm, saved: tuple[Node, ...]) -> list[Stage]:
     """The stages, with sums at the borders for each pairing whose decay is one scalar a step, or one for each channel.
 
     For a scalar a sweep of its own makes them where none comes late enough to know all that they need.
@@ -41,10 +42,10 @@ def bordered(stages: Sequence[Stage], form: NormalForm, saved: tuple[Node, ...])
     out: list[Stage] = []
     for stage in stages:
         if isinstance(stage, Accumulate):
-            s, g = form.state(stage.pairing.state), form.state(f"d{stage.pairing.state}")
+            s, g = form.state(stage.state_adjoint.state), form.state(f"d{stage.state_adjoint.state}")
             if not stage.by_channel:
                 stage = _for_scalars(out, form, saved, s, g, stage)
-            elif not any(x.mix for group in form.groups for x in group) and len(s.decay_axes) == 1:
+            elif not any(x.coupling for group in form.groups for x in group) and len(s.decay_axes) == 1:
                 stage = _for_channels(out, form, saved, s, g, stage)
         out.append(stage)
     return out
@@ -60,7 +61,7 @@ def _for_scalars(
             k, group = len(out), next(group for group in form.groups if state in group)
             out.append(Sweep(group, False, "col", (), (), chunk_program(group, (), False, form.reads)))
         side = _attach(out, k, s, g, state is s, False)
-    return replace(stage, at_borders=True)
+    return replace(stage, at_boundaries=True)
 
 
 def _for_channels(
@@ -76,17 +77,17 @@ def _for_channels(
         return stage
     _attach(out, ahead, s, g, True, True)
     _attach(out, behind, s, g, False, True)
-    return replace(stage, at_borders=True)
+    return replace(stage, at_boundaries=True)
 
 
 def _attach(out: list[Stage], k: int, s: StateForm, g: StateForm, ahead: bool, totals: bool) -> str:
     """Let sweep k make its sums; the side that its reads contract."""
     sweep = out[k]
     assert isinstance(sweep, Sweep)
-    border = _reads_of_state(sweep, s, g) if ahead else _reads_of_gradient(sweep, s, g)
+    boundary = _reads_of_state(sweep, s, g) if ahead else _reads_of_gradient(sweep, s, g)
     if totals:
-        border = replace(border, own=(), totals=True)
-    out[k] = replace(sweep, borders=(*sweep.borders, border))
+        boundary = replace(boundary, own=(), totals=True)
+    out[k] = replace(sweep, boundary_sums=(*sweep.boundary_sums, boundary))
     if ahead:
         _keep_end(out, k, s.name)
     return sweep.side
@@ -128,7 +129,7 @@ def _place(
     return None if best is None else best[2]
 
 
-def _reads_of_state(sweep: Sweep, s: StateForm, g: StateForm) -> Border:
+def _reads_of_state(sweep: Sweep, s: StateForm, g: StateForm) -> BoundarySums:
     builder = Builder(sweep.group, (), False, {})
     reads = {"late": ZERO, "early": ZERO}
     own: list[tuple[Node, str, str]] = []
@@ -139,16 +140,16 @@ def _reads_of_state(sweep: Sweep, s: StateForm, g: StateForm) -> Border:
             strict = make("order_mask", (), (not v.late and not w.late, s.direction), (ROW, COL))
             weights = mul(strict, builder.mask(s, snapshot, v), _overlap(builder, s, w, v))
             own.append((weights, slot, "late" if v.late else "early"))
-    return Border(s.name, "in", builder.streams, {n: x for n, x in reads.items() if x is not ZERO}, tuple(own))
+    return BoundarySums(s.name, "in", builder.streams, {n: x for n, x in reads.items() if x is not ZERO}, tuple(own))
 
 
-def _reads_of_gradient(sweep: Sweep, s: StateForm, g: StateForm) -> Border:
+def _reads_of_gradient(sweep: Sweep, s: StateForm, g: StateForm) -> BoundarySums:
     builder = Builder(sweep.group, (), False, {})
     reads = {"late": ZERO, "early": ZERO}
     for v in s.writes:
         slot, snapshot = ("late", "prev") if v.late else ("early", "next")
         reads[slot] = add(reads[slot], mul(-1, _taken(builder, sweep.side, g, v, snapshot)))
-    return Border(s.name, "out", builder.streams, {n: x for n, x in reads.items() if x is not ZERO})
+    return BoundarySums(s.name, "out", builder.streams, {n: x for n, x in reads.items() if x is not ZERO})
 
 
 def _taken(builder: Builder, side: str, s: StateForm, w: Write, snapshot: str) -> Node:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...ir.expr import Node
-from ..normal_form.form import NormalForm, Pairing, Read, StateForm
+from ..normal_form.form import NormalForm, Read, StateAdjointProduct, StateForm
 from .chunk_program import ChunkProgram
 
 
 @dataclass(frozen=True)
-class Border:
+class BoundarySums:
     """What one sweep sums for the pairing of `state`: see `decay_gradient_sums.py`.
 
     `reads` has for each slot a node over ROW, and perhaps an axis of the state, over which it is summed; those of the gradient
@@ -36,7 +36,7 @@ class Sweep:
     reads: tuple[Read, ...]
     finals: tuple[str, ...]
     chunk: ChunkProgram
-    borders: tuple[Border, ...] = ()
+    boundary_sums: tuple[BoundarySums, ...] = ()
 
     @property
     def direction(self) -> int:
@@ -54,7 +54,7 @@ class Sweep:
     @property
     def given(self) -> dict[Node, Node]:
         """What it is given, as step-level nodes by stream."""
-        return {**self.chunk.streams, **{x: n for border in self.borders for x, n in border.streams.items()}}
+        return {**self.chunk.streams, **{x: n for boundary in self.boundary_sums for x, n in boundary.streams.items()}}
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,18 @@ class Accumulate:
     """The pairing of one state's decay, summed from the end of the sequence.
 
     `direct` has it chunk by chunk instead, from the states at the borders of chunks: more products, and no cancellation.
-    `at_borders` says that two sweeps have it in their sums (see `Border`): products of matrices over a chunk's steps only.
+    `at_boundaries` says that two sweeps have it in their sums (see `BoundarySums`): products of matrices over a chunk's steps
+    only.
     """
 
-    pairing: Pairing
+    state_adjoint: StateAdjointProduct
     direct: Unroll
-    at_borders: bool = False
+    at_boundaries: bool = False
 
     @property
     def by_channel(self) -> bool:
         """Is the decay one for each channel?"""
-        return bool(self.pairing.leaf.axes)
+        return bool(self.state_adjoint.leaf.axes)
 
 
 @dataclass(frozen=True)

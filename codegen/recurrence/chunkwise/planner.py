@@ -3,7 +3,7 @@
 A plan is a list of stages over whole sequences:
 
     Sweep       walks the sequence in chunks, once, with the states of one group; yields solved writes, reads, last states
-    Accumulate  a decay's gradient from the reads (see `Pairing`)
+    Accumulate  a decay's gradient from the reads (see `StateAdjointProduct`)
     Map         quantities of each step alone, such as outputs made of reads
 
 Reads that contract a state's rows and those that contract its columns go to different sweeps: either kind then needs only a
@@ -13,10 +13,10 @@ tile of the state, and no sweep has to keep a whole one.
 from __future__ import annotations
 
 from ...ir.expr import Node
-from ..normal_form.form import Cross, NormalForm, Pairing, StateForm
+from ..normal_form.form import Cross, NormalForm, StateAdjointProduct, StateForm
 from .chunk_program import chunk_program
 from .decay_gradient_direct import crossing, scaled, unrolled
-from .decay_gradient_sums import bordered
+from .decay_gradient_sums import with_boundary_sums
 from .plan import Accumulate, Map, Plan, Stage, Sweep, Unroll
 
 
@@ -64,7 +64,7 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
                 known |= {r.leaf for r in reads}
                 if solving:
                     known |= set(unknown)
-        for p in form.pairings:
+        for p in form.state_adjoints:
             ended = p.state not in pending_finals  # the sum starts from the last state
             if p.leaf in todo and ended and ready(p.late, p.early):
                 stages.append(Accumulate(p, _direct(form, p)))
@@ -82,12 +82,12 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
             raise AssertionError(f"no order for {sorted(str(x) for x in todo)}")
         patient = progress
     stages.append(Map(form.values))
-    return Plan(form, tuple(bordered(stages, form, saved)), saved)
+    return Plan(form, tuple(with_boundary_sums(stages, form, saved)), saved)
 
 
 def scales(s: StateForm) -> tuple[Node, ...]:
     """What a state is scaled by at each step, and what other states are that are added to it."""
-    return (*(() if s.decay is None else (s.decay,)), *(c for _, c in s.mix))
+    return (*(() if s.decay is None else (s.decay,)), *(c for _, c in s.coupling))
 
 
 def _group_of(form: NormalForm, name: str) -> set[str]:
@@ -102,7 +102,7 @@ def _unrolled(form: NormalForm, crosses: tuple[Cross, ...]) -> Unroll:
     return Unroll(forward, backward, *unrolled(same, forward, backward))
 
 
-def _direct(form: NormalForm, p: Pairing) -> Unroll:
+def _direct(form: NormalForm, p: StateAdjointProduct) -> Unroll:
     """The pairing of a decay, without sums over the steps of later chunks."""
     s, g = form.state(p.state), form.state(f"d{p.state}")
     assert s.decay is not None
@@ -133,7 +133,7 @@ def _solvable(form: NormalForm, group: tuple[StateForm, ...], known: set[Node], 
 def _needed(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...]) -> set[Node]:
     """Reads, solved writes and pairings that the values and the last states need, directly or not."""
     solved = form.write_leaves()
-    pairings = {p.leaf: p for p in form.pairings}
+    state_adjoints = {p.leaf: p for p in form.state_adjoints}
     crosses = {x.leaf: x for x in form.crosses}
     seen: set[Node] = set()
     stack: list[Node] = list(form.values.values())
@@ -146,14 +146,18 @@ def _needed(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...]) 
             seen.add(x)
             if x in saved:
                 continue
-            if x in pairings:
-                stack += [pairings[x].late, pairings[x].early]
+            if x in state_adjoints:
+                stack += [state_adjoints[x].late, state_adjoints[x].early]
                 continue
             states = [form.state(form.reads[x].state)] if x in form.reads else []
             if x in form.reads:
                 stack.append(form.reads[x].vector)
                 states = [
-                    s for g in form.groups if states[0] in g for s in g if s is states[0] or s.mix or states[0].mix
+                    s
+                    for g in form.groups
+                    if states[0] in g
+                    for s in g
+                    if s is states[0] or s.coupling or states[0].coupling
                 ]
             elif x in crosses:
                 own = _group_of(form, crosses[x].state) | _group_of(form, crosses[x].gradient)

@@ -26,7 +26,7 @@ from ..normal_form.form import NormalForm, Read, StateForm
 from ..normal_form.substeps import Substeps, stream_name
 from ..step.adjoint import Adjoint, adjoint, gradient_name
 from ..step.stabilize import Shifted
-from .run_form import pairing_defects, run_form
+from .run_form import run_form, state_adjoint_defects
 from .run_plan import run_map, run_plan, run_sweep
 from .run_steps import Sequences, directional, inner, random_sequences, run_steps, stored
 
@@ -147,7 +147,7 @@ def gate_form(a: Adjoint, form: NormalForm, backward: bool) -> GateResult:
             axes = form.state(name).axes
             got = stored(_broadcast(value, tuple(sorted(axes)), tuple(sorted(axes)), sizes), tuple(sorted(axes)), axes)
             yield f"the state {name} after a step", got, expected[name]
-        for name, (one, other) in pairing_defects(form, env, m, sizes).items():
+        for name, (one, other) in state_adjoint_defects(form, env, m, sizes).items():
             yield f"the change of <{name}, d{name}> in a step", one, other
 
     name = "normalize adjoint" if backward else "normalize"

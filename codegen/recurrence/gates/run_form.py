@@ -19,11 +19,13 @@ def run_form(
     return values, states
 
 
-def pairing_defects(form: NormalForm, env: Env, arithmetic: Any, sizes: dict[str, int]) -> dict[str, tuple[Any, Any]]:
+def state_adjoint_defects(
+    form: NormalForm, env: Env, arithmetic: Any, sizes: dict[str, int]
+) -> dict[str, tuple[Any, Any]]:
     """For each pairing (D <S_{t-1}, dS_t> + early, <S_{t-1}, dS_{t-1}>): equal where `late` and `early` are right."""
     step = _Step(form, env, arithmetic, sizes)
     out = {}
-    for p in form.pairings:
+    for p in form.state_adjoints:
         s, ds = form.state(p.state), form.state(f"d{p.state}")
         inner = mul(state_leaf(s), step.snapshot(ds, "next"))
         inner = total(inner, *(set(inner.axes) - set(p.leaf.axes)))
@@ -39,7 +41,7 @@ class _Step:
     def __init__(self, form: NormalForm, env: Env, m: Any, sizes: dict[str, int]) -> None:
         self.form, self.env, self.m, self.sizes = form, dict(env), m, sizes
         self.writes = {x: w.right for x, (_, w) in form.write_leaves().items()}
-        self.pairings = {p.leaf: p for p in form.pairings}
+        self.state_adjoints = {p.leaf: p for p in form.state_adjoints}
         self.crosses = {c.leaf: c for c in form.crosses}
 
     def value(self, x: Node) -> Any:
@@ -64,7 +66,7 @@ class _Step:
             cross = self.crosses[x]
             inner = mul(state_leaf(self.form.state(cross.state)), state_leaf(self.form.state(cross.gradient)))
             return total(inner, *inner.axes)
-        p = self.pairings[x]
+        p = self.state_adjoints[x]
         s, ds = self.form.state(p.state), self.form.state(f"d{p.state}")
         inner = mul(self.snapshot(s, "next"), state_leaf(ds))
         return add(total(inner, *(set(inner.axes) - set(x.axes))), p.late)
@@ -78,5 +80,5 @@ class _Step:
         before = add(state_leaf(s), *early)
         if which == "mid":
             return before
-        mixed = [mul(c, state_leaf(self.form.state(n))) for n, c in s.mix]
+        mixed = [mul(c, state_leaf(self.form.state(n))) for n, c in s.coupling]
         return add(before if s.decay is None else mul(s.decay, before), *mixed, *late)

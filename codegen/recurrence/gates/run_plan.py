@@ -12,7 +12,7 @@ from chunkform.errors import GateError
 
 from ...ir.evaluate import BEYOND, Env, evaluate, evaluate_all, stacked
 from ...ir.expr import ROW, ZERO, Node, add, dim_of, expand, leaf, total, walk
-from ..chunkwise.plan import Accumulate, Border, Map, Plan, Sweep, Unroll
+from ..chunkwise.plan import Accumulate, BoundarySums, Map, Plan, Sweep, Unroll
 from ..chunkwise.segment_maps import Pair, SegmentMap
 from .run_steps import stored
 
@@ -53,13 +53,13 @@ def run_plan(
                 run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths, beyond)
             case Accumulate():
                 _accumulate(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, steps)
-                if stage.at_borders:
-                    _at_borders(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, lengths)
+                if stage.at_boundaries:
+                    _check_boundaries(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, lengths)
                     _from_states(stage, env, p, arithmetic, sizes, lengths)
-                summed = env["pairing", stage.pairing.leaf.attrs[1]]
+                summed = env["pairing", stage.state_adjoint.leaf.attrs[1]]
                 _unroll(stage.direct, env, arithmetic, sizes, lengths, beyond)
-                if not arithmetic.equal(env["pairing", stage.pairing.leaf.attrs[1]], summed):
-                    raise GateError(f"the pairing of {stage.pairing.state}, summed and unrolled")
+                if not arithmetic.equal(env["pairing", stage.state_adjoint.leaf.attrs[1]], summed):
+                    raise GateError(f"the pairing of {stage.state_adjoint.state}, summed and unrolled")
             case Unroll():
                 _unroll(stage, env, arithmetic, sizes, lengths, beyond)
             case Map():
@@ -104,9 +104,9 @@ def run_sweep(
         done: dict[Node, Any] = {}
         for x, node in chunk.definitions.items():
             local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own, done), node, own)
-        for border in sweep.borders:
-            for slot, value in border_sums(border, local, m, own, done).items():
-                sums.setdefault((border.state, slot), [None] * len(lengths))[n] = _inside(value, border, lengths[n])
+        for boundary in sweep.boundary_sums:
+            for slot, value in boundary_values(boundary, local, m, own, done).items():
+                sums.setdefault((boundary.state, slot), [None] * len(lengths))[n] = _inside(value, boundary, lengths[n])
         names = list(chunk.outputs)
         results = evaluate_all([*(chunk.outputs[x] for x in names), *chunk.states.values()], local, m, own, done)
         for x, value in zip(names, results, strict=False):
@@ -135,13 +135,13 @@ def _padded(value: Any, beyond: int, m: Any) -> Any:
     return np.concatenate([value, np.full((beyond, *value.shape[1:]), zero, dtype=object)]) if beyond else value
 
 
-def _inside(value: Any, border: Border, length: int) -> Any:
+def _inside(value: Any, boundary: BoundarySums, length: int) -> Any:
     """Sums of one chunk at its steps, without those beyond the sequence's end."""
-    return value if border.totals else value[:length]
+    return value if boundary.totals else value[:length]
 
 
-def border_sums(
-    border: Border, local: Env, m: Any, own: dict[str, int], done: dict[Node, Any] | None = None
+def boundary_values(
+    boundary: BoundarySums, local: Env, m: Any, own: dict[str, int], done: dict[Node, Any] | None = None
 ) -> dict[str, Any]:
     """The sums of one sweep over one chunk: in.late, in.early, out.late, out.early, own.late, own.early."""
     out: dict[str, Any] = {}
@@ -149,17 +149,17 @@ def border_sums(
     def put(slot: str, value: Any) -> None:
         out[slot] = m.add(out[slot], value) if slot in out else value
 
-    if border.totals:
-        node = total(add(*border.reads.values()), ROW)
-        return {border.kind: np.asarray(evaluate(node, local, m, own, done), dtype=object)}
-    for slot, node in border.reads.items():
+    if boundary.totals:
+        node = total(add(*boundary.reads.values()), ROW)
+        return {boundary.kind: np.asarray(evaluate(node, local, m, own, done), dtype=object)}
+    for slot, node in boundary.reads.items():
         whole = total(node, *(set(node.axes) - {ROW}))
         put(
-            f"{border.kind}.{slot}",
+            f"{boundary.kind}.{slot}",
             np.broadcast_to(np.asarray(evaluate(whole, local, m, own, done), dtype=object), (own[ROW],)),
         )
     minus = m.const(Fraction(-1))
-    for node, row_slot, column_slot in border.own:
+    for node, row_slot, column_slot in boundary.own:
         weights = _whole(evaluate(node, local, m, own, done), node, own)
         rows, columns = ([functools.reduce(m.add, x) for x in w] for w in (weights, weights.T))
         put(f"own.{row_slot}", np.array(rows, dtype=object))
@@ -220,18 +220,18 @@ def _accumulate(
     sizes: dict[str, int],
     steps: int,
 ) -> None:
-    pairing = stage.pairing
-    axes = pairing.leaf.axes
+    state_adjoint = stage.state_adjoint
+    axes = state_adjoint.leaf.axes
     shape = tuple(sizes[dim_of(a)] for a in axes)
-    late = _over(pairing.late, axes, env, m, sizes, steps)
-    early = _over(pairing.early, axes, env, m, sizes, steps)
-    running = np.broadcast_to(_at_the_end(pairing.state, p, finals, finals_dot, m, sizes, axes), shape)
+    late = _over(state_adjoint.late, axes, env, m, sizes, steps)
+    early = _over(state_adjoint.early, axes, env, m, sizes, steps)
+    running = np.broadcast_to(_at_the_end(state_adjoint.state, p, finals, finals_dot, m, sizes, axes), shape)
     out: list[Any] = [None] * steps
     for t in range(steps - 1, -1, -1):
         running = m.add(running, late[t])
         out[t] = np.asarray(running, dtype=object)
         running = m.add(running, early[t])
-    env["pairing", pairing.leaf.attrs[1]] = stacked(out)
+    env["pairing", state_adjoint.leaf.attrs[1]] = stacked(out)
 
 
 def _at_the_end(
@@ -252,7 +252,7 @@ def _at_the_end(
     return evaluate(total(node, *(set(s.axes) - set(axes))), last, m, sizes)
 
 
-def _at_borders(
+def _check_boundaries(
     stage: Accumulate,
     env: Env,
     finals: dict[str, Any],
@@ -263,16 +263,16 @@ def _at_borders(
     lengths: list[int],
 ) -> None:
     """Compare the sums at the borders with the sum over all later steps, which `env` has."""
-    name, zero = stage.pairing.state, m.const(Fraction(0))
-    axes = stage.pairing.leaf.axes
+    name, zero = stage.state_adjoint.state, m.const(Fraction(0))
+    axes = stage.state_adjoint.leaf.axes
     running = _at_the_end(name, p, finals, finals_dot, m, sizes, axes)
     if axes:
         starts = np.cumsum([0, *lengths])
-        early = _over(stage.pairing.early, axes, env, m, sizes, sum(lengths))
+        early = _over(stage.state_adjoint.early, axes, env, m, sizes, sum(lengths))
         for n in range(len(lengths) - 1, -1, -1):
             for kind in ("out", "in"):
                 running = m.add(running, env["sums", f"{name}.{kind}"][n])
-            summed = m.add(env["pairing", stage.pairing.leaf.attrs[1]][starts[n]], early[starts[n]])
+            summed = m.add(env["pairing", stage.state_adjoint.leaf.attrs[1]][starts[n]], early[starts[n]])
             if not m.equal(np.asarray(running, dtype=object), summed):
                 raise GateError(f"the pairing of {name}, summed and from the borders of chunks")
         return
@@ -289,44 +289,44 @@ def _at_borders(
             values.append(np.asarray(running, dtype=object).item())
             running = m.add(running, early[t])
         pieces.append(np.array(values[::-1], dtype=object))
-    if not m.equal(np.concatenate(pieces[::-1]), env["pairing", stage.pairing.leaf.attrs[1]]):
+    if not m.equal(np.concatenate(pieces[::-1]), env["pairing", stage.state_adjoint.leaf.attrs[1]]):
         raise GateError(f"the pairing of {name}, summed and from the borders of chunks")
 
 
 def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, int], lengths: list[int]) -> None:
     """Compare what is summed inside chunks, and their decays times <S before them, dS after them>, with the same."""
-    name, axes, steps = stage.pairing.state, stage.pairing.leaf.axes, sum(lengths)
+    name, axes, steps = stage.state_adjoint.state, stage.state_adjoint.leaf.axes, sum(lengths)
     s = p.form.state(name)
     assert s.decay is not None
     decays = _over(s.decay, axes, env, m, sizes, steps)
     node = leaf("state", name, s.axes) * leaf("state", f"d{name}", s.axes)
     node = total(node, *(set(s.axes) - set(axes)))
     starts = np.cumsum([0, *lengths])
-    late, early = (_over(x, axes, env, m, sizes, steps) for x in (stage.pairing.late, stage.pairing.early))
+    late, early = (_over(x, axes, env, m, sizes, steps) for x in (stage.state_adjoint.late, stage.state_adjoint.early))
     minus = m.const(Fraction(-1))
     ahead: list[Any] = []
     for n, length in enumerate(lengths):
         states = {("state", x): env["edges", x][n] for x in (name, f"d{name}")}
-        border = np.asarray(evaluate(node, states, m, sizes), dtype=object)
+        boundary = np.asarray(evaluate(node, states, m, sizes), dtype=object)
         for t in range(starts[n], starts[n] + length):
-            border = m.mul(border, decays[t])
+            boundary = m.mul(boundary, decays[t])
         if axes:
             own_late, own_early = (x[starts[n] : starts[n + 1]] for x in (late, early))
-            border = m.add(border, m.mul(minus, env["sums", f"{name}.out"][n]))
+            boundary = m.add(boundary, m.mul(minus, env["sums", f"{name}.out"][n]))
         else:
             zeros = np.broadcast_to(m.const(Fraction(0)), (length,))
             found = {x: env["sums", f"{name}.{x}"][n] if ("sums", f"{name}.{x}") in env else zeros for x in SUMS}
             own_late, own_early = (m.add(found[f"in.{slot}"], found[f"own.{slot}"]) for slot in ("late", "early"))
             ahead = [found["out.late"], found["out.early"]]
         for t in range(length):
-            value = border
+            value = boundary
             if not axes:  # writes before t
                 for slot, before in enumerate(ahead):
                     for x in before[: t + slot]:
                         value = m.add(value, m.mul(minus, x))
             for x in (*own_late[t:], *own_early[t + 1 :]):
                 value = m.add(value, x)
-            whole = env["pairing", stage.pairing.leaf.attrs[1]][starts[n] + t]
+            whole = env["pairing", stage.state_adjoint.leaf.attrs[1]][starts[n] + t]
             if not m.equal(np.asarray(value, dtype=object), np.asarray(whole, dtype=object)):
                 raise GateError(f"the pairing of {name}, summed and from the states at borders")
 

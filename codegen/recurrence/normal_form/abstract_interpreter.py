@@ -46,7 +46,7 @@ class Interpreter:
         self.memo: dict[Node, Node | MatrixValue] = {}
         self.touched: dict[Node, bool] = {}
         self.raw_reads: dict[Node, tuple[MatrixValue, str, Node]] = {}
-        self.raw_pairings: dict[Node, tuple[MatrixValue, MatrixValue]] = {}
+        self.raw_state_adjoints: dict[Node, tuple[MatrixValue, MatrixValue]] = {}
 
     # --- values -----------------------------------------------------------------------------------------------------
 
@@ -229,7 +229,9 @@ class Interpreter:
             rest = [g for g in factors if g is not f]
             if f.op == "leaf" and f.attrs[0] == "raw pairing":
                 whole = leaf("raw pairing", f"{f.attrs[1]}.{b}")
-                self.raw_pairings[whole] = next(v for k, v in self.raw_pairings.items() if k.attrs[1] == f.attrs[1])
+                self.raw_state_adjoints[whole] = next(
+                    v for k, v in self.raw_state_adjoints.items() if k.attrs[1] == f.attrs[1]
+                )
                 return mul(whole, *rest)
             if f.op == "add" and depends(f, lambda y: y.op == "leaf" and y.attrs[0] == "raw pairing"):
                 return add(*(self._summed([*rest, *factors_of(term)], b) for term in f.args))
@@ -272,7 +274,7 @@ class Interpreter:
         rest = tuple(a for a in (first.row, first.col) if a is not None and a != here[b])
         key = f"{first.state}.{make_key(first, '', ONE)}.{make_key(second, '', ONE)}.{here[b]}"
         node = leaf("raw pairing", key, rest)
-        self.raw_pairings[node] = (first, second)
+        self.raw_state_adjoints[node] = (first, second)
         back = {there: a for a, there in here.items()}
         return mul(rename(node, {a: back[a] for a in rest}), *others)
 

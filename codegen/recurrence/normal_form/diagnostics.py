@@ -34,7 +34,7 @@ class Spelling:
         for raw, (m, _, vector) in self.interpreter.raw_reads.items():
             if raw.attrs[:2] == y.attrs[:2]:
                 return raw.attrs[2], self.product(m, raw, vector)
-        for raw, pair in self.interpreter.raw_pairings.items():
+        for raw, pair in self.interpreter.raw_state_adjoints.items():
             if raw.attrs[:2] == y.attrs[:2]:
                 first, second = (self.matrix(m) for m in pair)
                 product = mul(first, second)

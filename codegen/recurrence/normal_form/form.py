@@ -58,7 +58,9 @@ class StateForm:
     writes: tuple[Write, ...]
     direction: int
     axes: tuple[str, ...]
-    mix: tuple[tuple[str, Node], ...] = ()  # previous states of the group that are added as a whole: (name, scalar)
+    coupling: tuple[
+        tuple[str, Node], ...
+    ] = ()  # previous states of the group that are added as a whole: (name, scalar)
 
     @property
     def decay_axes(self) -> tuple[str, ...]:
@@ -66,7 +68,7 @@ class StateForm:
 
 
 @dataclass(frozen=True)
-class Pairing:
+class StateAdjointProduct:
     """`leaf` = D_t <S_{t-1}, dS_t> over the decay's axes, at each step, with what both write before their decay.
 
     Writes and reads change <S, dS> by what they contribute, and a decay keeps it. So it is a sum over the steps that follow:
@@ -96,7 +98,7 @@ class NormalForm:
     groups: tuple[tuple[StateForm, ...], ...]
     reads: dict[Node, Read]
     values: dict[str, Node]  # what was asked for, over inputs, reads, pairings and write leaves
-    pairings: tuple[Pairing, ...] = ()
+    state_adjoints: tuple[StateAdjointProduct, ...] = ()
     crosses: tuple[Cross, ...] = ()
 
     def state(self, name: str) -> StateForm:
@@ -104,7 +106,12 @@ class NormalForm:
 
     @cached_property
     def _leaves(self) -> dict[tuple[str, str], Node]:
-        named = (*self.reads, *self.write_leaves(), *(p.leaf for p in self.pairings), *(c.leaf for c in self.crosses))
+        named = (
+            *self.reads,
+            *self.write_leaves(),
+            *(p.leaf for p in self.state_adjoints),
+            *(c.leaf for c in self.crosses),
+        )
         return {x.attrs[:2]: x for x in named}
 
     def parts(self, x: Node) -> Iterator[Node]:

@@ -41,7 +41,7 @@ from ..step.adjoint import Adjoint, trajectories
 from .abstract_interpreter import Interpreter, positive
 from .abstract_values import MatrixValue, RawWrite, contracted, late_only, rank_one, scaled_write, split_scalars
 from .diagnostics import part_of, spelled_out
-from .form import Cross, NormalForm, NotAffine, Pairing, Read, StateForm, Write, affine_terms
+from .form import Cross, NormalForm, NotAffine, Read, StateAdjointProduct, StateForm, Write, affine_terms
 
 LEAST = Fraction(1, 10)  # what is written tells a read if at least so much of that is in it
 
@@ -149,7 +149,7 @@ class _Canonical:
         values: dict[str, Node],
     ) -> None:
         self.i = interpreter
-        self.pairings: dict[
+        self.state_adjoints: dict[
             str, tuple[Node, Node]
         ] = {}  # state -> what is added to its pairing, see `state_adjoint_products.py`
         self.drafts = {d.name: d for d in drafts}
@@ -167,8 +167,8 @@ class _Canonical:
             self.final[d.name] = self._phases(d)
         for raw in list(self.i.raw_reads):
             self._canonical_read(raw)
-        for raw in list(self.i.raw_pairings):
-            self._canonical_pairing(raw)
+        for raw in list(self.i.raw_state_adjoints):
+            self._canonical_state_adjoint(raw)
         groups = self._groups()
         formed: list[tuple[StateForm, ...]] = []
         for group in groups:
@@ -198,21 +198,23 @@ class _Canonical:
             return x
 
         values = {n: shorter(x) for n, x in values.items()}
-        pairings = tuple(
-            Pairing(
+        state_adjoints = tuple(
+            StateAdjointProduct(
                 leaf("pairing", n, self.drafts[n].value.decay.axes),  # type: ignore[union-attr]
                 n,
                 *(shorter(replace(self._rewritten(x), leaves)) for x in parts),
             )
-            for n, parts in self.pairings.items()
+            for n, parts in self.state_adjoints.items()
         )
         formed = [tuple(self._known(s, leaves) for s in g) for g in groups]
         reads = {n: dc_replace(r, vector=vectors[n]) for n, r in self.reads.items()}
         values = {n: self._shortened(x, formed) for n, x in values.items()}
-        wanted = [*values.values(), *(x for p in pairings for x in (p.late, p.early))]
+        wanted = [*values.values(), *(x for p in state_adjoints for x in (p.late, p.early))]
         needed = self._needed(wanted, formed, reads)
         crosses = tuple(self.crosses.values())
-        return NormalForm(tuple(formed), {n: r for n, r in reads.items() if n in needed}, values, pairings, crosses)
+        return NormalForm(
+            tuple(formed), {n: r for n, r in reads.items() if n in needed}, values, state_adjoints, crosses
+        )
 
     def _joined(self, x: Node, vectors: dict[Node, Node], leaves: dict[Node, Node]) -> Node:
         """x with what it reads of a state with several vectors as one read with their sum: a S v + b S w = S (a v + b w)."""
@@ -297,7 +299,7 @@ class _Canonical:
         roots = [*wanted]
         for g in formed:
             for s in g:
-                roots += [w.left for w in s.writes] + [w.right for w in s.writes] + [c for _, c in s.mix]
+                roots += [w.left for w in s.writes] + [w.right for w in s.writes] + [c for _, c in s.coupling]
                 roots += [] if s.decay is None else [s.decay]
         seen: set[Node] = set()
         stack = roots
@@ -343,7 +345,7 @@ class _Canonical:
     def _lookup(self, y: Node) -> Node:
         """A raw read leaf, possibly over renamed axes."""
         kind, key, axes = y.attrs
-        original = next(r for r in (*self.i.raw_reads, *self.i.raw_pairings) if r.attrs[:2] == (kind, key))
+        original = next(r for r in (*self.i.raw_reads, *self.i.raw_state_adjoints) if r.attrs[:2] == (kind, key))
         if original not in self.replacement:
             raise NotAffine("the state and its gradient are multiplied entry by entry", y)
         return rename(self.replacement[original], dict(zip(original.attrs[2], axes, strict=True)))
@@ -383,8 +385,8 @@ class _Canonical:
         parts += [contracted(w, side, vector, axis) for w in extra]
         self.replacement[raw] = add(*parts)
 
-    def _canonical_pairing(self, raw: Node) -> None:
-        first, second = self.i.raw_pairings[raw]
+    def _canonical_state_adjoint(self, raw: Node) -> None:
+        first, second = self.i.raw_state_adjoints[raw]
         forward = self.drafts[first.state].value
         decay = forward.decay
         if first.state in self.mixed and second.state in self.mixed:
@@ -395,12 +397,12 @@ class _Canonical:
             raise NotAffine("the state is scaled at several places of the step", raw)
         if not set(raw.axes) <= set(decay.axes):
             return  # one axis of the two is summed so far: `_sum` does the other
-        from .state_adjoint_products import pairing_terms, pairing_value
+        from .state_adjoint_products import state_adjoint_terms, state_adjoint_value
 
         ahead, back = self.final[first.state], self.final[second.state]
-        if first.state not in self.pairings:
-            self.pairings[first.state] = pairing_terms(self.i, forward, ahead, back)
-        self.replacement[raw] = pairing_value(self.i, raw.axes, first, second, ahead, back)
+        if first.state not in self.state_adjoints:
+            self.state_adjoints[first.state] = state_adjoint_terms(self.i, forward, ahead, back)
+        self.replacement[raw] = state_adjoint_value(self.i, raw.axes, first, second, ahead, back)
         for new in list(self.i.raw_reads):
             self._canonical_read(new)
 
@@ -531,11 +533,11 @@ class _Canonical:
                     right, scalar = mul(1 / c, right), mul(c, scalar)
                     named = leaf("write", right.key[:10], right.axes)
                 made.append(Write(n, mul(scalar, left), right, late, named))
-            mix = tuple((o, self._rewritten(c)) for o, c in final.others)
-            if any(feeds(c) for _, c in mix):
-                raise NotAffine("what a state is scaled by depends on the states", mix[0][1])
+            coupling = tuple((o, self._rewritten(c)) for o, c in final.others)
+            if any(feeds(c) for _, c in coupling):
+                raise NotAffine("what a state is scaled by depends on the states", coupling[0][1])
             direction, axes = self.drafts[n].direction, self.i.states[n].axes
-            out.append(StateForm(n, row, col, decay, tuple(made), direction, axes, mix))
+            out.append(StateForm(n, row, col, decay, tuple(made), direction, axes, coupling))
         return tuple(out)
 
     def _flip_reads(self, state: str) -> None:

@@ -20,7 +20,7 @@ from .abstract_values import MatrixValue, RawWrite, make_key, split_scalars
 from .form import NotAffine
 
 
-def pairing_terms(
+def state_adjoint_terms(
     i: Interpreter, update: MatrixValue, forward: MatrixValue, backward: MatrixValue
 ) -> tuple[Node, Node]:
     """What is added to P's sum at its step (late) and after it (early), over raw reads. `update` is S_t as the step has
@@ -35,7 +35,7 @@ def pairing_terms(
     return late, add(taken, _taken(i, axes, backward.after, before))
 
 
-def pairing_value(
+def state_adjoint_value(
     i: Interpreter,
     axes: tuple[str, ...],
     first: MatrixValue,
@@ -59,14 +59,14 @@ def pairing_value(
 
 def cancelled(x: Node) -> Node:
     """x with products spread over sums that hold a pairing, where a decay cancels against its inverse, even a decay of 0."""
-    whole = next((f for f in factors_of(x) if f.op == "add" and depends(f, _is_pairing)), None)
+    whole = next((f for f in factors_of(x) if f.op == "add" and depends(f, _is_state_adjoint)), None)
     if whole is None:
         return x
     rest = mul(*(f for f in factors_of(x) if f is not whole))
     return add(*(cancelled(mul(rest, term)) for term in whole.args))
 
 
-def _is_pairing(x: Node) -> bool:
+def _is_state_adjoint(x: Node) -> bool:
     return x.op == "leaf" and x.attrs[0] == "pairing"
 
 

@@ -180,7 +180,7 @@ def _correction(step: StepProgram, update: Node, whole: StateForm) -> _Correctio
     except NotAffine:
         return None
     ((s,),) = form.groups
-    if s.mix or len(s.writes) != 1 or (s.row, s.col) != (whole.row, whole.col):
+    if s.coupling or len(s.writes) != 1 or (s.row, s.col) != (whole.row, whole.col):
         return None
     (write,) = s.writes
     fed = [(c, y) for _, c, y in affine_terms(write.right, lambda y: y in form.reads) if y is not None]

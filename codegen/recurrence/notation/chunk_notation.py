@@ -85,7 +85,7 @@ class _ChunkNames:
                 continue
             kind, name, axes = y.attrs
             if kind == "pairing":
-                table[y] = self.of_pairing(y)
+                table[y] = self.of_state_adjoint(y)
             elif kind in ("read", "write"):
                 known = self.of_read(y)
                 table[y] = rename(known, dict(zip(known.attrs[2][1:], axes, strict=True)))
@@ -100,18 +100,18 @@ class _ChunkNames:
             self.known[key] = leaf("chunk", self.symbols.numbered("read"), (ROW, *y.attrs[2]))
         return self.known[key]
 
-    def of_pairing(self, y: Node) -> Node:
+    def of_state_adjoint(self, y: Node) -> Node:
         """The symbol of a sum over the steps that follow, which sweeps have made and a later one uses."""
         key = y.attrs[:2]
         if key not in self.known:
             symbol = leaf("chunk", self.symbols.numbered("read"), (ROW, *y.attrs[2]))
             self.known[key] = symbol
             self.pending.append(
-                formula(self.c, partial(self.pairing_text, symbol=symbol, meaning=self.reader.spelled(y)))
+                formula(self.c, partial(self.state_adjoint_text, symbol=symbol, meaning=self.reader.spelled(y)))
             )
         return rename(self.known[key], dict(zip(self.known[key].attrs[2][1:], y.attrs[2], strict=True)))
 
-    def pairing_text(self, n: Notation, symbol: Node, meaning: Node) -> str:
+    def state_adjoint_text(self, n: Notation, symbol: Node, meaning: Node) -> str:
         return f"[{n.text(symbol)}]_{{t}} = {n.text(meaning)}" if n.tex else f"[{n.text(symbol)}]_t = {n.text(meaning)}"
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from ...ir.expr import ONE, ZERO, Node, add, leaf, mul, power, rebuild, rename, replace, split_constant, total, walk
 from ...ir.notation import PRODUCT, Notation
 from ..chunkwise.compiled import Compiled
-from ..normal_form.form import NormalForm, Pairing, StateForm, Write
+from ..normal_form.form import NormalForm, StateAdjointProduct, StateForm, Write
 from ..step.adjoint import gradient_name
 from .formulas import Formula, as_trajectory, equation, formula, order_of, part_text, stateless_names, summed
 from .lets import form_names, form_terms
@@ -61,8 +61,8 @@ class Reader:
             elif y.attrs[0] == "pairing" and "." in y.attrs[1]:
                 own, meaning = order, self.cross(y.attrs[1])
             elif y.attrs[0] == "pairing":
-                p = next(p for p in self.form.pairings if p.state == y.attrs[1])
-                own, meaning = p.leaf.attrs[2], self.pairing(p)
+                p = next(p for p in self.form.state_adjoints if p.state == y.attrs[1])
+                own, meaning = p.leaf.attrs[2], self.state_adjoint(p)
             else:
                 continue
             table[y] = rename(meaning, dict(zip(own, order, strict=True)))
@@ -81,7 +81,7 @@ class Reader:
         s, g = self.form.state(x.state), self.form.state(x.gradient)
         return total(mul(self.snapshot(s, "prev"), self.snapshot(g, "prev")), *s.axes)
 
-    def pairing(self, p: Pairing) -> Node:
+    def state_adjoint(self, p: StateAdjointProduct) -> Node:
         """D <S_{t-1}, dS_t>, over the decay's axes, with what both write before their decay."""
         s = self.form.state(p.state)
         assert s.decay is not None
@@ -150,8 +150,8 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
             yield formula(c, partial(summed, left=left, g=right), names)
         else:
             yield equation(c, leaf("gradient" if backward else "let", name, axes), right, names, axes)
-    for p in form.pairings:
-        yield formula(c, partial(_pairing_text, reader=reader, p=p), names)
+    for p in form.state_adjoints:
+        yield formula(c, partial(_state_adjoint_text, reader=reader, p=p), names)
 
 
 def _state_formulas(c: Compiled, reader: Reader, s: StateForm) -> Iterator[Formula]:
@@ -165,7 +165,7 @@ def _state_formulas(c: Compiled, reader: Reader, s: StateForm) -> Iterator[Formu
         inner = reader.snapshot(s, "mid")
         yield equation(c, inner, add(prev, *early), names, s.axes)
     decay = reader.spelled(s.decay) if s.decay is not None else ONE
-    added = [mul(reader.spelled(x), reader.snapshot(reader.form.state(n), "prev")) for n, x in s.mix]
+    added = [mul(reader.spelled(x), reader.snapshot(reader.form.state(n), "prev")) for n, x in s.coupling]
     yield equation(c, after, add(mul(decay, inner), *added, *late), names, s.axes)
     for w in s.writes:
         if w.leaf is not None:
@@ -177,7 +177,7 @@ def _outer(reader: Reader, w: Write) -> Node:
     return mul(reader.spelled(w.left), value)
 
 
-def _pairing_text(n: Notation, reader: Reader, p: Pairing) -> str:
+def _state_adjoint_text(n: Notation, reader: Reader, p: StateAdjointProduct) -> str:
     """D <S_{t-1}, dS_t> as a sum over the steps that follow."""
     s = reader.form.state(p.state)
     axes = p.leaf.attrs[2]
@@ -185,7 +185,7 @@ def _pairing_text(n: Notation, reader: Reader, p: Pairing) -> str:
     last = mul(leaf("last", s.name, s.axes), leaf(kind, f"d{s.name}", s.axes))
     last = total(last, *(a for a in s.axes if a not in axes))
     later = Notation(n.tex, n.names, order=n.order, letter="s")
-    text = f"{n.text(reader.pairing(p), axes)} = {n.text(last, axes)}"
+    text = f"{n.text(reader.state_adjoint(p), axes)} = {n.text(last, axes)}"
     for part, relation in ((p.late, r"\ge" if n.tex else ">="), (p.early, ">")):
         if part is ZERO:
             continue

@@ -221,7 +221,7 @@ class PassText:
 
     def edges(self, s: Sweep) -> tuple[str, ...]:
         """The states whose values before each chunk are used later."""
-        paired = {x for p in self.p.form.pairings for x in (p.state, f"d{p.state}")}
+        paired = {x for p in self.p.form.state_adjoints for x in (p.state, f"d{p.state}")}
         paired |= {
             s.name for stage in self.p.stages if isinstance(stage, Unroll) for s in (*stage.forward, *stage.backward)
         }

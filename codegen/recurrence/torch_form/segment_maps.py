@@ -78,7 +78,7 @@ class _States(PassText):
         stack = [node for m in maps for node in m.streams.values()]
         found: set[Node] = set()
         makers = {x: s for s in self.p.sweeps for x in s.chunk.outputs}
-        pairings = {p.leaf: p for p in self.p.form.pairings}
+        state_adjoints = {p.leaf: p for p in self.p.form.state_adjoints}
         while stack:
             for x in self.p.form.parts(stack.pop()):
                 if x in found or x in self.p.saved:
@@ -89,7 +89,7 @@ class _States(PassText):
                     continue
                 walked = self._walked(x)
                 stack += [node for s in self.p.sweeps if walked & set(s.finals) for node in s.chunk.streams.values()]
-                stack += [pairings[x].late, pairings[x].early] if x in pairings else []
+                stack += [state_adjoints[x].late, state_adjoints[x].early] if x in state_adjoints else []
         return found
 
     def _entering(self, name: str) -> str:
@@ -101,14 +101,14 @@ class _States(PassText):
 
     def _walked(self, x: Node) -> set[str]:
         """The states whose values before each chunk a pairing is made of."""
-        names = {(p.state, f"d{p.state}") for p in self.p.form.pairings if p.leaf is x}
+        names = {(p.state, f"d{p.state}") for p in self.p.form.state_adjoints if p.leaf is x}
         names |= {(c.state, c.gradient) for c in self.p.form.crosses if c.leaf is x}
         groups = [{s.name for s in g} for g in self.p.form.groups]
         return {n for pair in names for own in groups if own & set(pair) for n in own}
 
     def _between(self, stage: Stage) -> None:
         """What a decay made of states needs: products of states and gradients."""
-        if isinstance(stage, Accumulate) and stage.pairing.leaf in self.needed:
+        if isinstance(stage, Accumulate) and stage.state_adjoint.leaf in self.needed:
             self._accumulate(stage)
         elif isinstance(stage, Unroll) and self.needed & set(stage.outputs):
             self._unroll(stage)

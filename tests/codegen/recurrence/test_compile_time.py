@@ -12,7 +12,7 @@ from chunkform.codegen.ir import evaluate
 from chunkform.codegen.ir.degree_bounds import Degrees
 from chunkform.codegen.printing import spelling
 from chunkform.codegen.recurrence import emit
-from chunkform.codegen.recurrence.chunkwise import coupled_states as mixing
+from chunkform.codegen.recurrence.chunkwise import coupled_states
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section
@@ -38,7 +38,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter:
     count(evaluate, "_apply", "nodes evaluated")
     count(host, "sweep_kernel", "kernels of walks")
     count(section, "_texts", "sections")
-    products = mixing._products
+    products = coupled_states._products
 
     def formed(*given: Any) -> Any:
         found["products of matrices"] += 1

@@ -20,7 +20,7 @@ from .sweep_kernels import Kernel
 
 
 @dataclass
-class Weights:
+class Transitions:
     """Products of one matrix of each step, of `count` states: `entries` by (to, of), as step-level nodes.
 
     `made` are the leaves of those that some sweep uses: the operation of the chunk program, what it sums, (number, (to, of)), and
@@ -33,28 +33,28 @@ class Weights:
     made: dict[Node, tuple[str, tuple[tuple[Fraction, tuple[int, int]], ...], bool]] = field(default_factory=dict)
 
 
-def weighted(plan: Plan) -> tuple[Plan, list[Weights]]:
+def with_transitions(plan: Plan) -> tuple[Plan, list[Transitions]]:
     """A plan with leaves in the place of weights, and what these are."""
-    found: dict[Any, Weights] = {}
-    stages = [_weighted(s, found) if isinstance(s, Sweep) else s for s in plan.stages]
+    found: dict[Any, Transitions] = {}
+    stages = [_with_transitions(s, found) if isinstance(s, Sweep) else s for s in plan.stages]
     return replace(plan, stages=tuple(stages)), list(found.values())
 
 
-def unroll_weighted(stage: Unroll) -> tuple[Unroll, list[Weights]]:
+def unroll_with_transitions(stage: Unroll) -> tuple[Unroll, list[Transitions]]:
     """The same of products of states and gradients at each step, over blocks of steps."""
-    found: dict[Any, Weights] = {}
+    found: dict[Any, Transitions] = {}
     new = _replacing(stage.streams, found, "block weight")
     return replace(stage, outputs={x: new(node) for x, node in stage.outputs.items()}), list(found.values())
 
 
-def _weighted(sweep: Sweep, found: dict[Any, Weights]) -> Sweep:
+def _with_transitions(sweep: Sweep, found: dict[Any, Transitions]) -> Sweep:
     chunk, new = sweep.chunk, _replacing(sweep.chunk.streams, found, "weight")
     definitions, outputs = ({k: new(x) for k, x in nodes.items()} for nodes in (chunk.definitions, chunk.outputs))
     states = {n: new(x) for n, x in chunk.states.items()}
     return replace(sweep, chunk=replace(chunk, definitions=definitions, outputs=outputs, states=states))
 
 
-def _replacing(streams: dict[Node, Node], found: dict[Any, Weights], stem: str) -> Callable[[Node], Node]:
+def _replacing(streams: dict[Node, Node], found: dict[Any, Transitions], stem: str) -> Callable[[Node], Node]:
     """What puts leaves, whose names begin so, in the place of weights, and notes these."""
     entries = {x.attrs[1]: node for x, node in streams.items()}
     done: dict[Node, Node] = {}
@@ -67,7 +67,7 @@ def _replacing(streams: dict[Node, Node], found: dict[Any, Weights], stem: str) 
     return new
 
 
-def _leaf_of(x: Node, streams: dict[str, Node], found: dict[Any, Weights], stem: str) -> Node | None:
+def _leaf_of(x: Node, streams: dict[str, Node], found: dict[Any, Transitions], stem: str) -> Node | None:
     """The leaf for a weight, over whatever its axes are called, or for a sum of weights of one kind; None for other nodes. Of a
     state that enters a chunk as much is left after it as its last step has."""
     terms = [split_constant(t) for t in terms_of(x)]
@@ -78,17 +78,17 @@ def _leaf_of(x: Node, streams: dict[str, Node], found: dict[Any, Weights], stem:
     ((op, args, (positions, count), (*late, direction), own),) = kinds
     entries = tuple(streams[a.attrs[1]] if a.op == "leaf" else a for a in args)
     key = positions, direction, entries
-    weights = found.setdefault(key, Weights(dict(zip(positions, entries, strict=True)), count, direction))
+    transitions = found.setdefault(key, Transitions(dict(zip(positions, entries, strict=True)), count, direction))
     summed = tuple((c, y.attrs[2:4]) for c, y in terms)
     made = ("mix_in", summed, True) if op == "mix_all" else (op, summed, late == [True])
     kind, axes = ("matrix", (ROW, COL)) if op == "mix_mask" else (WEIGHT, (ROW,))
     name = f"{stem}.{list(found).index(key)}." + ".".join(map(str, [made[0], *(z for y in summed for z in y), made[2]]))
-    weights.made.setdefault(leaf(kind, name, axes), made)
+    transitions.made.setdefault(leaf(kind, name, axes), made)
     return leaf(kind, name, own)
 
 
 @dataclass(frozen=True)
-class WeightKernel(Kernel):
+class TransitionKernel(Kernel):
     """A printed kernel of weights. `given` are the entries that it loads, by (to, of)."""
 
     parameters: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class WeightKernel(Kernel):
         return [*self.parameters, "T, H, chunks, begins, stops, programs,", "C: tl.constexpr,"]
 
 
-def weight_kernel(name: str, w: Weights, name_of: Callable[[Node], str]) -> WeightKernel:
+def transition_kernel(name: str, w: Transitions, name_of: Callable[[Node], str]) -> TransitionKernel:
     """The kernel that makes these. Beyond the last step there are zeros."""
     given = tuple(p for p, x in w.entries.items() if x.op != "const")
     parameters: list[str] = []
@@ -146,10 +146,10 @@ def weight_kernel(name: str, w: Weights, name_of: Callable[[Node], str]) -> Weig
             setup.append(f"tl.store({name_of(x)}_out + at + j, {_sum('p', summed)}, mask=j <= last)")
     doc = "Weights between states that are added to each other."
     lines = {"setup": setup, "loop": [], "after": []}
-    return WeightKernel(name, lines, doc, (), (), None, False, parameters=tuple(parameters), given=given)
+    return TransitionKernel(name, lines, doc, (), (), None, False, parameters=tuple(parameters), given=given)
 
 
-def _stores(w: Weights, late: bool, name_of: Callable[[Node], str]) -> list[str]:
+def _stores(w: Transitions, late: bool, name_of: Callable[[Node], str]) -> list[str]:
     """The stores of a step's weights, before its matrix or after it."""
     lines = []
     for x, (op, summed, after) in w.made.items():
@@ -172,6 +172,6 @@ def _entry(to: int, of: int) -> str:
     return f"a_{to}_{of}"
 
 
-def _text(w: Weights, to: int, of: int) -> str:
+def _text(w: Transitions, to: int, of: int) -> str:
     x = w.entries[to, of]
     return f"{_entry(to, of)} * " if x.op != "const" else "" if x.attrs[0] == 1 else f"{float(x.attrs[0])!r} * "

@@ -79,7 +79,7 @@ def together(plan: Plan, fused: Fused, given: Iterable[str]) -> Together | None:
         return None
     if any(s.solve and s.states == (state.name,) for s in sweeps.values()):
         return None
-    if any(isinstance(x, Accumulate) and not x.at_borders for x in plan.stages):
+    if any(isinstance(x, Accumulate) and not x.at_boundaries for x in plan.stages):
         return None
     parts = {k: opened(s, True) for k, s in sweeps.items()}
     if any(
@@ -103,7 +103,7 @@ def _pays(t: Together, fused: Fused) -> bool:
 def ends_of(sweep: Sweep) -> Sweep:
     """A sweep that makes nothing but the states that leave it."""
     outputs = {x: n for x, n in sweep.chunk.outputs.items() if x.attrs[0] == "write"}
-    return replace(sweep, reads=(), finals=(), borders=(), chunk=replace(sweep.chunk, outputs=outputs))
+    return replace(sweep, reads=(), finals=(), boundary_sums=(), chunk=replace(sweep.chunk, outputs=outputs))
 
 
 class WholeTiles(Tiles):

@@ -60,7 +60,7 @@ class Kernel:
     walks: bool
     parts: tuple[str, ...] = ()  # axes that are walked in blocks
     finals: tuple[str, ...] = ()  # states whose last value it yields
-    borders: tuple[str, ...] = ()  # states that it stores at the borders of blocks
+    checkpoints: tuple[str, ...] = ()  # states that it stores at the borders of blocks
     reads: bool = False  # does it read states there?
     many: bool = False  # are there many?
     others: tuple[
@@ -88,7 +88,7 @@ class Kernel:
             lines.append(", ".join(parameters(a)) + ",")
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*self.axes, *self.parts))
         lines.append("T, H, chunks, starts, parts, length," if self.walks else "T, H, chunks, begins, stops, programs,")
-        if self.borders:
+        if self.checkpoints:
             lines.append("blocks,")
         words = [*sizes, *(block_name(x) for x in self.axes), *map(part_name, self.parts)]
         words += ["FLAT", "GROUP"] if self.others else []
@@ -96,7 +96,7 @@ class Kernel:
         words += [*(["PRODUCTS"] if self.products else []), *(["READ"] if self.apart else [])]
         words += ["PIECE"] if self.late else []
         words += ["STAGES"] if self.queues else []
-        words += ["BLOCK"] if self.borders else []
+        words += ["BLOCK"] if self.checkpoints else []
         words += ["ROWS"] if self.rows else []
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
@@ -174,7 +174,7 @@ def sweep_kernel(
     linear: bool = False,
     each: bool = False,
     fine: Fine | None = None,
-    borders: bool = False,
+    checkpoints: bool = False,
     rows: str | None = None,
     spare: Collection[Node] = (),
 ) -> Kernel:
@@ -183,9 +183,10 @@ def sweep_kernel(
     Where not YIELD, it makes nothing but the states after each part, from zero states. `ends` says that it is launched so; with
     `linear` it makes the matrix of each part's map as well, in tiles beyond those of the state, whose columns are those of the
     identity at first (see `segments.same_walk`), or, given no place for states, that alone. Otherwise it yields last states of
-    whole sequences, or, with `each`, of each part; and, with `borders`, the states as each block of BLOCK steps finds them; with
-    `rows`, laid out for a walk that has them whole, with this axis in rows. It does without the `spare` leaves of what it stores
-    where it is given no place for them. Where no store needs two reads, a launch makes all of them, or one: READ, from 1.
+    whole sequences, or, with `each`, of each part; and, with `checkpoints`, the states as each block of BLOCK steps finds them;
+    with `rows`, laid out for a walk that has them whole, with this axis in rows. It does without the `spare` leaves of what it
+    stores where it is given no place for them. Where no store needs two reads, a launch makes all of them, or one: READ, from
+    1.
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     inner = o.full[0] if linear else None
@@ -218,13 +219,13 @@ def sweep_kernel(
             if late:
                 begin, end = _pieces(inner, tiled, s, state, own, tiles)
                 setup, after = setup + begin, after + end
-    if borders:
-        tiles.lines += _store_borders(group, carried, tiles, o.direction, rows)
+    if checkpoints:
+        tiles.lines += _store_checkpoints(group, carried, tiles, o.direction, rows)
         setup.append("first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)")
     by_read = _ByRead(o)
-    for border in o.sums:
-        for line, node, at in _store_sums(border, tiles, tiled, name_of):
-            by_read.sums(border.state, node, line, at)
+    for boundary in o.sums:
+        for line, node, at in _store_sums(boundary, tiles, tiled, name_of):
+            by_read.sums(boundary.state, node, line, at)
     for x, node in o.outputs.items():
         v = tiles.value(node)
         if not v.text.isidentifier():
@@ -264,7 +265,7 @@ def sweep_kernel(
     whole = {carried[s.name]: counter(a) for s in group for a in s.axes if a in o.full}
     lines = sliced({"setup": setup, "loop": loop, "after": after}, counters, whole, tiles.fresh)
     arguments = tuple(tiles.arguments.values())
-    stored = sweep.states if borders else ()
+    stored = sweep.states if checkpoints else ()
     return Kernel(
         name,
         lines,
@@ -274,8 +275,8 @@ def sweep_kernel(
         tiled,
         True,
         finals=sweep.finals,
-        borders=stored,
-        rows=borders and rows is not None,
+        checkpoints=stored,
+        rows=checkpoints and rows is not None,
         loads=_loads(tiles),
         inside=frozenset(key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] != "_end"),
         heavy=len(o.outputs) > 1 and not sweep.solve and not apart and _heavy(tiles, tiled),
@@ -377,16 +378,16 @@ def read_kernel(
     sums: dict[str, list[str]] = {}  # by state: what its pairing is the sum of
     of: dict[str, Opened] = {}  # by state: the piece that calls its axes as they are called there
     for piece in pieces:  # first, so that states are in registers no longer than it takes to hand them to products
-        for border in piece.opened.sums:
-            if border.kind == "in":
+        for boundary in piece.opened.sums:
+            if boundary.kind == "in":
                 tiles = _next_piece(tiles, piece.opened, name_of, fine)
-                sums[border.state] = [_spanned(*spans[border.state], piece.opened, tiles, name_of)]
-                of[border.state] = piece.opened
+                sums[boundary.state] = [_spanned(*spans[boundary.state], piece.opened, tiles, name_of)]
+                of[boundary.state] = piece.opened
     for piece in pieces:
         o = piece.opened
         tiles = _next_piece(tiles, o, name_of, fine)
         for s in piece.group:
-            _border(s, o, tiles, name_of)
+            _checkpoint(s, o, tiles, name_of)
         for x, node in o.outputs.items():
             v = tiles.value(node)
             if (apart := tiles.without_own(node)) is not node:
@@ -397,9 +398,9 @@ def read_kernel(
             if not v.text.isidentifier():
                 v = tiles.assign("y", v.over(v.axes), v.axes, note=tiles.note(node))
             tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
-        for border in o.sums:
-            sums.setdefault(border.state, []).extend(_paired(border, tiles, tiled))
-            of.setdefault(border.state, o)
+        for boundary in o.sums:
+            sums.setdefault(boundary.state, []).extend(_paired(boundary, tiles, tiled))
+            of.setdefault(boundary.state, o)
         for store in piece.stores:
             own = tuple(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)
             node = at_row(rename(store.node, o.rename))
@@ -417,7 +418,7 @@ def read_kernel(
             tiles.lines.append(_store_ends(state, terms, s, of[state], tiles, name_of))
         else:
             reads = sum(len(x.opened.outputs) for x in pieces)
-            tiles.lines += _store_pairing(state, terms, s, of[state], reads, tiles, tiled, name_of)
+            tiles.lines += _store_state_adjoint(state, terms, s, of[state], reads, tiles, tiled, name_of)
     doc = "What reads the states at the borders of blocks, for all blocks at once."
     lines, others = _at_once(axes, tiled, tiles, tiles.lines)
     arguments = tuple(tiles.arguments.values())
@@ -454,7 +455,7 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
         source = leaf("border", s.name, axes)
         target = tiles.argument(f"{name_of(leaf('state', s.name))}_borders", "border", source, axes)
         where, mask = _state_place(s, tiles.ordered(axes), "(bh * chunks + c)")
-        tiles.borders[s.name] = f"tl.load({target} + {where}{mask}{', other=0.0' if mask else ''})"
+        tiles.checkpoints[s.name] = f"tl.load({target} + {where}{mask}{', other=0.0' if mask else ''})"
     for x, node in stage.outputs.items():
         if channels is not None:
             v, axes_of = tiles.value(node), tiles.ordered((ROW, channels))
@@ -506,7 +507,7 @@ def _next_piece(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) ->
     return tiles
 
 
-def _border(s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> Value:
+def _checkpoint(s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> Value:
     """A state as this block finds it."""
     s = replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes))
     x, own = leaf("state in", s.name, s.axes), tiles.ordered(s.axes)
@@ -523,7 +524,7 @@ def _border(s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> Value:
 
 def _spanned(s: StateForm, gradient: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> str:
     """The decays of a block times <S before it, dS after it>."""
-    both = [_border(x, o, tiles, name_of) for x in (s, gradient)]
+    both = [_checkpoint(x, o, tiles, name_of) for x in (s, gradient)]
     axes = both[0].axes
     assert s.decay is not None
     kept = tiles.kept(rename(s.decay, o.rename))
@@ -579,7 +580,7 @@ def _store_ends(state: str, terms: list[str], s: StateForm, o: Opened, tiles: Ti
     return f"tl.store({target} + {_chunk_place(own)}, {_sum(terms)}, mask={tiles.ok(own)})  # {state}: ends"
 
 
-def _store_pairing(
+def _store_state_adjoint(
     state: str, terms: list[str], s: StateForm, o: Opened, reads: int, tiles: Tiles, tiled: str | None, name_of: NameOf
 ) -> list[str]:
     """The decay's gradient at each step: for each tile, what it has of it; or, of a decay for each channel, all."""
@@ -927,7 +928,7 @@ def store_state(
     ]
 
 
-def _store_borders(
+def _store_checkpoints(
     group: list[StateForm], carried: dict[str, str], tiles: Tiles, direction: int, rows: str | None
 ) -> list[str]:
     """The states as a block finds them: [B, H, blocks, *axes]; or, with an axis in `rows`, [B, blocks * ROWS, H, X]."""
@@ -990,7 +991,7 @@ def _matrix_columns(inner: str, tiled: str, state: str, target: str, tiles: Tile
 def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[str]:
     """Where a walk makes no more than what a part leaves, and all its states decay: it begins with the first chunk of which
     anything is left then."""
-    if any(s.decay is None or s.mix or len(s.decay_axes) > 1 for s in group):
+    if any(s.decay is None or s.coupling or len(s.decay_axes) > 1 for s in group):
         return []
     decays = dict.fromkeys(rename(s.decay, o.rename) for s in group if s.decay is not None)
     lines: list[str] = []

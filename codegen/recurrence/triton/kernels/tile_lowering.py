@@ -159,7 +159,7 @@ class Tiles:
         self.head: list[str] = []  # loads at the start of a chunk, so that nothing waits for them
         self.memo: dict[Node, Value] = {}
         self.loads: dict[tuple[str, ...], str] = {}
-        self.borders: dict[str, str] = {}  # what loads states where they are used first
+        self.checkpoints: dict[str, str] = {}  # what loads states where they are used first
         self.parts: dict[str, tuple[str, str]] = {}  # of operands in two parts
         self.arguments: dict[str, Argument] = {}
         self.precise = (
@@ -826,8 +826,8 @@ class Tiles:
         kind, name, order = x.attrs
         if kind == "inner":
             return self._inner(x)
-        if kind == "state in" and name in self.borders:
-            return self.assign("s", self.borders[name], self.ordered(x.axes), raw=True, note=name)
+        if kind == "state in" and name in self.checkpoints:
+            return self.assign("s", self.checkpoints[name], self.ordered(x.axes), raw=True, note=name)
         if kind == "stream":
             return self._stream(x)
         if kind == "matrix" and name in self.matrices:

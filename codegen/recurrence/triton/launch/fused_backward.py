@@ -57,7 +57,7 @@ class WholeHost(Host):
 
     def _inside(self) -> set[Node]:
         """What sweeps store for each other alone: that stays in registers."""
-        used = [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
+        used = [*self.fused.values.values(), *(x for pair in self.fused.state_adjoints.values() for x in pair)]
         named = {y.attrs[:2] for y in walk(*used) if y.op == "leaf"}
         stores = [s for k in self.t.sweeps for s in self.fused.stores[k] if s.kind != "sums"]
         return {s.leaf for s in stores if s.leaf.attrs[:2] not in named}
@@ -127,8 +127,8 @@ class WholeHost(Host):
     def _replaced(self, k: int, s: Store) -> Node | None:
         return None
 
-    def _pairing(self, stage: Accumulate) -> None:
-        state = stage.pairing.state
+    def _state_adjoint(self, stage: Accumulate) -> None:
+        state = stage.state_adjoint.state
         name = self.names(leaf("state", state))
         found: dict[str, Node] = {}
         for o in self.t.opened.values():

@@ -29,11 +29,17 @@ from ....printing.expressions import NodePrinter, Torch
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Accumulate, Map, Plan, Stage, Sweep, Unroll
 from ...chunkwise.segment_maps import feeds_back, linear_sweep
-from ...normal_form.form import Pairing, StateForm
+from ...normal_form.form import StateAdjointProduct, StateForm
 from ...normal_form.log_decay import log_of
 from ...step.adjoint import gradient_name
 from ...stepwise.initial import initial_adjoints
-from ..kernels.coupling_weights import WeightKernel, Weights, unroll_weighted, weight_kernel, weighted
+from ..kernels.coupling_weights import (
+    TransitionKernel,
+    Transitions,
+    transition_kernel,
+    unroll_with_transitions,
+    with_transitions,
+)
 from ..kernels.fused_backward import Together
 from ..kernels.per_step import Result, RowKernel, launched, matrix_product, outer_vectors, printable, row_kernel
 from ..kernels.sweep_kernels import (
@@ -77,7 +83,7 @@ class Host:
         """`later` is the host of the backward pass, where this one is of the forward pass; `whole` the backward pass as one walk,
         if it may be one. `stem`: how the function's name begins."""
         self.whole, self.function = whole, stem
-        plan, self.weights = weighted(plan)
+        plan, self.transitions = with_transitions(plan)
         self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
         self.unrolls = [x for x in plan.stages if isinstance(x, Unroll)]
         self.origins: dict[Node, Node] = {}  # what streams of theirs are that are made ahead
@@ -94,7 +100,9 @@ class Host:
         self.blocks = replace(self.blocks, stored=self.blocks.stored | (self._unrolled_from() - self.blocks.given))
         # chunks' matrices serve several sweeps, and the sums as well, where walks make sums; and what was cut had several
         walks = self.blocks.walks.values()
-        ahead = any(b.own for s in walks for b in s.borders) or len({(s.states, s.side) for s in walks}) < len(walks)
+        ahead = any(b.own for s in walks for b in s.boundary_sums) or len({(s.states, s.side) for s in walks}) < len(
+            walks
+        )
         self.opened: dict[int, Opened] = {k: opened(s, ahead) for k, s in self.blocks.walks.items()}
         self.pieces: dict[int, Opened] = {k: opened(s, True) for k, s in self.blocks.pieces.items()}
         self._share_sums()
@@ -113,7 +121,7 @@ class Host:
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
         self.block = "config.span" if self.unrolls and not self.pieces else "BLOCK"  # steps of a block
         self.held: list[tuple[set[str], list[str], tuple[str, ...]]] = []
-        self.bordered: set[str] = set()  # states that were left at the borders of blocks
+        self.checkpointed: set[str] = set()  # states that were left at the borders of blocks
         self.entered: set[str] = set()  # states whose values before each part are known
         self.left: set[str] = set()  # states whose last values are known
         self.heavy: set[int] = set()  # walks that load too much to do so ahead, and make several reads
@@ -166,9 +174,9 @@ class Host:
         for k, sweep in self.blocks.walks.items():
             self._read(self._read_by(k))
             self._sweep(k, sweep)
-            self._pairings_at_ends()
+            self._state_adjoints_at_ends()
         self._walk_held()
-        self._pairings_at_ends()
+        self._state_adjoints_at_ends()
         self._read(self.waiting)
 
     def _function(self, name: str, head: str, doc: str) -> str:
@@ -330,13 +338,13 @@ class Host:
         first = not set(sweep.states) <= self.entered and not (self.backward and sweep.direction > 0)
         group = wanted
         stored = self.blocks.stored if self.whole is None or self.backward else {self.whole.state.name}
-        borders = bool(set(sweep.states) & stored) and not set(sweep.states) <= self.bordered
-        if (first or borders) and self.backward:
+        checkpoints = bool(set(sweep.states) & stored) and not set(sweep.states) <= self.checkpointed
+        if (first or checkpoints) and self.backward:
             again = [
                 j for j, x in enumerate(self.plan.stages) if isinstance(x, Sweep) and set(x.states) & set(sweep.states)
             ]
             group = set().union(*(self._wanted_by(j) for j in again))
-            if borders:
+            if checkpoints:
                 wanted = group = group.union(*(self._wanted_by(j) for j in self.pieces))
         if not group:
             return  # what it yields is made by other sweeps, with their stores or sums
@@ -352,7 +360,7 @@ class Host:
             linear=linear,
             each=each,
             fine=self.fine,
-            borders=borders,
+            checkpoints=checkpoints,
             rows=None if self.whole is None else self.whole.rows,
             spare=self.spare,
         )
@@ -371,8 +379,8 @@ class Host:
             self._walk_held()
             self._under(group, finish)
         lines = [self._allocated(k, s) for s in stores]
-        if borders:
-            self.bordered |= set(sweep.states)
+        if checkpoints:
+            self.checkpointed |= set(sweep.states)
             for state in sweep.group:
                 shape = ", ".join(["B", "H", "blocks.chunks", *(size_name(dim_of(a)) for a in state.axes)])
                 dtype = "some.dtype" if self.fine is None else "torch.float32"
@@ -382,7 +390,7 @@ class Host:
                     shape, alone = f"B, blocks.chunks * config.padded({rows}), H, {columns}", " if jointly else None"
                 text = f"some.new_empty(({shape}), dtype={dtype})"
                 lines.append(f"{self.names(leaf('state', state.name))}_borders = {text}{alone}")
-        for x in self._border_sums(o):
+        for x in self._boundary_sums(o):
             shape = f"B, H, lay.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, H, {self._sums_of(k)}, T"
             lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
         for s in sweep.group:
@@ -471,15 +479,15 @@ class Host:
                 lines.append(f"{self.names(x)} = {text}")
             self._under(wanted, lines + self._launch(kernel, block="block_"))
 
-    def _decay_of(self, pairing: Node, k: int) -> str:
+    def _decay_of(self, state_adjoint: Node, k: int) -> str:
         """The name of the decay whose gradient a pairing goes into, as the piece of stage k has it."""
-        decay = self.plan.form.state(pairing.attrs[1].removesuffix(".pairing")).decay
+        decay = self.plan.form.state(state_adjoint.attrs[1].removesuffix(".pairing")).decay
         assert decay is not None
         return self.names(rename(decay, self.pieces[k].rename))
 
     def _kept_alone(self) -> set[Node]:
         """The reads and writes that this pass stores and doesn't use itself."""
-        nodes = [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
+        nodes = [*self.fused.values.values(), *(x for pair in self.fused.state_adjoints.values() for x in pair)]
         nodes += [x for sweep in self.plan.sweeps for x in sweep.given.values()]
         found: set[Node] = set()
         for stores in self.fused.stores.values():
@@ -498,7 +506,7 @@ class Host:
         if store.kind == "sums":
             return False
         nodes = [*self.fused.values.values()]
-        nodes += [x for n, pair in self.fused.pairings.items() if n not in self.blocks.whole for x in pair]
+        nodes += [x for n, pair in self.fused.state_adjoints.items() if n not in self.blocks.whole for x in pair]
         for k, stage in enumerate(self.plan.stages):
             if isinstance(stage, Sweep) and (k not in stages or k in self.blocks.walks):
                 nodes += [*stage.given.values(), *(s.node for s in self.fused.stores[k])]
@@ -749,9 +757,9 @@ class Host:
         step over blocks."""
         loaded = [a.source for a in kernel.arguments if a.source is not None]
         self._streams(loaded)
-        wanted = [w for w in self.weights if any(uses(x, y) for x in w.made for y in loaded)]
-        self.weights = [w for w in self.weights if w not in wanted]
-        self._weigh(wanted)
+        wanted = [w for w in self.transitions if any(uses(x, y) for x in w.made for y in loaded)]
+        self.transitions = [w for w in self.transitions if w not in wanted]
+        self._launch_transitions(wanted)
         for a in sorted(kernel.arguments, key=lambda a: not a.name.endswith("_sums")):
             x = a.source
             assert x is not None
@@ -791,13 +799,13 @@ class Host:
                 lines = self._where(self._wanted_by(k) if self.backward else self._everything(), lines)
             self.lines += lines
 
-    def _weigh(self, weights: list[Weights], block: str = "") -> None:
+    def _launch_transitions(self, transitions: list[Transitions], block: str = "") -> None:
         """Weights between states, those of one matrix of each step by one kernel; over blocks, their names are what `block`
         begins."""
         lay, chunk = ("blocks", self.block) if block else ("lay", "config.chunk")
-        for w in weights:
-            number = sum(isinstance(x, WeightKernel) for x in self.kernels) + 1
-            kernel = weight_kernel(f"{self.kind}_weights_{number}", w, self.names)
+        for w in transitions:
+            number = sum(isinstance(x, TransitionKernel) for x in self.kernels) + 1
+            kernel = transition_kernel(f"{self.kind}_weights_{number}", w, self.names)
             self.kernels.append(kernel)
             made = {x: self._number_of_steps(x) for x in dict.fromkeys(w.entries[p] for p in kernel.given)}
             texts = [made[w.entries[p]] for p in kernel.given]
@@ -922,7 +930,7 @@ class Host:
         if k not in self.blocks.walks:
             return None  # a kernel may have made it that stores nothing of it
         others = [x.node for j, stores in self.fused.stores.items() for x in stores if (j, x) != (k, s)]
-        others += [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
+        others += [*self.fused.values.values(), *(x for pair in self.fused.state_adjoints.values() for x in pair)]
         others += [x for stage in self.plan.sweeps for x in stage.given.values()]
         if any(y.op == "leaf" and y.attrs[:2] == before.attrs[:2] for y in walk(*others)):
             return None
@@ -940,7 +948,7 @@ class Host:
         tiles = self._tile_count(self.opened[k])
         return f"{tiles} * config.warps" if len(self.opened[k].tile) == 1 else tiles
 
-    def _border_sums(self, o: Opened) -> list[Node]:
+    def _boundary_sums(self, o: Opened) -> list[Node]:
         """What the walk of a sweep sums for gradients of decays."""
         found = [(s.state, f"{s.kind}.{slot}") for s in o.sums if not s.totals for slot in s.reads]
         found += [(s.state, f"own.{slot}") for s in o.sums if not s.ahead for slot in s.slots]
@@ -1035,7 +1043,7 @@ class Host:
             words += ["PRODUCTS=walk.products"] if kernel.products else []
             words += [f"READ={0 if ends else 'read'}"] if kernel.apart else []
             words += [f"PIECE={'piece' if ends else 0}"] if kernel.late else []
-        words += [f"BLOCK={self.block}"] if kernel.borders else []
+        words += [f"BLOCK={self.block}"] if kernel.checkpoints else []
         if kernel.rows:
             assert self.whole is not None
             words.append(f"ROWS=config.padded({size_name(dim_of(self.whole.rows))})")
@@ -1054,7 +1062,7 @@ class Host:
         most = "255" if kernel.queues else most  # as many as there are for each of 4 programs with 2 warps
         most = "" if kernel.whole else f" maxnreg={most},"
         places = f"*{lay}.walked, parts, {lay}.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
-        places += ", blocks.chunks" if kernel.borders else ""
+        places += ", blocks.chunks" if kernel.checkpoints else ""
         stages = 2 if kernel.walks else 1
         return [*lines, f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}", ")"]
 
@@ -1132,7 +1140,7 @@ class Host:
         finals = ", ".join(f'"{s.name}": {self.names(leaf("state", s.name))}_last' for s in self.c.step.states)
         leaves = [(f'"{x.attrs[1]}": {self.names(x)}', x in self.spare) for x in self.plan.form.write_leaves()]
         saved, spare = (", ".join(text for text, alone in leaves if alone == which) for which in (False, True))
-        borders = [s.name for s in self.c.step.states if s.name in self.blocks.stored]
+        checkpoints = [s.name for s in self.c.step.states if s.name in self.blocks.stored]
         starts = [s.name for s in self.c.step.states if s.name in self.kept_starts]
         self.lines.append(f"saved = {{{saved}}}")
         if self.whole is not None:
@@ -1143,7 +1151,7 @@ class Host:
             alone = " and not jointly" if self.whole is not None else ""
             self.lines += [f"if needs_backward is True and not config.exact{alone}:", f"    saved |= {{{kept}}}"]
         more = [spare] if spare else []
-        more += [f'"{n} borders": {self.names(leaf("state", n))}_borders' for n in borders]
+        more += [f'"{n} borders": {self.names(leaf("state", n))}_borders' for n in checkpoints]
         if more:
             self.lines += ["if needs_backward:", f"    saved |= {{{', '.join(more)}}}"]
         if self.cuts and starts:
@@ -1211,7 +1219,7 @@ class Host:
             self._unroll(unroll)
         for stage in self.plan.stages:
             if isinstance(stage, Accumulate):
-                self._pairing(stage)
+                self._state_adjoint(stage)
         variables = [v for v in self.c.step.variables if v.kind != "constant" and gradient_name(v) in self.fused.values]
         found, products = self._products({v.name: self.fused.values[gradient_name(v)] for v in variables})
         for users, lines in products:
@@ -1247,7 +1255,7 @@ class Host:
         walked |= self.blocks.given
         if not self._unrolled_from() <= walked:
             raise CannotPrint(f"no walk over {', '.join(sorted(self._unrolled_from() - walked))}")
-        stage, weights = unroll_weighted(stage)
+        stage, transitions = unroll_with_transitions(stage)
         streams: dict[Node, Node] = {}
         for x, node in stage.streams.items():
             if done_ahead(node):
@@ -1263,7 +1271,7 @@ class Host:
             self.kernels.append(kernel)
             kernels.append((kernel, list(part.outputs)))
         before, self.lines = self.lines, []
-        self._weigh(weights, "block_")
+        self._launch_transitions(transitions, "block_")
         made: dict[str, list[str]] = {x.attrs[1]: [] for x in stage.outputs}
         for kernel, outputs in kernels:
             axis = kernel.tiled
@@ -1273,8 +1281,8 @@ class Host:
                 shape = f"B, H, {tiles}, T" if channels is None else f"B, T, H, {size_name(dim_of(channels))}"
                 self.lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
             self.lines += self._launch(kernel, block="block_")
-        for pairing, names in made.items():
-            name = self.names(leaf("state", pairing))
+        for state_adjoint, names in made.items():
+            name = self.names(leaf("state", state_adjoint))
             if channels is not None:
                 self.lines.append(f"{name}_pairing = {names[0]}")
                 continue
@@ -1327,9 +1335,9 @@ class Host:
         programs = initial_adjoints(self.c)
         return {v.name for v in programs[state].variables if v.kind != "constant"} if state in programs else set()
 
-    def _pairings_at_ends(self) -> None:
+    def _state_adjoints_at_ends(self) -> None:
         """<S, dS> after the last step of each part, as soon as both are known there: the states needn't be kept for longer."""
-        for p in (x.pairing for x in self.plan.stages if isinstance(x, Accumulate)):
+        for p in (x.state_adjoint for x in self.plan.stages if isinstance(x, Accumulate)):
             known = p.state in self.left and f"d{p.state}" in self.entered
             wanted = self._paired(p.state)
             if not known or not wanted or p.state in self.paired or p.state in self.blocks.spans:
@@ -1340,8 +1348,8 @@ class Host:
             dims = tuple(n - len(axes) for n, a in enumerate(axes) if a not in p.leaf.axes)
             self._under(wanted, [f"{name}_at_ends = pair({name}_last, {gradient}_starts, {dims})"])
 
-    def _pairing(self, stage: Accumulate) -> None:
-        p = stage.pairing
+    def _state_adjoint(self, stage: Accumulate) -> None:
+        p = stage.state_adjoint
         wanted = self._paired(p.state)
         if not wanted:
             return
@@ -1358,15 +1366,15 @@ class Host:
         assert p.state in self.paired or p.state in self.blocks.spans  # which need none
         start = f"{name}_at_ends"
         if stage.by_channel:
-            self._summed(p, name, start, stage.at_borders)
+            self._summed(p, name, start, stage.at_boundaries)
         else:
-            self._from_borders(p, name, start)
+            self._from_checkpoints(p, name, start)
         inner, self.lines = self.lines, before
         self.lines += [f"    {x}" for x in inner]
 
-    def _summed(self, p: Pairing, name: str, start: str, at_borders: bool) -> None:
+    def _summed(self, p: StateAdjointProduct, name: str, start: str, at_boundaries: bool) -> None:
         axes = p.leaf.axes
-        late, early = self._multiplied(dict(enumerate(self.fused.pairings[p.state]))).values()
+        late, early = self._multiplied(dict(enumerate(self.fused.state_adjoints[p.state]))).values()
         shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
         sides = {"late": late, "early": early}
         rows = [Result(n, x, axes, "torch.float32") for n, x in sides.items() if x.op != "leaf" and printable(x, axes)]
@@ -1379,12 +1387,12 @@ class Host:
             ends = self.names(leaf("sums", f"{p.state}.ends", axes))
             self.lines.append(f"{name}_pairing = block_sums(late, early, {ends}, blocks)")
             return
-        totals = [self.names(leaf("sums", f"{p.state}.{kind}")) for kind in ("in", "out") if at_borders]
+        totals = [self.names(leaf("sums", f"{p.state}.{kind}")) for kind in ("in", "out") if at_boundaries]
         self.lines.append(
             f"{name}_pairing = suffix_sum({', '.join(['late', 'early', start, 'lay', 'parts', *totals])})"
         )
 
-    def _from_borders(self, p: Pairing, name: str, start: str) -> None:
+    def _from_checkpoints(self, p: StateAdjointProduct, name: str, start: str) -> None:
         """What the sweeps over the state and over its gradient have summed, put together."""
         found: dict[str, str] = {}
         for sums in (s for o in self.opened.values() for s in o.sums if s.state == p.state):
@@ -1430,8 +1438,8 @@ class Host:
                 wanted |= self._paired(name)
             else:
                 wanted |= {name[1:]} | self._initial_wants(name[1:])
-        for border in stage.borders:
-            wanted |= self._paired(border.state)
+        for boundary in stage.boundary_sums:
+            wanted |= self._paired(boundary.state)
         for x in (x for x in self.unrolls if set(stage.states) & {s.name for s in (*x.forward, *x.backward)}):
             wanted = wanted.union(*(self._paired(y.attrs[1]) for y in x.outputs))
         return wanted.union(*(self._store_wants(k, s) for s in self.fused.stores[k]))
@@ -1461,7 +1469,7 @@ class Host:
         for name, node in self.fused.values.items():
             if uses(node, x):
                 wanted |= self._root_wants(name)
-        for state, pair in self.fused.pairings.items():
+        for state, pair in self.fused.state_adjoints.items():
             if any(uses(n, x) for n in pair):
                 wanted |= self._paired(state)
         return wanted
@@ -1574,7 +1582,12 @@ def without(plan: Plan, value: str) -> Plan:
             stage = replace(stage, values={n: x for n, x in stage.values.items() if n != value})
         stages.append(stage)
     made = [x for stage in stages if isinstance(stage, Map) for x in stage.values.values()]
-    made += [x for s in stages if isinstance(s, Accumulate) and s.by_channel for x in (s.pairing.late, s.pairing.early)]
+    made += [
+        x
+        for s in stages
+        if isinstance(s, Accumulate) and s.by_channel
+        for x in (s.state_adjoint.late, s.state_adjoint.early)
+    ]
     made += [
         x
         for s in stages

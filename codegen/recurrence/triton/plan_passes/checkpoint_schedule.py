@@ -45,9 +45,9 @@ def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
     spans: dict[str, tuple[StateForm, StateForm]] = {}
     apart: set[str] = set()  # states whose walks sum on their way
     for stage in plan.stages:
-        if isinstance(stage, Accumulate) and stage.at_borders:
-            s, g = plan.form.state(stage.pairing.state), plan.form.state(f"d{stage.pairing.state}")
-            sides = {x.side for x in sweeps.values() if any(b.state == s.name for b in x.borders)}
+        if isinstance(stage, Accumulate) and stage.at_boundaries:
+            s, g = plan.form.state(stage.state_adjoint.state), plan.form.state(f"d{stage.state_adjoint.state}")
+            sides = {x.side for x in sweeps.values() if any(b.state == s.name for b in x.boundary_sums)}
             if s.name in own and len(sides) == 1:  # so that one kernel makes all of it
                 spans[s.name] = s, g
             else:
@@ -56,19 +56,21 @@ def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
     pieces: dict[int, Sweep] = {}
     walk_over: dict[str, int] = {}  # the first walk over each state
     for k, sweep in sweeps.items():
-        here = tuple(b for b in sweep.borders if b.state in spans)
+        here = tuple(b for b in sweep.boundary_sums if b.state in spans)
         kept = tuple(n for n in sweep.finals if n not in spans)
         known = all(n in own or n in walk_over for n in sweep.states)
         alone = sweep.solve or not known or apart & set(sweep.states) or (kept and sweep.states[0] in own)
-        alone = alone or any(s.mix for s in sweep.group)  # weights are those of chunks
+        alone = alone or any(s.coupling for s in sweep.group)  # weights are those of chunks
         if alone:
-            walks[k] = replace(sweep, finals=kept, borders=tuple(b for b in sweep.borders if b not in here))
+            walks[k] = replace(sweep, finals=kept, boundary_sums=tuple(b for b in sweep.boundary_sums if b not in here))
             for n in sweep.states:
                 walk_over.setdefault(n, k)
             if here:
-                pieces[k] = replace(sweep, finals=(), borders=here, chunk=replace(sweep.chunk, outputs={}, states={}))
+                pieces[k] = replace(
+                    sweep, finals=(), boundary_sums=here, chunk=replace(sweep.chunk, outputs={}, states={})
+                )
         else:
-            pieces[k] = replace(sweep, finals=(), borders=here, chunk=replace(sweep.chunk, states={}))
+            pieces[k] = replace(sweep, finals=(), boundary_sums=here, chunk=replace(sweep.chunk, states={}))
             for n in kept:
                 walk = walks[walk_over[n]]
                 walks[walk_over[n]] = replace(walk, finals=(*walk.finals, n))
@@ -87,7 +89,7 @@ def by_blocks(plan: Plan, whole: frozenset[str]) -> Plan:
     apart: set[str] = set()
     for stage in plan.stages:
         if isinstance(stage, Accumulate) and stage.by_channel:
-            s, g = (plan.form.state(n) for n in (stage.pairing.state, f"d{stage.pairing.state}"))
+            s, g = (plan.form.state(n) for n in (stage.state_adjoint.state, f"d{stage.state_adjoint.state}"))
             if len({dim_of(a) for a in s.axes}) == len(s.axes) and (s.name not in whole or _seen_undecayed(s, g)):
                 apart.add(s.name)
                 stage = stage.direct
@@ -102,7 +104,9 @@ def _without_sums(stages: list[Stage], states: set[str]) -> tuple[Stage, ...]:
     for stage in stages:
         if isinstance(stage, Sweep):
             finals = tuple(n for n in stage.finals if n not in states)
-            stage = replace(stage, finals=finals, borders=tuple(b for b in stage.borders if b.state not in states))
+            stage = replace(
+                stage, finals=finals, boundary_sums=tuple(b for b in stage.boundary_sums if b.state not in states)
+            )
         out.append(stage)
     while True:
         used = {y.attrs[:2] for stage in out for y in walk(*_loads(stage)) if y.op == "leaf"}
@@ -121,7 +125,7 @@ def _without_sums(stages: list[Stage], states: set[str]) -> tuple[Stage, ...]:
                 s, reads=tuple(r for r in s.reads if r.leaf not in reads), chunk=replace(s.chunk, outputs=outputs)
             )
         others = [s for s in out if isinstance(s, Sweep)]
-        idle = [s for s in others if not s.chunk.outputs and not s.finals and not s.borders]
+        idle = [s for s in others if not s.chunk.outputs and not s.finals and not s.boundary_sums]
         for s in idle:  # another walk over the same states leaves these at borders
             if sum(x.states == s.states for x in others) > 1:
                 out.remove(s)
@@ -135,7 +139,7 @@ def _loads(stage: Stage) -> list[Node]:
             return [*stage.given.values()]
         case Accumulate():
             direct = [] if stage.by_channel else [*stage.direct.streams.values()]
-            return [stage.pairing.late, stage.pairing.early, *direct]
+            return [stage.state_adjoint.late, stage.state_adjoint.early, *direct]
         case Unroll():
             return [*stage.streams.values()]
     return [*stage.values.values()]
@@ -160,7 +164,7 @@ def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str
     """Does a walk load what is only read where it has left its states? Or does a kernel that reads at borders, for one tile
     axis, load what one for another makes later, or what it makes itself of which each of its programs has only a tile?"""
     read = [j for j in pieces if j not in walks]
-    late = {j for j in read if pieces[j].borders or not own.issuperset(pieces[j].states)}
+    late = {j for j in read if pieces[j].boundary_sums or not own.issuperset(pieces[j].states)}
     made = {x.leaf.attrs[:2]: j for j in read for x in fused.stores[j]}
 
     def loaded(nodes: Iterable[Node]) -> set[int]:
@@ -195,6 +199,6 @@ def _taken_whole(o: Opened) -> Iterator[Node]:
 def _sums_inside(s: StateForm, pieces: dict[int, Sweep], walks: dict[int, Sweep], fused: Fused) -> bool:
     """Are the terms inside blocks, of a decay for each channel, all made by one piece that keeps its axis?"""
     whole = leaf("stored", f"{s.name}.late", s.decay_axes)
-    if fused.pairings.get(s.name) != (whole, ZERO):
+    if fused.state_adjoints.get(s.name) != (whole, ZERO):
         return False
     return any(x.leaf == whole for k in pieces if k not in walks for x in fused.stores[k])

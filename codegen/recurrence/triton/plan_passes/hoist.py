@@ -30,7 +30,7 @@ from ....ir.expr import (
     total,
     walk,
 )
-from ...chunkwise.plan import Border, Sweep
+from ...chunkwise.plan import BoundarySums, Sweep
 from ..print.axis_names import KEPT
 from .roles import PER_STEP, STEPS, CannotPrint, at_row
 
@@ -39,8 +39,8 @@ PREPARED = ("matrix", "scaled", "intra", "own")
 
 @dataclass
 class Sums:
-    """What a sweep sums for the gradient of a decay (see `Border`): `reads` by slot, and `own` matrices with the slots of their
-    row sums and of their column sums. Where `ahead` isn't empty the kernel ahead makes the latter, and stores these leaves.
+    """What a sweep sums for the gradient of a decay (see `BoundarySums`): `reads` by slot, and `own` matrices with the slots of
+    their row sums and of their column sums. Where `ahead` isn't empty the kernel ahead makes the latter, and stores these leaves.
     With `totals`, reads are summed over the chunk, for each channel.
     """
 
@@ -205,8 +205,8 @@ class _Opening:
             raise CannotPrint("two axes of one dim are contracted, or kept")
         self.names = names
         self.streams = dict(chunk.streams)
-        for border in sweep.borders:
-            self.streams |= border.streams
+        for boundary in sweep.boundary_sums:
+            self.streams |= boundary.streams
         self.own = {}
         for r in sweep.reads:
             s = next(s for s in sweep.group if s.name == r.state)
@@ -234,7 +234,7 @@ class _Opening:
             back = self.own.get(x, {})
             out.outputs[self.named(rename(x, back))] = self.hoist(self.open(self.named(rename(node, back))))
         out.states = {n: self.hoist(self.open(self.named(node))) for n, node in chunk.states.items()}
-        out.sums = [self.sums(border) for border in self.sweep.borders]
+        out.sums = [self.sums(boundary) for boundary in self.sweep.boundary_sums]
         self.join()
         self.prune()
         out.own = [x for s in out.sums if s.ahead for x in owned(s.ahead, [s.own])]
@@ -249,12 +249,12 @@ class _Opening:
         masks = {x for x in nodes if x.op == "sum" and x.attrs == (COL,) and ROW in x.axes}
         return len(masks) > 1
 
-    def sums(self, border: Border) -> Sums:
-        reads = {slot: self.hoist(self.open(self.named(node))) for slot, node in border.reads.items()}
-        own = [(self.open(self.named(node)), rows, columns) for node, rows, columns in border.own]
-        out = Sums(border.state, border.kind, reads, own, border.totals)
+    def sums(self, boundary: BoundarySums) -> Sums:
+        reads = {slot: self.hoist(self.open(self.named(node))) for slot, node in boundary.reads.items()}
+        own = [(self.open(self.named(node)), rows, columns) for node, rows, columns in boundary.own]
+        out = Sums(boundary.state, boundary.kind, reads, own, boundary.totals)
         if self.dense and own:
-            out.ahead = {slot: leaf("own", f"{border.state}.{slot}", (ROW,)) for slot in out.slots}
+            out.ahead = {slot: leaf("own", f"{boundary.state}.{slot}", (ROW,)) for slot in out.slots}
         return out
 
     # --- streams ----------------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ class _Opening:
     def summed(self, decay: Node) -> bool:
         """Does the walk sum reads for each of these decays' channels? Then it takes writes as exactly as what it reads."""
         tiled = any(a in self.out.tile for a in decay.axes)
-        return tiled and any(border.totals for border in self.sweep.borders)
+        return tiled and any(boundary.totals for boundary in self.sweep.boundary_sums)
 
     def join(self) -> None:
         """One `intra` in the place of those that are only used in the same sum: less to store and to load."""

@@ -12,8 +12,8 @@ from dataclasses import replace as dc_replace
 
 from ....ir.expr import COL, ROW, Node, add, factors_of, leaf, mul, power, rename, replace, terms_of, walk
 from ...chunkwise.chunk_program import ChunkProgram
-from ...chunkwise.plan import Accumulate, Border, Map, Plan, Stage, Sweep
-from ...normal_form.form import Pairing
+from ...chunkwise.plan import Accumulate, BoundarySums, Map, Plan, Stage, Sweep
+from ...normal_form.form import StateAdjointProduct
 
 
 def reused(plan: Plan) -> Plan:
@@ -47,8 +47,10 @@ class _Reuse:
             if isinstance(stage, Sweep) and k > self.k:
                 stage = self.sweep(stage)
             elif isinstance(stage, Accumulate):
-                p = stage.pairing
-                stage = dc_replace(stage, pairing=Pairing(p.leaf, p.state, self.value(p.late), self.value(p.early)))
+                p = stage.state_adjoint
+                stage = dc_replace(
+                    stage, state_adjoint=StateAdjointProduct(p.leaf, p.state, self.value(p.late), self.value(p.early))
+                )
             elif isinstance(stage, Map):
                 stage = Map({n: self.value(x) for n, x in stage.values.items()})
             stages.append(stage)
@@ -99,20 +101,22 @@ class _Reuse:
             self.scaled |= {x} if axis is not None else set()
         states = {n: self.whole(made(node), ())[0] for n, node in own.states.items()}
         chunk = dc_replace(own, streams=streams, definitions=definitions, outputs=outputs, states=states)
-        return dc_replace(sweep, chunk=chunk, borders=tuple(self.border(x, own) for x in sweep.borders))
+        return dc_replace(sweep, chunk=chunk, boundary_sums=tuple(self.boundary(x, own) for x in sweep.boundary_sums))
 
-    def border(self, border: Border, chunk: ChunkProgram) -> Border:
-        streams = {x: n for x, n in border.streams.items() if x in chunk.decays}
+    def boundary(self, boundary: BoundarySums, chunk: ChunkProgram) -> BoundarySums:
+        streams = {x: n for x, n in boundary.streams.items() if x in chunk.decays}
 
         def made(x: Node) -> Node:
             found = {
-                y: self.stream(y, border.streams, streams) for y in walk(x) if y.op == "leaf" and y.attrs[0] == "stream"
+                y: self.stream(y, boundary.streams, streams)
+                for y in walk(x)
+                if y.op == "leaf" and y.attrs[0] == "stream"
             }
             return self.whole(replace(x, found), ())[0]
 
-        reads = {slot: made(x) for slot, x in border.reads.items()}
-        own = tuple((made(x), rows, columns) for x, rows, columns in border.own)
-        return dc_replace(border, streams=streams, reads=reads, own=own)
+        reads = {slot: made(x) for slot, x in boundary.reads.items()}
+        own = tuple((made(x), rows, columns) for x, rows, columns in boundary.own)
+        return dc_replace(boundary, streams=streams, reads=reads, own=own)
 
     def stream(self, y: Node, given: dict[Node, Node], streams: dict[Node, Node]) -> Node:
         """A stream of a chunk as scalars, or their inverses, times a stream without them."""

@@ -51,7 +51,7 @@ def _values(plan: Plan) -> Iterator[Node]:
         if isinstance(stage, Map):
             yield from stage.values.values()
         elif isinstance(stage, Accumulate):
-            yield from (stage.pairing.late, stage.pairing.early)
+            yield from (stage.state_adjoint.late, stage.state_adjoint.early)
 
 
 def _before(x: Node) -> bool:
@@ -72,10 +72,10 @@ def _made_with(plan: Plan, k: int, read: Node, number: Node) -> Plan | None:
                 return None
             stages[n] = Map({name: x for name, x in values.items() if x is not None})
         if isinstance(stage, Accumulate):
-            late, early = (_without(x, read, number) for x in (stage.pairing.late, stage.pairing.early))
+            late, early = (_without(x, read, number) for x in (stage.state_adjoint.late, stage.state_adjoint.early))
             if late is None or early is None:
                 return None
-            stages[n] = replace(stage, pairing=replace(stage.pairing, late=late, early=early))
+            stages[n] = replace(stage, state_adjoint=replace(stage.state_adjoint, late=late, early=early))
     sweep = plan.stages[k]
     assert isinstance(sweep, Sweep)
     chunk = sweep.chunk

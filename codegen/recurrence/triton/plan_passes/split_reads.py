@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ....ir.expr import Node, walk
-from ...chunkwise.plan import Border, Plan, Stage, Sweep
+from ...chunkwise.plan import BoundarySums, Plan, Stage, Sweep
 from .roles import is_state
 
 
@@ -20,33 +20,35 @@ def cut(plan: Plan, heavy: Collection[int]) -> Plan:
 
 def _parts(sweep: Sweep) -> list[Stage]:
     parts: list[Stage] = []
-    left = sweep.borders
+    left = sweep.boundary_sums
     for n, (x, node) in enumerate(sweep.chunk.outputs.items()):
         last = n == len(sweep.chunk.outputs) - 1
-        here = [_over(border, node) if not last else border for border in left]
-        left = tuple(_without(border, made) for border, made in zip(left, here, strict=True))
+        here = [_over(boundary, node) if not last else boundary for boundary in left]
+        left = tuple(_without(boundary, made) for boundary, made in zip(left, here, strict=True))
         parts.append(
             replace(
                 sweep,
                 reads=tuple(r for r in sweep.reads if r.leaf == x),
                 finals=sweep.finals if n == 0 else (),
                 chunk=replace(sweep.chunk, outputs={x: node}),
-                borders=tuple(border for border in here if border.reads or border.own),
+                boundary_sums=tuple(boundary for boundary in here if boundary.reads or boundary.own),
             )
         )
     return parts
 
 
-def _over(border: Border, read: Node) -> Border:
+def _over(boundary: BoundarySums, read: Node) -> BoundarySums:
     """What a border sums of the products with states that this read is made of; of totals over a chunk nothing, as they are one
     sum."""
-    if border.totals:
-        return replace(border, reads={}, own=())
-    return replace(border, reads={n: x for n, x in border.reads.items() if products_of(x) <= products_of(read)}, own=())
+    if boundary.totals:
+        return replace(boundary, reads={}, own=())
+    return replace(
+        boundary, reads={n: x for n, x in boundary.reads.items() if products_of(x) <= products_of(read)}, own=()
+    )
 
 
-def _without(border: Border, made: Border) -> Border:
-    return replace(border, reads={n: x for n, x in border.reads.items() if n not in made.reads})
+def _without(boundary: BoundarySums, made: BoundarySums) -> BoundarySums:
+    return replace(boundary, reads={n: x for n, x in boundary.reads.items() if n not in made.reads})
 
 
 def products_of(x: Node) -> set[Node]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ....ir.expr import ZERO, Node, add, dim_of, leaf, mul, rebuild, rename, terms_of, walk
 from ...chunkwise.plan import Accumulate, Map, Plan, Sweep, Unroll
-from ...normal_form.form import Pairing
+from ...normal_form.form import StateAdjointProduct
 
 ELEMENTWISE = ("const", "number", "size", "add", "mul", "pow", "fn", "expand")
 
@@ -35,7 +35,7 @@ class Store:
 
 @dataclass
 class Fused:
-    """`stores` by stage; `values` and `pairings` (late, early) are over inputs and stored leaves, for torch.
+    """`stores` by stage; `values` and `state_adjoints` (late, early) are over inputs and stored leaves, for torch.
 
     Pairings of decays that are one scalar a step aren't among them: sweeps sum these. `at_once`: those states whose early terms
     stand in the value that has the pairing, for the step itself, so that all terms together count as late.
@@ -43,7 +43,7 @@ class Fused:
 
     stores: dict[int, list[Store]]
     values: dict[str, Node]
-    pairings: dict[str, tuple[Node, Node]]
+    state_adjoints: dict[str, tuple[Node, Node]]
     made: dict[tuple[str, str], int] = field(default_factory=dict)
     at_once: set[str] = field(default_factory=set)
 
@@ -73,19 +73,19 @@ class _Fusion:
 
     def run(self) -> Fused:
         values = {n: node for stage in self.plan.stages if isinstance(stage, Map) for n, node in stage.values.items()}
-        pairings: dict[str, tuple[Node, Node]] = {}
+        state_adjoints: dict[str, tuple[Node, Node]] = {}
         at_once: set[str] = set()
         for stage in (x for x in self.plan.stages if isinstance(x, Accumulate)):
-            p = stage.pairing
+            p = stage.state_adjoint
             if stage.by_channel:
                 late, early = _as_one(p, values)
-                pairings[p.state] = (self.root(f"{p.state}.late", late), self.root(f"{p.state}.early", early))
+                state_adjoints[p.state] = (self.root(f"{p.state}.late", late), self.root(f"{p.state}.early", early))
             elif p.early is not ZERO and any({p.leaf, *terms_of(p.early)} <= set(terms_of(x)) for x in values.values()):
                 at_once |= {p.state} if _as_one(p, values)[1] is ZERO else set()
         values = {name: self.root(name, node) for name, node in values.items()}
         unrolled = [x for s in self.plan.stages if isinstance(s, Unroll) for x in s.streams.values()]
-        self.keep([*values.values(), *(x for pair in pairings.values() for x in pair), *unrolled])
-        return Fused(self.stores, values, pairings, self.made, at_once)
+        self.keep([*values.values(), *(x for pair in state_adjoints.values() for x in pair), *unrolled])
+        return Fused(self.stores, values, state_adjoints, self.made, at_once)
 
     # --- values -----------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class _Fusion:
                 self.stores[k] = kept + self.stores[k]
 
 
-def _as_one(p: Pairing, values: dict[str, Node]) -> tuple[Node, Node]:
+def _as_one(p: StateAdjointProduct, values: dict[str, Node]) -> tuple[Node, Node]:
     """The late and early terms of a pairing; where one value has other terms beside the pairing, as if all were late.
 
     Early terms count from the next step on, so that value loses those of its own step: one tensor less, between sweeps and torch.

@@ -9,11 +9,11 @@ import torch
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.ir.expr import COL, ROW, factors_of, leaf, make, mul, terms_of, total, walk
-from chunkform.codegen.recurrence.chunkwise.coupled_states import factored, gathered, is_weight, reached
+from chunkform.codegen.recurrence.chunkwise.coupled_states import factored, gathered, is_transition, reached
 from chunkform.codegen.recurrence.chunkwise.plan import Unroll
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import triton_source
-from chunkform.codegen.recurrence.triton.kernels.coupling_weights import unroll_weighted, weighted
+from chunkform.codegen.recurrence.triton.kernels.coupling_weights import unroll_with_transitions, with_transitions
 from chunkform.codegen.recurrence.triton.plan_passes.roles import is_state
 from chunkform.spec.language import Recurrence, find
 
@@ -60,7 +60,7 @@ def test_states_that_each_take_anothers_are_a_delay_line(steps):
 
 def test_what_is_written_alike_is_multiplied_once(momentum):
     (sweep,) = momentum.forward.sweeps
-    sums = [x for x in nodes(sweep) if x.op == "sum" and x.attrs == (COL,) and any(map(is_weight, walk(x)))]
+    sums = [x for x in nodes(sweep) if x.op == "sum" and x.attrs == (COL,) and any(map(is_transition, walk(x)))]
     assert len(sums) == 2  # for the reads of M and of S, of which each has one sum over writes to both
     assert {x.attrs[2:4] for x in nodes(sweep) if x.op.startswith("mix_")} == {(0, 0), (1, 0), (1, 1)}
 
@@ -109,17 +109,17 @@ def test_states_and_pairs_have_kernels_of_their_own(momentum):
 
 def test_kernels_load_all_weights(momentum):
     for plan in (momentum.forward, momentum.backward):
-        replaced, weights = weighted(plan)
-        made = {x.attrs[:2] for w in weights for x in w.made}
-        assert len(made) == sum(len(w.made) for w in weights)
+        replaced, transitions = with_transitions(plan)
+        made = {x.attrs[:2] for w in transitions for x in w.made}
+        assert len(made) == sum(len(w.made) for w in transitions)
         loaded = [x for sweep in replaced.sweeps for x in nodes(sweep)]
-        assert not any(map(is_weight, loaded))
+        assert not any(map(is_transition, loaded))
         assert {x.attrs[:2] for x in loaded if x.op == "leaf" and x.attrs[1].startswith("weight.")} == made
 
 
 def test_weights_over_blocks_have_names_of_their_own(momentum):
     (stage,) = (x for x in momentum.backward.stages if type(x).__name__ == "Unroll")
-    replaced, weights = unroll_weighted(stage)
-    assert not any(is_weight(x) for x in walk(*replaced.outputs.values()))
-    names = {x.attrs[1] for w in weights for x in w.made}
-    assert names.isdisjoint(x.attrs[1] for w in weighted(momentum.backward)[1] for x in w.made)
+    replaced, transitions = unroll_with_transitions(stage)
+    assert not any(is_transition(x) for x in walk(*replaced.outputs.values()))
+    names = {x.attrs[1] for w in transitions for x in w.made}
+    assert names.isdisjoint(x.attrs[1] for w in with_transitions(momentum.backward)[1] for x in w.made)

@@ -15,7 +15,7 @@ from chunkform.codegen.ir.step_program import StepProgram
 from chunkform.codegen.recurrence import compiler_fault as fault
 from chunkform.codegen.recurrence import pipeline
 from chunkform.codegen.recurrence.chunkwise import chunk_program as chunk
-from chunkform.codegen.recurrence.chunkwise.plan import Accumulate, Border, Plan, Sweep
+from chunkform.codegen.recurrence.chunkwise.plan import Accumulate, BoundarySums, Plan, Sweep
 from chunkform.codegen.recurrence.gates.gates import gate_segments
 from chunkform.codegen.recurrence.normal_form.form import NormalForm, Read, StateForm, Write
 from chunkform.codegen.recurrence.step import adjoint as adjoint_module
@@ -140,8 +140,8 @@ def reads(change: Callable[[Read], Read]) -> Callable[[NormalForm], NormalForm]:
     return lambda f: replace(f, reads={x: change(r) for x, r in f.reads.items()})
 
 
-def pairings(form: NormalForm) -> NormalForm:
-    return replace(form, pairings=tuple(replace(p, late=mul(-1, p.late)) for p in form.pairings))
+def state_adjoints(form: NormalForm) -> NormalForm:
+    return replace(form, state_adjoints=tuple(replace(p, late=mul(-1, p.late)) for p in form.state_adjoints))
 
 
 def mask(op: str, attrs: tuple, inclusive: int) -> tuple:
@@ -184,35 +184,37 @@ def counted_twice(p: Plan) -> Plan:
     return replace(
         p,
         stages=tuple(
-            replace(s, pairing=replace(s.pairing, late=mul(2, s.pairing.late))) if isinstance(s, Accumulate) else s
+            replace(s, state_adjoint=replace(s.state_adjoint, late=mul(2, s.state_adjoint.late)))
+            if isinstance(s, Accumulate)
+            else s
             for s in p.stages
         ),
     )
 
 
-def at_the_borders(change: Callable[[Border], Border]) -> Callable[[Plan], Plan]:
+def at_the_boundaries(change: Callable[[BoundarySums], BoundarySums]) -> Callable[[Plan], Plan]:
     """Changes what sweeps sum at the borders of chunks."""
 
     def changed(s: Any) -> Any:
-        return replace(s, borders=tuple(change(b) for b in s.borders)) if isinstance(s, Sweep) else s
+        return replace(s, boundary_sums=tuple(change(b) for b in s.boundary_sums)) if isinstance(s, Sweep) else s
 
     return lambda p: replace(p, stages=tuple(changed(s) for s in p.stages))
 
 
-def late_for_early(b: Border) -> Border:
+def late_for_early(b: BoundarySums) -> BoundarySums:
     slots = {"late": "early", "early": "late"}
     return replace(b, reads={slots[slot]: x for slot, x in b.reads.items()})
 
 
-def without_own(b: Border) -> Border:
+def without_own(b: BoundarySums) -> BoundarySums:
     return replace(b, own=())
 
 
-def own_twice(b: Border) -> Border:
+def own_twice(b: BoundarySums) -> BoundarySums:
     return replace(b, own=tuple((mul(2, node), rows, columns) for node, rows, columns in b.own))
 
 
-def twice(b: Border) -> Border:
+def twice(b: BoundarySums) -> BoundarySums:
     return replace(b, reads={slot: mul(2, x) for slot, x in b.reads.items()}) if b.kind == "out" else b
 
 
@@ -223,9 +225,9 @@ CORRUPTED += [(n, twice) for n in (*SCALARS, "gated_linear_attention", "value_de
 
 @pytest.mark.parametrize(("name", "change"), CORRUPTED)
 def test_sums_at_the_borders_of_chunks_are_proved(
-    name: str, change: Callable[[Border], Border], monkeypatch: pytest.MonkeyPatch
+    name: str, change: Callable[[BoundarySums], BoundarySums], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patched(pipeline, "plan", at_the_borders(change))(monkeypatch)
+    patched(pipeline, "plan", at_the_boundaries(change))(monkeypatch)
     with pytest.raises(GateError, match="from the borders of chunks"):
         pipeline.compile_spec(spec(name))
 
@@ -336,7 +338,7 @@ CORRUPTIONS: list[tuple[str, str, str, Corruption]] = [
         "a sign in what a pairing takes",
         "normalize adjoint",
         "lightning_attention",
-        patched(pipeline, "normalize_adjoint", pairings),
+        patched(pipeline, "normalize_adjoint", state_adjoints),
     ),
     ("a strict mask made inclusive, and back", "plan", "lightning_attention", operation(strictness)),
     ("a mask that decays once too often", "plan", "lightning_attention", lateness("decay_mask", 0)),

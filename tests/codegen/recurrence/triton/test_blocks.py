@@ -22,11 +22,11 @@ def test_a_decays_gradient_is_read_at_borders_by_one_kernel_or_summed_by_walks()
     found = blocks(c.backward, fused, ["S"])
     assert (len(found.walks), len(found.pieces), set(found.spans), found.whole) == (1, 2, {"S"}, {"S"})
     stages = list(c.backward.stages)
-    last = max(k for k, s in enumerate(stages) if isinstance(s, Sweep) and s.borders)
+    last = max(k for k, s in enumerate(stages) if isinstance(s, Sweep) and s.boundary_sums)
     stages[last] = replace(stages[last], side="row" if stages[last].side == "col" else "col")
     apart = blocks(replace(c.backward, stages=tuple(stages)), fused, ["S"])
     assert (len(apart.walks), len(apart.pieces), apart.spans) == (3, 0, {})
-    assert sum(len(s.borders) for s in apart.walks.values()) == 2
+    assert sum(len(s.boundary_sums) for s in apart.walks.values()) == 2
 
 
 @pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule", "value_decay_attention"])
@@ -73,9 +73,9 @@ def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read_where_no_launch_
     assert all(len(s.chunk.outputs) == 1 and s.chunk.states == whole.chunk.states for s in parts)
     assert [r for s in parts for r in s.reads] == [*whole.reads]
     assert [s.finals for s in parts] == [whole.finals, (), (), ()]
-    reads = [(b.state, slot) for s in parts for b in s.borders for slot in b.reads]
+    reads = [(b.state, slot) for s in parts for b in s.boundary_sums for slot in b.reads]
     assert reads == [("F", "late"), ("F", "early"), ("G", "late"), ("G", "early")]
-    assert [any(b.own for b in s.borders) for s in parts] == [False, False, False, True]
+    assert [any(b.own for b in s.boundary_sums) for s in parts] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(

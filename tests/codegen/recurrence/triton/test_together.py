@@ -72,12 +72,12 @@ def test_tensors_that_the_copy_engine_takes_begin_rows_at_16_bytes():
 def test_gradients_in_the_place_of_states_lie_in_their_own_blocks(rows):
     steps, heads, width = 3 * BLOCK, 2, 5
     lay = places(None, (2, steps, heads), BLOCK)
-    borders = torch.zeros(2, lay.chunks * rows, heads, width)
-    found = in_place(borders, lay)
+    checkpoints = torch.zeros(2, lay.chunks * rows, heads, width)
+    found = in_place(checkpoints, lay)
     assert [x.shape for x in found] == [(2, steps, heads, width)] * (rows // BLOCK)
     for n, x in enumerate(found):
         x.copy_(torch.arange(steps)[:, None, None] // BLOCK + 10 * (n + 1))
-    blocks = borders.view(2, lay.chunks, rows, heads, width)
+    blocks = checkpoints.view(2, lay.chunks, rows, heads, width)
     for c in range(lay.chunks):
         assert set(blocks[:, c].unique().tolist()) == {c + 10.0 * (n + 1) for n in range(len(found))}
 
