@@ -233,7 +233,7 @@ def tune_case(job: tuple[str, int, str, bool, tuple], wait: Any, turn: Any, quic
         k[grid](*args, **options)
 
     reference = found()
-    host.choose = lambda name, *a: host.Blocks(*candidate) if name == kernel else usual(name, *a)
+    host.choose = lambda name, *a: host.CheckpointSchedule(*candidate) if name == kernel else usual(name, *a)
     before, host.launch = host.launch, record
     try:
         pairs = zip(found(), reference, strict=True)

@@ -2662,8 +2662,8 @@ def inverse_attention_unstable(
 
     In LaTeX:
 
-        \mathbf{w}_{t} = \frac{1}{\mathbf{q}_{t}^\top \mathbf{k}_{t}} (\mathbf{o}_{t} - \lambda_{t} \mathbf{s}_{t-1}^\top
-        \mathbf{q}_{t}) \mathbf{s}_{t} = \lambda_{t} \mathbf{s}_{t-1} + \mathbf{k}_{t} \mathbf{w}_{t}^\top
+        \mathbf{w}_{t} = \frac{1}{\mathbf{q}_{t}^\top \mathbf{k}_{t}} (\mathbf{o}_{t} - \lambda_{t} \mathbf{s}_{t-1}^\top \mathbf{q}_{t})
+        \mathbf{s}_{t} = \lambda_{t} \mathbf{s}_{t-1} + \mathbf{k}_{t} \mathbf{w}_{t}^\top
         \mathbf{v}_{t} = \mathbf{w}_{t}
 
     Args:

@@ -145,7 +145,7 @@ class _Solve:
         s = self.sweep.group[0]
         bare = Sweep((s,), False, "row", (), (s.name,), chunk_program((s,), (), False, {}))
         o = opened(bare)
-        if o.prepared or o.definitions or len(o.full) != 1 or len(o.tile) != 1:
+        if o.of_prologue or o.definitions or len(o.full) != 1 or len(o.tile) != 1:
             raise CannotSolve("its state's walk needs a kernel ahead")
         tiles = _Chunk(o, self.name_of)
         own = tiles.ordered(tuple(o.rename.get(a, a) for a in s.axes))
@@ -158,7 +158,7 @@ class _Solve:
         """The solves of one chunk: what is fixed, and one product."""
         s = self.sweep.group[0]
         o = opened(self.sweep)
-        if o.prepared or o.definitions or len(o.full) != 1 or len(o.tile) != 1:
+        if o.of_prologue or o.definitions or len(o.full) != 1 or len(o.tile) != 1:
             raise CannotSolve("its product needs a kernel ahead")
         tiles = _Chunk(o, self.name_of)
         axes = tuple(o.rename.get(a, a) for a in s.axes)

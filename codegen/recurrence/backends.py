@@ -11,7 +11,17 @@ from .stepwise.initial import depends_on_parameters
 from .torch_form.passes import torch_saved, torch_source
 from .torch_form.segment_maps import segments_source
 from .triton import IMPORTS as TRITON_IMPORTS
-from .triton import CannotPrint, Fine, cuttable, in_substeps, roles, scan_source, scanned, triton_source, whole_walk
+from .triton import (
+    CannotPrint,
+    Fine,
+    cuttable,
+    fused_backward_of,
+    in_substeps,
+    scan_source,
+    scanned,
+    schedule_of,
+    triton_source,
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...]
     times = "" if count == 1 else f"{count} "
     found = {n: (("B", f"{times}T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
     for s in c.step.states:
-        if s.name in roles(c).given:
+        if s.name in schedule_of(c).given:
             found[f"{s.name} borders"] = ("B", "H", f"{times}T blocks", *(dim_of(a) for a in s.axes)), "input"
     return found
 
@@ -94,7 +104,7 @@ def triton_section(
         elsewhere = ["exchange"] if exchanges and cuttable(part) else []
         features = ("packed", "groups", "inference", "finals", "replays", *elsewhere)
         text = triton_source(c, exchanges, fine, unwanted)
-        if alone and whole_walk(part) is not None:
+        if alone and fused_backward_of(part) is not None:
             features = (*features, "overwrites")
         return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(part, count))
     except CannotPrint as why:

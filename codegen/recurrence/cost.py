@@ -20,7 +20,16 @@ from ..ir.expr import COL, ROW, Node, dim_of, walk
 from .backends import triton_section
 from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan, Sweep
-from .triton import Blocks, Together, in_substeps, roles, scanned, simplified, walked, whole_walk
+from .triton import (
+    CheckpointSchedule,
+    FusedBackward,
+    fused_backward_of,
+    in_substeps,
+    kernel_plan,
+    scanned,
+    schedule_of,
+    simplified,
+)
 from .triton.plan_passes.value_placement import Store, fuse
 
 WIDE = 4  # bytes of a float32
@@ -105,8 +114,8 @@ def launches(c: Compiled) -> tuple[int, int]:
     """Triton kernels that a forward and a backward call start, without torch's own for what is left over."""
     text = triton_section(c).text
     counts = []
-    one_walk = "def triton_backward_whole(" in text
-    for name in ("forward", "backward_whole" if one_walk else "backward"):
+    jointly = "def triton_backward_whole(" in text
+    for name in ("forward", "backward_whole" if jointly else "backward"):
         functions = [f"triton_{name}"]
         if "def substep_streams(" in text:
             functions += [f"substep_{name}", "substep_streams"]
@@ -126,14 +135,14 @@ def sweep_flops(sweep: Sweep, sizes: Sizes) -> float:
 def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
     forward = plan is c.forward
     if not forward and triton_section(c).stepwise is None:
-        plan = walked(c, plan)
+        plan = kernel_plan(c, plan)
     alone = None if forward else _whole(c)
     if alone is not None:
         assert c.backward is not None
         plan = simplified(c.backward)
     fused = fuse(plan, tuple(plan.form.write_leaves()) if forward else ())
     read = written = flops = 0.0
-    together: set[Node] = set()  # what one walk loads once for all sweeps
+    jointly: set[Node] = set()  # what one walk loads once for all sweeps
     for k, stage in enumerate(plan.stages):
         if not isinstance(stage, Sweep):
             continue
@@ -144,7 +153,7 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
         if alone is None:
             read += _bytes(own, sizes)
         else:
-            together |= own
+            jointly |= own
         written += sum(_stored(c, s, sizes) for s in stores)
         inverses = _inverses(stage)
         moved = len(inverses) * sizes.chunk * sizes.element  # a row of each, which a kernel ahead writes
@@ -154,7 +163,7 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
     for axes in {s.decay.axes for stage in plan.sweeps for s in stage.group if s.decay is not None}:
         read += WIDE * sizes.of(axes)  # the sums of log decays inside each chunk, by a kernel ahead
         written += WIDE * sizes.of(axes)
-    read += _bytes(together, sizes)
+    read += _bytes(jointly, sizes)
     checkpoints = _checkpoints(c)
     stored = checkpoints.given if forward else checkpoints.stored
     loaded = frozenset() if forward else checkpoints.given | checkpoints.stored
@@ -177,14 +186,14 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
     return Cost(read, written, flops, floor)
 
 
-def _checkpoints(c: Compiled) -> Blocks:
+def _checkpoints(c: Compiled) -> CheckpointSchedule:
     """What is left and read at the borders of blocks: nothing where the kernels go step by step."""
-    return roles(c) if triton_section(c).stepwise is None else Blocks({})
+    return schedule_of(c) if triton_section(c).stepwise is None else CheckpointSchedule({})
 
 
-def _whole(c: Compiled) -> Together | None:
+def _whole(c: Compiled) -> FusedBackward | None:
     """The backward pass as one walk, where kernels make it so."""
-    return whole_walk(c) if triton_section(c).stepwise is None else None
+    return fused_backward_of(c) if triton_section(c).stepwise is None else None
 
 
 def _inverses(sweep: Sweep) -> list[Node]:

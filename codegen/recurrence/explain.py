@@ -24,7 +24,7 @@ from .notation.form_notation import Reader
 from .notation.formulas import Section, order_of, stateless_names
 from .pipeline import compile_spec
 from .predict import as_data, predict
-from .triton import in_substeps, roles, scanned, simplified, walked, whole_walk
+from .triton import fused_backward_of, in_substeps, kernel_plan, scanned, schedule_of, simplified
 
 
 @blaming_with(compile_spec)
@@ -166,14 +166,14 @@ def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int
 
 def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
     at_boundaries = plan is c.backward and triton_section(c).stepwise is None and not scanned(c)
-    plan = walked(c, plan) if at_boundaries else plan
-    alone = whole_walk(c) if at_boundaries else None
+    plan = kernel_plan(c, plan) if at_boundaries else plan
+    alone = fused_backward_of(c) if at_boundaries else None
     if alone is not None:  # which makes what all sweeps yield
         assert c.backward is not None
         plan = simplified(c.backward)
-    walks = [alone.first] if alone is not None else roles(c).walks if at_boundaries else range(len(plan.stages))
+    sweeps = [alone.first] if alone is not None else schedule_of(c).sweeps if at_boundaries else range(len(plan.stages))
     return [
-        _sweep(c, plan, s, sizes) | {"walks": k in walks} for k, s in enumerate(plan.stages) if isinstance(s, Sweep)
+        _sweep(c, plan, s, sizes) | {"walks": k in sweeps} for k, s in enumerate(plan.stages) if isinstance(s, Sweep)
     ]
 
 

@@ -24,7 +24,7 @@ from .backends import triton_section
 from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan, Sweep
 from .cost import Cost, Sizes, backward_cost, forward_cost, launches
-from .triton import in_substeps, scanned, walked
+from .triton import in_substeps, kernel_plan, scanned
 
 TILE = 64  # width of the tile of the state that a program keeps
 SEGMENTS = tuple(2**i for i in range(7))
@@ -92,7 +92,7 @@ def predict(
     if scanned(c):  # which computes next to nothing
         plans = Plan(part.forward.form, (), ()), Plan(part.backward.form, (), ())
     else:
-        plans = part.forward, walked(part, part.backward)
+        plans = part.forward, kernel_plan(part, part.backward)
     forward = _pass(plans[0], forward_cost(c, sizes), started[0], shape, sizes, machine, times)
     backward = _pass(plans[1], backward_cost(c, sizes), started[1], shape, sizes, machine, times)
     return Prediction(machine, shape, forward, backward)

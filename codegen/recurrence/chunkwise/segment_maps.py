@@ -171,7 +171,7 @@ def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep
     return Sweep(moved, True, "row", (), names, Builder(moved, (), True, own).build())
 
 
-def same_walk(group: tuple[StateForm, ...], table: dict[Node, Read]) -> bool:
+def same_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> bool:
     """Are columns of A what the walk over the states itself makes of columns of the identity, where all that it loads for columns
     is zero? So it is where each constant is a product with something that it loads for them."""
     names = tuple(s.name for s in group)

@@ -154,8 +154,8 @@ def gate_form(a: Adjoint, form: NormalForm, backward: bool) -> GateResult:
     return compare(name, f"the read-write form of {program.name} is one step of it", a.forward, check, steps=1)
 
 
-def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None, walks: bool = False) -> GateResult:
-    """The sweeps over chunks, for several ways to cut the sequence, compute what the step program does. `walks`: they are as
+def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None, of_kernels: bool = False) -> GateResult:
+    """The sweeps over chunks, for several ways to cut the sequence, compute what the step program does. `of_kernels`: they are as
     kernels walk them."""
 
     def check(point: Point) -> Compared:
@@ -185,7 +185,7 @@ def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None, walks: bo
                 yield f"the last state {name} {cut}", states[name], value
 
     name, program = ("plan adjoint", a.program) if backward is not None else ("plan", a.forward)
-    name = f"{name} of kernels" if walks else name
+    name = f"{name} of kernels" if of_kernels else name
     what = f"the sweeps of {program.name} over chunks of any length compute it"
     return compare(name, what, a.forward, check, steps=5)
 

@@ -1,27 +1,27 @@
 """The Triton backend: a plan's sweeps as kernels, and the functions that launch them."""
 
-from .kernels.fused_backward import Together
+from .kernels.fused_backward import FusedBackward
 from .kernels.tile_lowering import Fine
 from .launch.elementwise_scan import scanned
-from .plan_passes.checkpoint_schedule import Blocks
+from .plan_passes.checkpoint_schedule import CheckpointSchedule
 from .plan_passes.roles import CannotPrint
 from .plan_passes.scale_reads import simplified
 from .print.reserved import IMPORTS
-from .section import cuttable, in_substeps, roles, scan_source, triton_source, walked, whole_walk
+from .section import cuttable, fused_backward_of, in_substeps, kernel_plan, scan_source, schedule_of, triton_source
 
 __all__ = [
     "IMPORTS",
-    "Blocks",
     "CannotPrint",
+    "CheckpointSchedule",
     "Fine",
-    "Together",
+    "FusedBackward",
     "cuttable",
+    "fused_backward_of",
     "in_substeps",
-    "roles",
+    "kernel_plan",
     "scan_source",
     "scanned",
+    "schedule_of",
     "simplified",
     "triton_source",
-    "walked",
-    "whole_walk",
 ]

@@ -8,17 +8,17 @@ from ...ir.expr import plain_name
 from ...printing.templates import render
 from ..chunkwise.compiled import Compiled, once
 from ..chunkwise.plan import Plan
-from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_walk
+from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_sweep
 from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
-from .kernels.fused_backward import Together, together
+from .kernels.fused_backward import FusedBackward, fused_backward
 from .kernels.sweep_kernels import Kernel
 from .kernels.tile_lowering import Fine
 from .launch.elementwise_scan import ScanHost
-from .launch.fused_backward import WholeHost
+from .launch.fused_backward import FusedBackwardHost
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
-from .plan_passes.checkpoint_schedule import Blocks, blocks, by_blocks
+from .plan_passes.checkpoint_schedule import CheckpointSchedule, by_checkpoints, checkpoint_schedule
 from .plan_passes.scale_reads import simplified
 from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
@@ -73,52 +73,56 @@ def _texts(
     parts: list[str] = []
     printed: list[str] = []
     cuts = cuttable(c)
-    whole = walked(c, c.backward)
+    whole = kernel_plan(c, c.backward)
     if whole != c.backward:
-        gate_plan(c.adjoint, c.forward, whole, walks=True)
+        gate_plan(c.adjoint, c.forward, whole, of_kernels=True)
     plan = whole
     if unwanted is not None:  # the same, but for what nobody wants
-        plan = walked(c, without(c.backward, gradient_name(c.step.variable(unwanted))))
-    t = whole_walk(c) if fine is None and unwanted is None else None
+        plan = kernel_plan(c, without(c.backward, gradient_name(c.step.variable(unwanted))))
+    t = fused_backward_of(c) if fine is None and unwanted is None else None
     hosts = []
     if t is not None:
         alone = simplified(c.backward)  # whose walks needn't be cut, as one makes all
-        gate_plan(c.adjoint, c.forward, alone, walks=True)
-        hosts.append(WholeHost(c, alone, cuts, exchanges, t, stem))
+        gate_plan(c.adjoint, c.forward, alone, of_kernels=True)
+        hosts.append(FusedBackwardHost(c, alone, cuts, exchanges, t, stem))
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
     for host in (forward, *hosts, backward):
         text = host.text()
         backward.kept_by_head = forward.by_head
-        kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_others()) if k.others else (k,))]
+        kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_slow_path()) if k.slow_path else (k,))]
         parts += [*kernels, text]
         printed += kernels
     return parts, printed
 
 
 @once
-def walked(c: Compiled, plan: Plan) -> Plan:
+def kernel_plan(c: Compiled, plan: Plan) -> Plan:
     """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
     first = simplified(plan)
-    plan = simplified(by_blocks(plan, blocks(first, fuse(first), [s.name for s in c.step.states]).whole))
-    heavy = Host(c, plan, True, cuttable(c)).heavy_walks()
+    plan = simplified(
+        by_checkpoints(plan, checkpoint_schedule(first, fuse(first), [s.name for s in c.step.states]).whole)
+    )
+    heavy = Host(c, plan, True, cuttable(c)).heavy_sweeps()
     return cut(plan, heavy) if heavy else plan
 
 
 @once
-def roles(c: Compiled) -> Blocks:
+def schedule_of(c: Compiled) -> CheckpointSchedule:
     """What the sweeps of the backward plan do, as kernels walk it, by what reads states at the borders of blocks."""
     assert c.backward is not None
-    plan = walked(c, c.backward)
-    return blocks(plan, fuse(plan), [s.name for s in c.step.states])
+    plan = kernel_plan(c, c.backward)
+    return checkpoint_schedule(plan, fuse(plan), [s.name for s in c.step.states])
 
 
 @once
-def whole_walk(c: Compiled) -> Together | None:
+def fused_backward_of(c: Compiled) -> FusedBackward | None:
     """The backward pass as one walk that makes all of it, where that is faster."""
     assert c.backward is not None
     plan = simplified(c.backward)
-    return None if roles(c).pieces else together(plan, fuse(plan), [s.name for s in c.step.states])
+    return (
+        None if schedule_of(c).from_checkpoints else fused_backward(plan, fuse(plan), [s.name for s in c.step.states])
+    )
 
 
 def cuttable(c: Compiled) -> bool:
@@ -131,7 +135,7 @@ def cuttable(c: Compiled) -> bool:
             if not feeds_back(sweep.group, sweep.solve):
                 continue
             linear = linear_sweep(sweep.group, plan.form.reads)
-            if linear is None or len(sweep.group) > 1 or not same_walk(sweep.group, plan.form.reads):
+            if linear is None or len(sweep.group) > 1 or not same_sweep(sweep.group, plan.form.reads):
                 return False
     return True
 
@@ -143,7 +147,7 @@ def kernel_text(k: Kernel) -> str:
         arguments=k.signature(),
         doc=k.doc,
         setup=k.lines["setup"],
-        body=k.lines["loop"] if k.walks else None,
+        body=k.lines["loop"] if k.sweeps else None,
         unspecialised=k.unspecialised,
         after=k.lines["after"],
     )

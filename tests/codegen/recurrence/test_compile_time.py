@@ -54,7 +54,7 @@ def compiled(r: Recurrence) -> Compiled:
     return c
 
 
-def walks(c: Compiled) -> int:
+def sweeps(c: Compiled) -> int:
     assert c.forward is not None and c.backward is not None
     return len(c.forward.sweeps) + 2 * len(c.backward.sweeps)
 
@@ -64,7 +64,7 @@ def test_coupled_states_take_a_bounded_number_of_steps(counted: Counter) -> None
     once; kernels are printed once, and those of a backward pass once more, to learn what they load."""
     c = compiled(chain(3))
     assert counted["sections"] == 1
-    assert counted["kernels of walks"] <= walks(c)
+    assert counted["kernels of walks"] <= sweeps(c)
     assert counted["products of matrices"] <= 250
     assert counted["nodes evaluated"] <= 30_000
 

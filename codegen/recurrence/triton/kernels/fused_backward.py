@@ -45,7 +45,7 @@ READS = 3  # of states and their gradients, of which a program holds what is mad
 
 
 @dataclass(frozen=True)
-class Together:
+class FusedBackward:
     """The sweeps of a backward plan by stage, as one walk takes them; `first` is that over the gradient whose tile gives the
     states' rows."""
 
@@ -64,7 +64,7 @@ class Together:
         return self.opened[self.first].full[0]
 
 
-def together(plan: Plan, fused: Fused, given: Iterable[str]) -> Together | None:
+def fused_backward(plan: Plan, fused: Fused, given: Iterable[str]) -> FusedBackward | None:
     """How one walk makes all of a backward plan; None where it can't: for states of other shapes than one matrix, and for decays
     of each channel, as matrices over a block's steps then take registers of their own."""
     sweeps = {k: s for k, s in enumerate(plan.stages) if isinstance(s, Sweep)}
@@ -87,11 +87,11 @@ def together(plan: Plan, fused: Fused, given: Iterable[str]) -> Together | None:
     ):
         return None
     first = next(k for k, s in sweeps.items() if s.states == (gradient.name,))
-    found = Together(state, gradient, sweeps, parts, first)
+    found = FusedBackward(state, gradient, sweeps, parts, first)
     return found if _pays(found, fused) else None
 
 
-def _pays(t: Together, fused: Fused) -> bool:
+def _pays(t: FusedBackward, fused: Fused) -> bool:
     """Is one walk faster than one for each sweep? On an H200 that is so where nothing is solved for, and there is no more than a
     write and a read, whose factors have one gradient each: with more, or with sums over channels for gradients of numbers, a
     program's registers don't hold what it makes."""
@@ -223,8 +223,8 @@ class Steps:
         tiles.lines.append(f"    tl.store({spans}_out + bh * chunks + c + tl.arange(0, 1), {spans})")
 
 
-def together_kernel(
-    name: str, t: Together, stores: dict[int, list[Store]], inside: set[Node], at_once: bool, name_of: NameOf
+def fused_backward_kernel(
+    name: str, t: FusedBackward, stores: dict[int, list[Store]], inside: set[Node], at_once: bool, name_of: NameOf
 ) -> tuple[Kernel, bool]:
     """The walk; and may what it adds up for each step lie where the sums of decays lay? Of the leaves that are stored, those
     `inside` stay in registers: nothing else loads them. `at_once`: early terms of the decay's gradient count as late ones."""
@@ -248,32 +248,34 @@ def together_kernel(
     steps = Steps(t.state.name, at_once, name_of)
     tiles = _made_first(t, tiles, known, own, steps)
     outputs: set[str] = set()  # arguments that the copy engine stores to
-    walks: Tiles | None = None  # that of the sweep which makes the state
+    state_tiles: Tiles | None = None  # that of the sweep which makes the state
     for k, o in t.opened.items():
         tiles = _next(tiles, o, known, name_of)
         _sweep(t, o, stores[k], tiles, own, inside, outputs, steps)
         if k == t.first:
-            walks = tiles
+            state_tiles = tiles
             for term in map(tiles._subtracted, terms_of(first.states[t.gradient.name])):
                 if term.op == "sum":
                     tiles.ahead(term)
     _store_own(own, tiles, steps)
-    assert walks is not None
-    walks.names, walks.loads = tiles.names, _kept_loads(tiles)
-    walks.memo = {x: v for x, v in walks.memo.items() if x in known or not _is_decay(x)}
-    walks.lines.append("# the gradient before the block")
-    begin = len(walks.lines)
+    assert state_tiles is not None
+    state_tiles.names, state_tiles.loads = tiles.names, _kept_loads(tiles)
+    state_tiles.memo = {x: v for x, v in state_tiles.memo.items() if x in known or not _is_decay(x)}
+    state_tiles.lines.append("# the gradient before the block")
+    begin = len(state_tiles.lines)
     node = first.states[t.gradient.name]
-    after = walks.until_ends(walks.value(node).over((rows, columns)), node, (rows, columns), (rows, columns))
-    in_place = not any(f"{name_of(d)}_sums" in line for line in walks.lines[begin:] for d in first.decays)
-    walks.lines.append(f"{gradient} = {after}  # {walks.note(node)}")
-    steps.store(walks)
+    after = state_tiles.until_ends(
+        state_tiles.value(node).over((rows, columns)), node, (rows, columns), (rows, columns)
+    )
+    in_place = not any(f"{name_of(d)}_sums" in line for line in state_tiles.lines[begin:] for d in first.decays)
+    state_tiles.lines.append(f"{gradient} = {after}  # {state_tiles.note(node)}")
+    steps.store(state_tiles)
     s = t.gradient
     start = load_state(s, gradient, (rows, columns), tiles)
     tiles.argument(f"{gradient}_last", "state", leaf("last", s.name, s.axes), s.axes)
     end = store_state(s, gradient, (rows, columns), -1, False)
     arguments = tuple(tiles.arguments.values())
-    setup = [*header((columns, rows), None, walks=True, sliced=False), *start, *bases(tiles)]
+    setup = [*header((columns, rows), None, sweeps=True, sliced=False), *start, *bases(tiles)]
     setup += ["APART: tl.constexpr = WARPS > 4"] if steps.begun else []
     for a in arguments:
         if a.layout == "step" and a.axes:
@@ -303,7 +305,7 @@ def together_kernel(
 
 def _tiles(o: Opened, name_of: NameOf) -> WholeTiles:
     tiles = WholeTiles(
-        o.full, o.tile, o.direction, o.decays, o.streams, {**o.ahead, **o.definitions}, name_of, walks=True
+        o.full, o.tile, o.direction, o.decays, o.streams, {**o.prologue, **o.definitions}, name_of, sweeps=True
     )
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, replace(o, tile=()))}
     tiles.head = tiles.lines  # what is loaded takes registers from there on: that is where it is used
@@ -345,11 +347,11 @@ def _is_decay(x: Node) -> bool:
     return any(y.op.startswith("decay_") for y in walk(x))
 
 
-def _is_free(nodes: Iterable[Node], t: Together, o: Opened) -> bool:
+def _is_free(nodes: Iterable[Node], t: FusedBackward, o: Opened) -> bool:
     """Are nodes made of nothing that the sweeps make?"""
     made = {x.attrs[:2] for other in t.opened.values() for x in other.outputs}
     streams = {y.attrs[1]: n for y, n in o.streams.items()}
-    named = {d.attrs[1]: n for d, n in (*o.ahead.items(), *o.definitions.items())}
+    named = {d.attrs[1]: n for d, n in (*o.prologue.items(), *o.definitions.items())}
     for x in walk(*nodes):
         if x.op != "leaf":
             continue
@@ -361,7 +363,7 @@ def _is_free(nodes: Iterable[Node], t: Together, o: Opened) -> bool:
     return True
 
 
-def _made_first(t: Together, tiles: WholeTiles, known: dict[Node, Value], own: Inside, steps: Steps) -> WholeTiles:
+def _made_first(t: FusedBackward, tiles: WholeTiles, known: dict[Node, Value], own: Inside, steps: Steps) -> WholeTiles:
     """What needs no state, before there are products with states in registers: what is written to the state, the sums of pairs
     inside the block, which go into `own` or are stored at once, and matrices over the block's steps."""
     first = t.opened[t.first]
@@ -384,7 +386,7 @@ def _made_first(t: Together, tiles: WholeTiles, known: dict[Node, Value], own: I
 
 
 def _sweep(
-    t: Together,
+    t: FusedBackward,
     o: Opened,
     stores: list[Store],
     tiles: WholeTiles,
@@ -424,7 +426,7 @@ def _sweep(
         _store(store, o, tiles, inside, outputs, steps)
 
 
-def _later(t: Together) -> set[Node]:
+def _later(t: FusedBackward) -> set[Node]:
     """The sums of pairs inside the block that need what the sweeps make."""
     terms = [(s, x) for o in t.opened.values() for s in o.sums for x in s.own if not _is_free([x[0]], t, o)]
     return {leaf("sums", f"{s.state}.own.{slot}") for s, (_, *slots) in terms for slot in slots}
@@ -434,7 +436,7 @@ def _uses(node: Node, made: set[tuple[str, str]]) -> bool:
     return any(y.op == "leaf" and y.attrs[:2] in made for y in walk(node))
 
 
-def _store_spans(t: Together, o: Opened, tiles: Tiles, state: str, gradient: str, name_of: NameOf) -> None:
+def _store_spans(t: FusedBackward, o: Opened, tiles: Tiles, state: str, gradient: str, name_of: NameOf) -> None:
     assert t.state.decay is not None
     kept = tiles.kept(rename(t.state.decay, o.rename))
     target = tiles.argument(f"{name_of(spans_of(t.state.name))}_out", "sums", spans_of(t.state.name))

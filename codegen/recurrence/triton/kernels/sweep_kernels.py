@@ -57,13 +57,13 @@ class Kernel:
     arguments: tuple[Argument, ...]
     axes: tuple[str, ...]  # axes with an index, a size and a block
     tiled: str | None
-    walks: bool
+    sweeps: bool
     parts: tuple[str, ...] = ()  # axes that are walked in blocks
     finals: tuple[str, ...] = ()  # states whose last value it yields
     checkpoints: tuple[str, ...] = ()  # states that it stores at the borders of blocks
     reads: bool = False  # does it read states there?
     many: bool = False  # are there many?
-    others: tuple[
+    slow_path: tuple[
         str, ...
     ] = ()  # the lines of a second kernel, where it takes only chunks that are flat: for all others
     loads: tuple[tuple[str, str | None], ...] = ()  # what a walk loads, as `_loads` has it
@@ -87,12 +87,14 @@ class Kernel:
         for a in self.arguments:
             lines.append(", ".join(parameters(a)) + ",")
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*self.axes, *self.parts))
-        lines.append("T, H, chunks, starts, parts, length," if self.walks else "T, H, chunks, begins, stops, programs,")
+        lines.append(
+            "T, H, chunks, starts, parts, length," if self.sweeps else "T, H, chunks, begins, stops, programs,"
+        )
         if self.checkpoints:
             lines.append("blocks,")
         words = [*sizes, *(block_name(x) for x in self.axes), *map(part_name, self.parts)]
-        words += ["FLAT", "GROUP"] if self.others else []
-        words += ["YIELD", "WARPS", "STAGES"] if self.walks else ["CHUNK"]
+        words += ["FLAT", "GROUP"] if self.slow_path else []
+        words += ["YIELD", "WARPS", "STAGES"] if self.sweeps else ["CHUNK"]
         words += [*(["PRODUCTS"] if self.products else []), *(["READ"] if self.apart else [])]
         words += ["PIECE"] if self.late else []
         words += ["STAGES"] if self.queues else []
@@ -105,19 +107,19 @@ class Kernel:
     @property
     def unspecialised(self) -> tuple[str, ...]:
         """The integers that a kernel isn't compiled for."""
-        return ("T", "chunks", *(("parts", "length") if self.walks else ("programs",)))
+        return ("T", "chunks", *(("parts", "length") if self.sweeps else ("programs",)))
 
-    def for_others(self) -> Kernel:
+    def for_slow_path(self) -> Kernel:
         """The kernel for what this one leaves."""
         return replace(
             self,
-            name=others_name(self.name),
-            lines={"setup": list(self.others), "loop": [], "after": []},
+            name=slow_path_name(self.name),
+            lines={"setup": list(self.slow_path), "loop": [], "after": []},
             doc="The same, of chunks that aren't flat: a program looks at some together, and takes one after the other.",
         )
 
 
-def others_name(kernel: str) -> str:
+def slow_path_name(kernel: str) -> str:
     return f"{kernel}_others"
 
 
@@ -182,7 +184,7 @@ def sweep_kernel(
 
     Where not YIELD, it makes nothing but the states after each part, from zero states. `ends` says that it is launched so; with
     `linear` it makes the matrix of each part's map as well, in tiles beyond those of the state, whose columns are those of the
-    identity at first (see `segments.same_walk`), or, given no place for states, that alone. Otherwise it yields last states of
+    identity at first (see `segments.same_sweep`), or, given no place for states, that alone. Otherwise it yields last states of
     whole sequences, or, with `each`, of each part; and, with `checkpoints`, the states as each block of BLOCK steps finds them;
     with `rows`, laid out for a walk that has them whole, with this axis in rows. It does without the `spare` leaves of what it
     stores where it is given no place for them. Where no store needs two reads, a launch makes all of them, or one: READ, from
@@ -191,13 +193,13 @@ def sweep_kernel(
     tiled = o.tile[0] if len(o.tile) == 1 else None
     inner = o.full[0] if linear else None
     late = linear and o.direction > 0 and all(s.decay is not None for s in sweep.group)
-    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
+    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, sweeps=True)
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
     tiles.products = fine is None and not _makes_matrices(o)  # what is float32 in memory has operands of its own
     axes = (*o.full, *o.tile)
     carried = {s.name: name_of(leaf("state", s.name)) for s in sweep.group}
-    setup = header(axes, tiled, walks=True, matrix=(inner, carried[sweep.group[0].name]))
+    setup = header(axes, tiled, sweeps=True, matrix=(inner, carried[sweep.group[0].name]))
     after: list[str] = []
     tiles.names |= set(carried.values())
     group = [replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes)) for s in sweep.group]
@@ -217,7 +219,7 @@ def sweep_kernel(
             begin, end = _matrix_columns(inner, tiled, state, target, tiles)
             setup, after = setup + begin, after + end
             if late:
-                begin, end = _pieces(inner, tiled, s, state, own, tiles)
+                begin, end = _tail_stores(inner, tiled, s, state, own, tiles)
                 setup, after = setup + begin, after + end
     if checkpoints:
         tiles.lines += _store_checkpoints(group, carried, tiles, o.direction, rows)
@@ -344,7 +346,7 @@ def _makes_matrices(o: Opened) -> bool:
 
 
 @dataclass(frozen=True)
-class Piece:
+class CheckpointReads:
     """What is made of the states at the borders of blocks, of one sweep: its outputs, stores and sums."""
 
     group: tuple[StateForm, ...]
@@ -352,9 +354,9 @@ class Piece:
     stores: list[Store]
 
 
-def read_kernel(
+def output_kernel(
     name: str,
-    pieces: list[Piece],
+    sweeps_read: list[CheckpointReads],
     inside: set[Node],
     spans: dict[str, tuple[StateForm, StateForm]],
     whole: frozenset[str],
@@ -364,29 +366,30 @@ def read_kernel(
     """What reads the states at the borders of blocks, for all blocks at once: pieces of the same tile axis, each of which finds
     in registers what those before it have made.
 
-    Of the leaves that are stored only those stay `inside` that nothing else loads. `spans` and `whole` are as in `Blocks`.
+    Of the leaves that are stored only those stay `inside` that nothing else loads. `spans` and `whole` are as in
+    `CheckpointSchedule`.
     """
-    first = pieces[0].opened
+    first = sweeps_read[0].opened
     tiled = first.tile[0] if len(first.tile) == 1 else None
-    axes = tuple(dict.fromkeys(a for x in pieces for a in (*x.opened.full, *x.opened.tile)))
+    axes = tuple(dict.fromkeys(a for x in sweeps_read for a in (*x.opened.full, *x.opened.tile)))
     tiles = Tiles(first.full, first.tile, first.direction, first.decays, first.streams, {}, name_of)
     tiles.names.add("tile")
-    tiles.flat = []
-    tiles.split = _by_channel(*(n for x in pieces for n in x.opened.intra.values()))
+    tiles.by_range = []
+    tiles.split = _by_channel(*(n for x in sweeps_read for n in x.opened.intra.values()))
     tiles.apart = {} if any(spans[n][0].decay_axes for n in whole) else None
     late = {f"{n}.late" for n in whole}
     sums: dict[str, list[str]] = {}  # by state: what its pairing is the sum of
     of: dict[str, Opened] = {}  # by state: the piece that calls its axes as they are called there
-    for piece in pieces:  # first, so that states are in registers no longer than it takes to hand them to products
-        for boundary in piece.opened.sums:
+    for sweep in sweeps_read:  # first, so that states are in registers no longer than it takes to hand them to products
+        for boundary in sweep.opened.sums:
             if boundary.kind == "in":
-                tiles = _next_piece(tiles, piece.opened, name_of, fine)
-                sums[boundary.state] = [_spanned(*spans[boundary.state], piece.opened, tiles, name_of)]
-                of[boundary.state] = piece.opened
-    for piece in pieces:
-        o = piece.opened
-        tiles = _next_piece(tiles, o, name_of, fine)
-        for s in piece.group:
+                tiles = _next_tiles(tiles, sweep.opened, name_of, fine)
+                sums[boundary.state] = [_spanned(*spans[boundary.state], sweep.opened, tiles, name_of)]
+                of[boundary.state] = sweep.opened
+    for sweep in sweeps_read:
+        o = sweep.opened
+        tiles = _next_tiles(tiles, o, name_of, fine)
+        for s in sweep.group:
             _checkpoint(s, o, tiles, name_of)
         for x, node in o.outputs.items():
             v = tiles.value(node)
@@ -401,7 +404,7 @@ def read_kernel(
         for boundary in o.sums:
             sums.setdefault(boundary.state, []).extend(_paired(boundary, tiles, tiled))
             of.setdefault(boundary.state, o)
-        for store in piece.stores:
+        for store in sweep.stores:
             own = tuple(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)
             node = at_row(rename(store.node, o.rename))
             v = tiles.value(_apart(node, tiles) if store.root in late else node)
@@ -417,19 +420,19 @@ def read_kernel(
         if s.decay_axes and state not in whole:
             tiles.lines.append(_store_ends(state, terms, s, of[state], tiles, name_of))
         else:
-            reads = sum(len(x.opened.outputs) for x in pieces)
+            reads = sum(len(x.opened.outputs) for x in sweeps_read)
             tiles.lines += _store_state_adjoint(state, terms, s, of[state], reads, tiles, tiled, name_of)
     doc = "What reads the states at the borders of blocks, for all blocks at once."
-    lines, others = _at_once(axes, tiled, tiles, tiles.lines)
+    lines, slow_path = _at_once(axes, tiled, tiles, tiles.lines)
     arguments = tuple(tiles.arguments.values())
     summed: dict[str, set[tuple[str, ...]]] = {}
     for key in tiles.loads:
         if key[1:2] == ("a",):
             summed.setdefault(key[0], set()).add(key[3:])
     replaces = tuple(x for x, own in summed.items() if own == {(tiled,)})
-    many = sum(len(x.opened.outputs) for x in pieces) > MANY
+    many = sum(len(x.opened.outputs) for x in sweeps_read) > MANY
     return Kernel(
-        name, lines, doc, arguments, axes, tiled, False, reads=True, many=many, others=others, replaces=replaces
+        name, lines, doc, arguments, axes, tiled, False, reads=True, many=many, slow_path=slow_path, replaces=replaces
     )
 
 
@@ -450,7 +453,7 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     tiles = Tiles(full, (tiled,) if tiled is not None else (), 1, decays, streams, stage.definitions, name_of)
     tiles.names.add("tile")
     if channels is not None:
-        tiles.flat, tiles.split, tiles.parted = [], _by_channel(*stage.definitions.values()), True
+        tiles.by_range, tiles.split, tiles.parted = [], _by_channel(*stage.definitions.values()), True
     for s in (s for s in states if s.name in used):
         source = leaf("border", s.name, axes)
         target = tiles.argument(f"{name_of(leaf('state', s.name))}_borders", "border", source, axes)
@@ -466,12 +469,12 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
         v = tiles.value(node)
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
         tiles.lines.append(f"tl.store({target} + {_tile_place(tiled)}, {v.over((ROW,))}, mask=i_ok)  # {x.attrs[1]}")
-    lines, others = _at_once(axes, tiled, tiles, tiles.lines)
+    lines, slow_path = _at_once(axes, tiled, tiles, tiles.lines)
     doc = "Products of the states and their gradients at each step, for all blocks at once."
     read = [x for x in walk(*stage.outputs.values()) if x.op == "sum" and any(map(is_state, factors_of(x.args[0])))]
     many = sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
     arguments = tuple(tiles.arguments.values())
-    return Kernel(name, lines, doc, arguments, axes, tiled, False, reads=True, many=many, others=others)
+    return Kernel(name, lines, doc, arguments, axes, tiled, False, reads=True, many=many, slow_path=slow_path)
 
 
 def _decays_of(stage: Unroll) -> list[Node]:
@@ -492,13 +495,13 @@ def _by_channel(*nodes: Node) -> bool:
     return any(y.op == "decay_mask" and len(y.axes) > 2 for y in walk(*nodes))
 
 
-def _next_piece(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) -> Tiles:
+def _next_tiles(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) -> Tiles:
     """Tiles for the next piece of a kernel, which know what is loaded, and what is named."""
-    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {**o.ahead, **o.definitions}, name_of)
+    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {**o.prologue, **o.definitions}, name_of)
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, o)}
     tiles.precise = tiles.parted = fine is not None
     tiles.fine = fine
-    tiles.intra, tiles.flat = {x.attrs[1]: n for x, n in o.intra.items()}, before.flat
+    tiles.intra, tiles.by_range = {x.attrs[1]: n for x, n in o.intra.items()}, before.by_range
     tiles.split, tiles.apart = before.split, before.apart
     tiles.names |= before.names
     tiles.arguments, tiles.head, tiles.lines, tiles.loads = before.arguments, before.head, before.lines, before.loads
@@ -603,19 +606,19 @@ def _store_state_adjoint(
     return [store] if tiles.split else ["tl.debug_barrier()  # this may replace sums that other warps load", store]
 
 
-def prepare_kernel(
+def intra_chunk_kernel(
     name: str, o: Opened, name_of: NameOf, fine: Fine | None = None, making: frozenset[str] = frozenset()
 ) -> Kernel:
     """What needs no state, for each chunk on its own. It makes the sums of the decays `making` itself, of which nothing else
     needs more than those of whole chunks: as it takes each chunk as flat, and finds out on the way, all sums of those that
     aren't are stored for the kernel that takes these once more."""
-    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.ahead, name_of)
-    tiles.flat, tiles.fine = [], fine
+    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.prologue, name_of)
+    tiles.by_range, tiles.fine = [], fine
     tiles.split = _by_channel(*o.matrices.values(), *o.products.values(), *o.intra.values())
     lines: list[str] = []
     parts: list[str] = []
     for axis in (*o.full, *o.tile):
-        lines += _blocks(axis, o, tiles, name_of, parts, making)
+        lines += _by_blocks(axis, o, tiles, name_of, parts, making)
     tiles.lines = []
     for x, node in o.matrices.items():
         target = tiles.argument(name_of(x), "matrix", x)
@@ -641,12 +644,12 @@ def prepare_kernel(
     arguments = tuple(tiles.arguments.values())
     wide = sum(map(_wide, arguments))
     body = [*lines, *tiles.lines, *sums]
-    queues = not parts and not tiles.flat and 0 < wide <= FEW
-    others: tuple[str, ...] = ()
+    queues = not parts and not tiles.by_range and 0 < wide <= FEW
+    slow_path: tuple[str, ...] = ()
     if queues:
         printed = _queued(axes, tiles, body)
     else:
-        printed, others = _at_once(axes, None, tiles, body, bool(making))
+        printed, slow_path = _at_once(axes, None, tiles, body, bool(making))
     return Kernel(
         name,
         printed,
@@ -656,7 +659,7 @@ def prepare_kernel(
         None,
         False,
         tuple(parts),
-        others=others,
+        slow_path=slow_path,
         loads=tuple(x for x in _loads(tiles) if x[1] not in (None, ROW)) if queues else (),
         few=len(o.products) <= SUMMED if parts else not queues and wide <= FEW,
         queues=queues,
@@ -668,33 +671,37 @@ def _at_once(
 ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
     """The lines of a kernel that takes all chunks at once, and, where decays split it in two, of the kernel for chunks that
     aren't flat: few are not, so that a program looks at GROUP of them, and mostly finds none."""
-    start, places = chunk_header(1, walks=False), bases(tiles)
+    start, places = chunk_header(1, sweeps=False), bases(tiles)
     body = [*tiles.head, *body]
     own = "tl.program_id(0)" if tiled is None else f"(tl.program_id(0) // {_tiles_of(tiled)})"
     chunk = [f"b, c, h = chunk_of({own}, H, chunks)", "bh = b * H + h"]
     steps = [start[0], "if last < 0:", "    return", *start[1:]]
     extent: list[str] = []
-    for decay in tiles.flat or ():
+    for decay in tiles.by_range or ():
         reached = f"reach({decay}_extents + at, last, C, CHUNK)"
         extent.append(f"extent = {f'tl.maximum(extent, {reached})' if extent else reached}")
     assert bool(extent) == tiles.split
     counted = "tl.full([], C, tl.int32), tl.full([], 0, tl.int32)"
-    flat = ["i_new = i_ok", "if not FLAT:", f"    steep_from, again = {counted}"] if extent else []
+    range_checks = ["i_new = i_ok", "if not FLAT:", f"    steep_from, again = {counted}"] if extent else []
     if makes:
-        flat = ["SUMS: tl.constexpr = not EXACT", *flat]
-    lines = {"setup": [*header(axes, tiled, False), *chunk, *steps, *places, *flat, *body], "loop": [], "after": []}
+        range_checks = ["SUMS: tl.constexpr = not EXACT", *range_checks]
+    lines = {
+        "setup": [*header(axes, tiled, False), *chunk, *steps, *places, *range_checks, *body],
+        "loop": [],
+        "after": [],
+    }
     if not extent:
         return lines, ()
-    steep = [
+    large_ranges = [
         f"steep({decay}_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT)"
-        for decay in tiles.flat or ()
+        for decay in tiles.by_range or ()
     ]
     pointers = [x.split(" += ") for x in places]
-    others = [
+    slow_path = [
         *header(axes, tiled, False),
         *(["SUMS: tl.constexpr = False"] if makes else []),
         f"group = {own} * GROUP",
-        f"if {' + '.join(steep)} == 0:",
+        f"if {' + '.join(large_ranges)} == 0:",
         "    return",
         *(f"{x}_all = {x}" for x, _ in pointers),
         "for n in range(0, tl.minimum(GROUP, programs - group)):",
@@ -709,13 +716,13 @@ def _at_once(
         f"            steep_from, again, i_new = {counted}, i < 0",
         *(f"            {x}" for x in body),
     ]
-    return lines, tuple(others)
+    return lines, tuple(slow_path)
 
 
 def _queued(axes: tuple[str, ...], tiles: Tiles, body: list[str]) -> dict[str, list[str]]:
     """The lines of a kernel whose programs take one chunk after the other. A place that no chunk has begins at
     the first step, and has no row that counts: only what a loop has outside branches is loaded ahead."""
-    start, *steps = chunk_header(1, walks=False)
+    start, *steps = chunk_header(1, sweeps=False)
     pointers = [x.split(" += ") for x in bases(tiles)]
     loop = [
         "b, c, h = chunk_of(program, H, chunks)",
@@ -738,7 +745,9 @@ def _queued(axes: tuple[str, ...], tiles: Tiles, body: list[str]) -> dict[str, l
     return {"setup": setup, "loop": [], "after": []}
 
 
-def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str], making: frozenset[str]) -> list[str]:
+def _by_blocks(
+    axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str], making: frozenset[str]
+) -> list[str]:
     """Contractions over an axis with a decay of its own, and quantities times decays, in blocks of the axis."""
     products = {x: n for x, n in o.products.items() if n.attrs[0] == axis}
     scaled = {x: n for x, n in o.scaled.items() if axis in x.axes}
@@ -748,7 +757,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
     index, width = axis_name(axis), size_name(dim_of(axis))
     inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
-    inside.flat, inside.split, inside.making = tiles.flat, tiles.split, making
+    inside.by_range, inside.split, inside.making = tiles.by_range, tiles.split, making
     before: list[str] = []
     for x, node in products.items():
         total = tiles.fresh("t")
@@ -765,7 +774,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
             f"{total} = decayed_product({total}, {r}, {w}, {inside.halves(mask, axis)}, "
             f"C, CHUNK, LEVELS, {inside.forward}, {mask.attrs[2]}, FLAT, EXACT, DT)"
         )
-        inside.from_steep(mask, axis)
+        inside.from_slow_path(mask, axis)
     for x, node in scaled.items():
         target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
         v = inside.value(node)
@@ -806,7 +815,7 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
     index, width = axis_name(axis), size_name(dim_of(axis))
     inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
-    inside.flat, inside.split = tiles.flat, tiles.split
+    inside.by_range, inside.split = tiles.by_range, tiles.split
     for x, node in intra.items():
         target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
         v = inside.decayed_sums(node, tiles)
@@ -831,7 +840,7 @@ def _block_loop(axis: str) -> list[str]:
 def header(
     axes: tuple[str, ...],
     tiled: str | None,
-    walks: bool,
+    sweeps: bool,
     sliced: bool = True,
     matrix: tuple[str | None, str] = (None, ""),
 ) -> list[str]:
@@ -846,7 +855,7 @@ def header(
             tiles = "tiles"
         lines.append(f"tile = {place} % {tiles}")
         place = f"({place} // {tiles})"
-    if walks:
+    if sweeps:
         lines += [
             f"sh = {place}.to(tl.int64)",
             "h = sh % H",
@@ -856,7 +865,7 @@ def header(
         ]
     lines.append("i = tl.arange(0, C)")
     for a in axes:
-        part = "tile" if a == tiled else counter(a) if walks and sliced else ""
+        part = "tile" if a == tiled else counter(a) if sweeps and sliced else ""
         start = f"{part} * {block_name(a)} + " if part else ""
         lines += [
             f"{axis_name(a)} = {start}tl.arange(0, {block_name(a)})",
@@ -875,8 +884,8 @@ def bases(tiles: Tiles) -> list[str]:
     return lines
 
 
-def chunk_header(direction: int, walks: bool = True) -> list[str]:
-    if walks:
+def chunk_header(direction: int, sweeps: bool = True) -> list[str]:
+    if sweeps:
         lines = [
             f"c = {'n' if direction > 0 else 'count - 1 - n'}",
             "t0 = begin + tl.cast(c, tl.int64) * C",
@@ -1016,7 +1025,7 @@ def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[s
     return ["if not YIELD:", *lines]
 
 
-def _pieces(
+def _tail_stores(
     inner: str, tiled: str, s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles
 ) -> tuple[list[str], list[str]]:
     """Where a launch walks forwards over the last LATE steps of each part alone (PIECE 1), or over those before them (2), unless
@@ -1093,7 +1102,7 @@ def _store_own(own: Own, tiles: Tiles, name_of: NameOf) -> None:
             before = f"{found[slot, side]} + " if (slot, side) in found else ""
             found[slot, side] = tiles.assign("sums", before + text, (ROW,)).text
     for (slot, side), text in found.items():
-        x = own.ahead[slot]
+        x = own.prologue[slot]
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
         row, first = f"bh * {own.counts[slot]}", own.first[slot, side]
         place, what = f"({row} + {first}) * T + t0 + i", f"{text}, mask=i_ok"
@@ -1108,7 +1117,7 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
     what each is the sum of, and the number of the line that makes it."""
     if sums.totals:
         return [(_store_totals(sums, tiles, name_of), add(*sums.reads.values()), len(tiles.lines) - 1)]
-    assert sums.ahead or not sums.own  # the kernel ahead sums what is inside a chunk
+    assert sums.prologue or not sums.own  # the kernel ahead sums what is inside a chunk
     found: dict[str, tuple[str, Node]] = {}
     for slot, node in sums.reads.items():
         v = tiles.paired(node)
@@ -1201,7 +1210,7 @@ def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: Na
         axes = tiles.ordered((ROW, axis))
         there = tiles.along(tiles.ok(axis), axis, axes)
         text = f"tl.where({there}, {v.over(axes)}, 0.0)"
-        if tiles.walks:
+        if tiles.sweeps:
             return _stored_sums(target, _over_tile(text, axes, tiled), tiled) + note
         text = f"tl.sum({text}, axis={axes.index(axis)})"
         return f"tl.store({target} + {_tile_place(tiled)}, {text}, mask={tiles.stored_rows}){note}"

@@ -151,9 +151,9 @@ class Tiles:
         streams: dict[Node, Node],
         definitions: dict[Node, Node],
         name_of: Callable[[Node], str],
-        walks: bool = False,
+        sweeps: bool = False,
     ) -> None:
-        self.full, self.tile, self.forward, self.walks = full, tile, direction > 0, walks
+        self.full, self.tile, self.forward, self.sweeps = full, tile, direction > 0, sweeps
         self.decays, self.streams, self.definitions, self.name_of = decays, streams, definitions, name_of
         self.lines: list[str] = []
         self.head: list[str] = []  # loads at the start of a chunk, so that nothing waits for them
@@ -168,7 +168,9 @@ class Tiles:
         self.parted = False  # is what precise states get two operands as well, with nothing rounded in what sums read?
         self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
-        self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
+        self.by_range: list[str] | None = (
+            None  # decays whose extent decides how a kernel ahead of the sweep splits them
+        )
         # sums over the writes of a chunk without those that no decay lies before, where a kernel needs both
         self.apart: dict[Node, Value] | None = None
         self.split = False  # are rows that aren't flat stored by a kernel of their own?
@@ -204,14 +206,14 @@ class Tiles:
     @property
     def chunk(self) -> str:
         """The steps of a chunk; a kernel that doesn't walk may take several at once."""
-        return "C" if self.walks else "CHUNK"
+        return "C" if self.sweeps else "CHUNK"
 
     # --- names and axes ---------------------------------------------------------------------------------------------
 
     def rank(self, axis: str) -> tuple[int, str]:
         if axis in STEPS:
             return STEPS.index(axis), ""
-        return (3 if axis in self.full else -1 if self.walks else 4), axis
+        return (3 if axis in self.full else -1 if self.sweeps else 4), axis
 
     def ordered(self, axes: set[str] | tuple[str, ...]) -> tuple[str, ...]:
         return tuple(sorted(axes, key=self.rank))
@@ -454,7 +456,7 @@ class Tiles:
         operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
         plus = f", {onto.over(axes)}" if onto is not None else ""
         note = ("... + " if plus else "") + self.note(x)
-        apart = self.walks and onto is None and set(axes) == {ROW, COL}
+        apart = self.sweeps and onto is None and set(axes) == {ROW, COL}
         if self._in_slices(bound) or apart:
             v = self.assign("p", self.zeros(axes) if onto is None else onto.over(axes), axes)
             line = f'{v.text} = tl.dot({operands}, {v.text}, input_precision="tf32x3")  # {note}'
@@ -503,7 +505,7 @@ class Tiles:
 
     def _in_slices(self, axis: str) -> bool:
         """Does a walk take an axis slice by slice, so that sums over it are added up?"""
-        return self.walks and axis in self.full
+        return self.sweeps and axis in self.full
 
     def zeros(self, axes: tuple[str, ...]) -> str:
         sizes = ", ".join("C" if a in STEPS else block_name(a) for a in axes)
@@ -605,7 +607,7 @@ class Tiles:
         )  # a step's own write, which no decay is before
         text = (
             f"decayed_sum({p.over((ROW, COL))}, {w.over((ROW, axis))}, {self.halves(masks[0], axis)}, C, {self.chunk}, "
-            f"LEVELS, {masks[0].attrs[3] > 0}, {inclusive and not alone}, {self.flat is not None and 'FLAT'}, EXACT, DT)"
+            f"LEVELS, {masks[0].attrs[3] > 0}, {inclusive and not alone}, {self.by_range is not None and 'FLAT'}, EXACT, DT)"
         )
         own = self.assign("own", f"diagonal({p.over((ROW, COL))}, C)", (ROW,)) if alone else None
         v = self.assign("p", text, (ROW, axis), note=self.note(x))
@@ -613,7 +615,9 @@ class Tiles:
             self.apart[x] = v
             text = f"{v.text} + {own.over((ROW, axis))} * {w.over((ROW, axis))}"
             v = self.assign("p", text, (ROW, axis), note="with each step's own")
-        self.from_steep(masks[0], axis, None if masks[0].attrs[3] > 0 else (p.over((ROW, COL)), w.over((ROW, axis))))
+        self.from_slow_path(
+            masks[0], axis, None if masks[0].attrs[3] > 0 else (p.over((ROW, COL)), w.over((ROW, axis)))
+        )
         return v
 
     def without_own(self, x: Node) -> Node:
@@ -634,10 +638,10 @@ class Tiles:
             return y
         return rebuild(x, map(self.without_own, x.args)) if x.args else x
 
-    def from_steep(self, mask: Node, axis: str, read: tuple[str, str] | None = None) -> None:
+    def from_slow_path(self, mask: Node, axis: str, read: tuple[str, str] | None = None) -> None:
         """Which rows are stored by the kernel for those that aren't flat: from the first of these on, and the rows before it
         where they `read`, by a matrix, what these write."""
-        if self.flat is None:
+        if self.by_range is None:
             return
         late, write_late, _, direction = mask.attrs
         later = ", ".join(self._cumulative(mask.args[0], late if direction > 0 else not write_late, over=(ROW, axis)))
@@ -684,8 +688,8 @@ class Tiles:
         name = self._decay_name(d)
         width = size_name(dim_of(axis))
         sums, counts = f"{name}_sums + step * {width}", f"{name}_resets + step * {width} if EXACT else None"
-        if self.flat is not None and name not in self.flat:
-            self.flat.append(name)
+        if self.by_range is not None and name not in self.by_range:
+            self.by_range.append(name)
             self.argument(f"{name}_extents", "extent", self.decays[d], (axis,))
         edges = ", ".join(", ".join(self._cumulative(d, x, over=(ROW, axis))) for x in (high, low))
         index = self.index(axis)
@@ -732,13 +736,13 @@ class Tiles:
                     place, base = row, "at"
                 shown = [m if not own or end else self.along(f"({m})", (ROW, *own)[n], axes) for m, n in masks]
                 mask = f", mask={' & '.join(shown)}, other={-1 if letter == 'r' else 0}" if shown else ""
-                where = self.lines if own and not (end and self.flat is None) else self.head
+                where = self.lines if own and not (end and self.by_range is None) else self.head
                 text = f"tl.load({name}_{what} + {base} + {place}{mask})"
-                if own and not self.walks:
+                if own and not self.sweeps:
                     rows, columns = ("", "") if end else ("[:, None]", "[None, :]")
                     which = f"({row}){rows}, {axis}{columns}, {axis}_ok{columns}, last, H * {width}"
                     text = f"over_block({text}, {name}_{what} + {base}, {which}, C, CHUNK)"
-                if own and not end and self.walks and what == "sums":
+                if own and not end and self.sweeps and what == "sums":
                     text = f"tl.where({shown[-1]}, {text}, 0.0)"  # as `_apart` has it
                 if what == "sums" and name in self.making:
                     text = f"{self._made(d, name, own[0], inclusive, end)} if SUMS else {text}"
@@ -863,7 +867,7 @@ class Tiles:
         if kind == "decay":
             text = f"tl.exp({loaded}.to(tl.float32))"
             summed = next((d for d, x in self.decays.items() if x == leaf(kind, name, own)), None)
-            if own and summed is not None and self.flat is not None:  # its sums are loaded anyway
+            if own and summed is not None and self.by_range is not None:  # its sums are loaded anyway
                 edges = ", ".join(", ".join(self._cumulative(summed, x, over=axes)) for x in (True, False))
                 text = f"{text} if EXACT else span({edges})"
             return self.assign(base, text, axes)
@@ -908,7 +912,7 @@ class Tiles:
         Elements of two bytes are products with the identity instead, where there is room (PRODUCTS): tensor cores read the tile
         as it lies in shared memory, without conflicts of its banks, and leave elements in the registers that they are needed in.
         """
-        if not self.walks or len(v.axes) < 2:
+        if not self.sweeps or len(v.axes) < 2:
             return v
         variable = self.fresh(f"{v.text}_each")
         text, products = f"tl.where({self.inside(v.axes)}, {v.text}, 0.0)", self.products and v.axes[1] == ROW

@@ -44,7 +44,7 @@ class ScanHost(Host):
         states = [y for y in walk(x) if y.op == "leaf" and y.attrs[0] in ("state", "trajectory")]
         return replaced(x, {y: value_of(y.attrs[1], BEFORE, y.attrs[2]) for y in states})
 
-    def _walks(self) -> None:
+    def _sweeps(self) -> None:
         values = self.fused.values
         for n, (program, e) in enumerate(self.scans):
             later = [self._over_stored(x) for _, f in self.scans[n + 1 :] for x in (f.factor, f.added)]
@@ -79,7 +79,7 @@ class ScanHost(Host):
         for x in (value_of(e.state, when, axes) for when in (BEFORE, AFTER)):
             if any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for z in later for y in walk(z)):
                 results.append(Result(self.names(x), x, axes, "torch.float32"))
-        number = sum(k.walks for k in self.kernels) + 1
+        number = sum(k.sweeps for k in self.kernels) + 1
         kernel = scan_kernel(f"{self.kind}_scan_{number}", e, axes, forward, results, self.names, self._tensor)
         self.kernels.append(kernel)
         first = f"{self.names(leaf('state', e.state))}_first"
@@ -92,15 +92,15 @@ class ScanHost(Host):
         self.numbered += 1
         made = leaf("stored", f"rows.{self.numbered}", x.axes)
         if printable(x, x.axes):
-            self.lines += self._by_rows([Result(self.names(made), x, x.axes, "torch.float32")])
+            self.lines += self._per_step([Result(self.names(made), x, x.axes, "torch.float32")])
         else:
             shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)])
             text = self.torch_text({"x": x}, {"x": x.axes})["x"]
             self.lines.append(f"{self.names(made)} = spread({text}, ({shape}), some)")
         return made
 
-    def _rows_of(self, values: dict[str, Node], orders: dict[str, Axes]) -> dict[str, Result]:
-        return super()._rows_of({n: x for n, x in values.items() if n not in self.made}, orders)
+    def _per_step_results(self, values: dict[str, Node], orders: dict[str, Axes]) -> dict[str, Result]:
+        return super()._per_step_results({n: x for n, x in values.items() if n not in self.made}, orders)
 
     def _values(self, values: dict[str, Node], orders: dict[str, Axes], made: Mapping[str, str]) -> dict[str, str]:
         return super()._values(values, orders, {**made, **self.made})

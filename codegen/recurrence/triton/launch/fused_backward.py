@@ -8,7 +8,7 @@ from dataclasses import replace
 from ....ir.expr import Node, dim_of, leaf, walk
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Accumulate, Plan
-from ..kernels.fused_backward import Together, ends_of, spans_of, together_kernel
+from ..kernels.fused_backward import FusedBackward, ends_of, fused_backward_kernel, spans_of
 from ..kernels.sweep_kernels import Kernel, sweep_kernel
 from ..plan_passes.hoist import SIDES, made_here, opened
 from ..plan_passes.value_placement import Store
@@ -16,10 +16,10 @@ from ..print.axis_names import size_name
 from .launch_plan import Host
 
 
-class WholeHost(Host):
+class FusedBackwardHost(Host):
     """Prints that function, and its kernels."""
 
-    def __init__(self, c: Compiled, plan: Plan, cuts: bool, exchanges: bool, t: Together, stem: str) -> None:
+    def __init__(self, c: Compiled, plan: Plan, cuts: bool, exchanges: bool, t: FusedBackward, stem: str) -> None:
         super().__init__(c, plan, True, cuts, exchanges, whole=t, stem=stem)
         self.t, self.again, self.stem = t, set(), "backward_whole"
         self.opened = dict(t.opened)
@@ -34,19 +34,21 @@ class WholeHost(Host):
         state = self.names(leaf("state", t.state.name))
         self.lines.append(f'{state}_borders = saved["{t.state.name} borders"]')
         at_once = t.state.name in self.fused.at_once
-        kernel, in_place = together_kernel("backward_whole", t, self.fused.stores, self._inside(), at_once, self.names)
+        kernel, in_place = fused_backward_kernel(
+            "backward_whole", t, self.fused.stores, self._inside(), at_once, self.names
+        )
         self._inputs(kernel, "block_")
         loaded = [n for n, _ in kernel.loads]
         for a in kernel.arguments:
             if a.name in loaded and a.source is not None:
                 name = self.names(a.source)
                 self.lines.append(f"{name} = aligned({name})")
-        self._entering_parts(k)
+        self._entering_segments(k)
         for j, o in t.opened.items():
-            ahead = {x: n for x, n in o.matrices.items() if not made_here(n, replace(o, tile=()))}
-            ahead = {x: n for x, n in ahead.items() if f"{self.names(x)}_blocks" not in self.prepared}
-            self.prepared |= {f"{self.names(x)}_blocks": self._everything() for x in ahead}
-            self._prepare_blocks(o, ahead, self._everything(), f"backward_whole_prepare_{j + 1}")
+            prologue = {x: n for x, n in o.matrices.items() if not made_here(n, replace(o, tile=()))}
+            prologue = {x: n for x, n in prologue.items() if f"{self.names(x)}_blocks" not in self.of_prologue}
+            self.of_prologue |= {f"{self.names(x)}_blocks": self._everything() for x in prologue}
+            self._launch_prologue_by_intervals(o, prologue, self._everything(), f"backward_whole_prepare_{j + 1}")
         self._allocate(kernel, in_place)
         self.lines += self._launch(kernel, block="block_")
         self.kernels.append(kernel)
@@ -62,21 +64,21 @@ class WholeHost(Host):
         stores = [s for k in self.t.sweeps for s in self.fused.stores[k] if s.kind != "sums"]
         return {s.leaf for s in stores if s.leaf.attrs[:2] not in named}
 
-    def _entering_parts(self, k: int) -> None:
+    def _entering_segments(self, k: int) -> None:
         """The gradients that enter each part of the sequences, where these are cut."""
         sweep = ends_of(self.t.sweeps[k])
         if not self.cuts:
             return
         before, self.opened = self.opened, {k: opened(sweep, True)}
-        walk_of_ends = sweep_kernel("backward_whole_ends", sweep, self.opened[k], [], self.names, ends=True)
+        sweep_of_ends = sweep_kernel("backward_whole_ends", sweep, self.opened[k], [], self.names, ends=True)
         outer, self.lines = self.lines, []
         ready = set(self.ready)
-        self._prepare(self.opened[k], self._everything(), "backward_whole_prepare_ends", k)
-        self._inputs(walk_of_ends)
+        self._launch_prologue(self.opened[k], self._everything(), "backward_whole_prepare_ends", k)
+        self._inputs(sweep_of_ends)
         inner, self.lines = self.lines, outer
-        self.lines += [f"if {self._in_parts}:", *(f"    {x}" for x in inner)] if inner else []
-        self.kernels.append(walk_of_ends)
-        begin, finish = self._entering(k, sweep, walk_of_ends)
+        self.lines += [f"if {self._in_segments}:", *(f"    {x}" for x in inner)] if inner else []
+        self.kernels.append(sweep_of_ends)
+        begin, finish = self._entering(k, sweep, sweep_of_ends)
         self.lines += [*begin, *finish]
         self.ready, self.opened = ready, before
 

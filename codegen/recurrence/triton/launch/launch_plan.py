@@ -40,21 +40,21 @@ from ..kernels.coupling_weights import (
     unroll_with_transitions,
     with_transitions,
 )
-from ..kernels.fused_backward import Together
+from ..kernels.fused_backward import FusedBackward
 from ..kernels.per_step import Result, RowKernel, launched, matrix_product, outer_vectors, printable, row_kernel
 from ..kernels.sweep_kernels import (
     Alone,
+    CheckpointReads,
     Kernel,
-    Piece,
-    others_name,
-    prepare_kernel,
-    read_kernel,
+    intra_chunk_kernel,
+    output_kernel,
+    slow_path_name,
     sweep_kernel,
     unroll_kernel,
 )
 from ..kernels.tile_lowering import Argument, Fine
-from ..plan_passes.checkpoint_schedule import blocks
-from ..plan_passes.hoist import Opened, done_ahead, made_ahead, opened, owned, uses
+from ..plan_passes.checkpoint_schedule import checkpoint_schedule
+from ..plan_passes.hoist import Opened, in_prologue, made_in_prologue, opened, owned, uses
 from ..plan_passes.roles import PER_STEP, CannotPrint, is_state
 from ..plan_passes.value_placement import Fused, Store, fuse, is_made
 from ..print.axis_names import axis_name, block_name, size_name
@@ -77,7 +77,7 @@ class Host:
         exchanges: bool = True,
         fine: Fine | None = None,
         later: Host | None = None,
-        whole: Together | None = None,
+        whole: FusedBackward | None = None,
         stem: str = "triton",
     ) -> None:
         """`later` is the host of the backward pass, where this one is of the forward pass; `whole` the backward pass as one walk,
@@ -94,19 +94,23 @@ class Host:
         self.wants: dict[int, frozenset[str]] = {}  # by stage: the variables and states whose gradients need it
         self.kernels: list[Kernel] = []
         states = {s.name for s in c.step.states}
-        self.blocks = blocks(plan, self.fused, states if backward else ())
+        self.schedule = checkpoint_schedule(plan, self.fused, states if backward else ())
         if later is not None:
-            self.blocks = replace(self.blocks, stored=later.blocks.given)
-        self.blocks = replace(self.blocks, stored=self.blocks.stored | (self._unrolled_from() - self.blocks.given))
-        # chunks' matrices serve several sweeps, and the sums as well, where walks make sums; and what was cut had several
-        walks = self.blocks.walks.values()
-        ahead = any(b.own for s in walks for b in s.boundary_sums) or len({(s.states, s.side) for s in walks}) < len(
-            walks
+            self.schedule = replace(self.schedule, stored=later.schedule.given)
+        self.schedule = replace(
+            self.schedule, stored=self.schedule.stored | (self._unrolled_from() - self.schedule.given)
         )
-        self.opened: dict[int, Opened] = {k: opened(s, ahead) for k, s in self.blocks.walks.items()}
-        self.pieces: dict[int, Opened] = {k: opened(s, True) for k, s in self.blocks.pieces.items()}
+        # chunks' matrices serve several sweeps, and the sums as well, where walks make sums; and what was cut had several
+        sweeps = self.schedule.sweeps.values()
+        prologue = any(b.own for s in sweeps for b in s.boundary_sums) or len(
+            {(s.states, s.side) for s in sweeps}
+        ) < len(sweeps)
+        self.opened: dict[int, Opened] = {k: opened(s, prologue) for k, s in self.schedule.sweeps.items()}
+        self.from_checkpoints: dict[int, Opened] = {
+            k: opened(s, True) for k, s in self.schedule.from_checkpoints.items()
+        }
         self._share_sums()
-        self.again = {n for s in self.blocks.walks.values() for n in s.states} & states if backward else set()
+        self.again = {n for s in self.schedule.sweeps.values() for n in s.states} & states if backward else set()
         self.kept_starts = later.again if later is not None else self.again
         self.turned: set[str] = set()
         if cuts:
@@ -116,10 +120,10 @@ class Host:
         # numbers of each step that this pass lays out by heads, and keeps for the other; and those that it has from the other
         self.by_head: dict[str, None] = {}
         self.kept_by_head: dict[str, None] = {}
-        self.waiting = list(self.pieces)
+        self.waiting = list(self.from_checkpoints)
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
-        self.block = "config.span" if self.unrolls and not self.pieces else "BLOCK"  # steps of a block
+        self.block = "config.span" if self.unrolls and not self.from_checkpoints else "BLOCK"  # steps of a block
         self.held: list[tuple[set[str], list[str], tuple[str, ...]]] = []
         self.checkpointed: set[str] = set()  # states that were left at the borders of blocks
         self.entered: set[str] = set()  # states whose values before each part are known
@@ -131,7 +135,7 @@ class Host:
         self.numbered = 0  # values of each step that have a number for a name
         self.initial_gradient = ""
         self.ready: set[str] = set()
-        self.prepared: dict[str, set[str]] = {}  # what a kernel ahead made, and for which gradients
+        self.of_prologue: dict[str, set[str]] = {}  # what a kernel ahead made, and for which gradients
         self.printer = NodePrinter(Torch(lambda d: size_name(d), like="some"), taken=self.names.reserved | {"some"})
         for v in (*c.step.variables, *c.adjoint.program.variables):
             if v.kind != "trajectory":
@@ -149,7 +153,7 @@ class Host:
                 "    )",
             ]
         self._open()
-        self._walks()
+        self._sweeps()
         if self.backward:
             self._gradients()
         else:
@@ -164,18 +168,18 @@ class Host:
             )
         return self._function(f"{self.function}_{self.kind}", head, doc)
 
-    def heavy_walks(self) -> set[int]:
+    def heavy_sweeps(self) -> set[int]:
         """The walks that load too much to do so ahead, which is known once their kernels are there."""
         self._open()
-        self._walks()
+        self._sweeps()
         return self.heavy
 
-    def _walks(self) -> None:
-        for k, sweep in self.blocks.walks.items():
+    def _sweeps(self) -> None:
+        for k, sweep in self.schedule.sweeps.items():
             self._read(self._read_by(k))
             self._sweep(k, sweep)
             self._state_adjoints_at_ends()
-        self._walk_held()
+        self._launch_held()
         self._state_adjoints_at_ends()
         self._read(self.waiting)
 
@@ -194,7 +198,7 @@ class Host:
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
         add(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
         add("lay = places(packed, (B, T, H), config.chunk)")
-        if self.pieces or self.blocks.stored or self._takes_blocks:
+        if self.from_checkpoints or self.schedule.stored or self._takes_blocks:
             add(f"blocks = places(packed, (B, T, H), {self.block})")
         if self.whole is not None and not self.backward:
             wide = [self.names(v.leaf) for v in p.variables if v.kind == "input" and v.per_step and v.axes]
@@ -217,7 +221,7 @@ class Host:
                 name = self.names(leaf("state", s.name))
                 if s.name in self.again:
                     add(f'{name}_starts = saved["{s.name} starts"] if parts > 1 else {name}_first')
-                if s.name in self.blocks.given:
+                if s.name in self.schedule.given:
                     add(f'{name}_borders = saved["{s.name} borders"]')
             for x in self.plan.saved:
                 add(f'{self.names(x)} = saved["{x.attrs[1]}"]')
@@ -261,7 +265,7 @@ class Host:
         """The name of a leaf's tensor."""
         return f"{self.names(leaf('state', x.attrs[1]))}_pairing" if x.attrs[0] == "pairing" else self.names(x)
 
-    def _by_rows(self, results: list[Result]) -> list[str]:
+    def _per_step(self, results: list[Result]) -> list[str]:
         """The launch of a kernel that makes these."""
         number = sum(isinstance(x, RowKernel) for x in self.kernels) + 1
         kernel = row_kernel(f"{self.stem}_rows_{number}", results, self.names, self._tensor)
@@ -276,7 +280,7 @@ class Host:
             return self.names(x)
         self.numbered += 1
         name = self.names(leaf("stored", f"rows.{self.numbered}", x.axes))
-        self.lines += self._by_rows([Result(name, x, x.axes, "torch.float32")])
+        self.lines += self._per_step([Result(name, x, x.axes, "torch.float32")])
         return name
 
     def _multiplied(self, nodes: Mapping[Any, Node]) -> dict[Any, Node]:
@@ -297,11 +301,11 @@ class Host:
                     continue
                 matrix, vector = parts[0], replaced(parts[1], found)
                 vector = rename(vector, {a: dim_of(a) for a in vector.axes})
-                by_rows = x.axes == matrix.attrs[2][:1]
-                key = leaf(*matrix.attrs[:2]), by_rows, vector
+                per_row = x.axes == matrix.attrs[2][:1]
+                key = leaf(*matrix.attrs[:2]), per_row, vector
                 if key not in made and printable(vector, vector.axes):
                     before, self.lines = self.lines, []
-                    text, letters = self._in_memory(vector), "bthj,hij->bthi" if by_rows else "bthi,hij->bthj"
+                    text, letters = self._in_memory(vector), "bthj,hij->bthi" if per_row else "bthi,hij->bthj"
                     self.numbered += 1
                     product = leaf("multiplied", f"product.{self.numbered}", x.axes)
                     made_by = f'by_matrix("{letters}", {text}, {self.torch_leaf(matrix)})'
@@ -333,11 +337,11 @@ class Host:
         """A sweep, with what must be done ahead of it: what needs no state, and the states that enter parts of the sequence."""
         o = self.opened[k]
         stores = self.fused.stores[k]
-        number = sum(x.walks and "ends" not in x.name for x in self.kernels) + 1
+        number = sum(x.sweeps and "ends" not in x.name for x in self.kernels) + 1
         wanted = self._wanted_by(k) if self.backward else self._everything()
         first = not set(sweep.states) <= self.entered and not (self.backward and sweep.direction > 0)
         group = wanted
-        stored = self.blocks.stored if self.whole is None or self.backward else {self.whole.state.name}
+        stored = self.schedule.stored if self.whole is None or self.backward else {self.whole.state.name}
         checkpoints = bool(set(sweep.states) & stored) and not set(sweep.states) <= self.checkpointed
         if (first or checkpoints) and self.backward:
             again = [
@@ -345,7 +349,7 @@ class Host:
             ]
             group = set().union(*(self._wanted_by(j) for j in again))
             if checkpoints:
-                wanted = group = group.union(*(self._wanted_by(j) for j in self.pieces))
+                wanted = group = group.union(*(self._wanted_by(j) for j in self.from_checkpoints))
         if not group:
             return  # what it yields is made by other sweeps, with their stores or sums
         each = self.backward and sweep.direction > 0  # pairings start from the end of each part
@@ -369,14 +373,14 @@ class Host:
         if self.backward:
             self.wanted_reads[kernel.name] = [self._wants(k, alone) for alone in kernel.apart]
         making = self._makes(sweep, o, kernel)
-        self._prepare(o, group, f"{self.kind}_prepare_{number}", k, making)
+        self._launch_prologue(o, group, f"{self.kind}_prepare_{number}", k, making)
         self._inputs(kernel)
         self.kernels.append(kernel)
         if first:
             self.entered |= set(sweep.states)
             begin, finish = self._entering(k, sweep, kernel)
             self._under(group, begin)
-            self._walk_held()
+            self._launch_held()
             self._under(group, finish)
         lines = [self._allocated(k, s) for s in stores]
         if checkpoints:
@@ -412,13 +416,13 @@ class Host:
             return "finals"
         if each:
             gradient = self.names(leaf("state", f"d{s.name}"))
-            return f"{gradient}_first is not None" + (f" or {self._in_parts}" if self.cuts else "")
+            return f"{gradient}_first is not None" + (f" or {self._in_segments}" if self.cuts else "")
         wanted = sorted({s.name[1:]} | self._initial_wants(s.name[1:]), key=plain_name)
         return "needs & {" + ", ".join(f'"{n}"' for n in wanted) + "}"
 
     def _read_by(self, k: int) -> list[int]:
         """The pieces that make what sweep k loads, and what these load."""
-        nodes = [*self.blocks.walks[k].given.values(), *(s.node for s in self.fused.stores[k])]
+        nodes = [*self.schedule.sweeps[k].given.values(), *(s.node for s in self.fused.stores[k])]
         found: list[int] = []
         while nodes:
             makers = [j for j in self.waiting if any(uses(n, s.leaf) for n in nodes for s in self._stores_at(j))]
@@ -431,35 +435,37 @@ class Host:
         """Kernels that read states at the borders of blocks: for these stages, one for those of the same tile axis."""
         if not stages:
             return
-        self._walk_held()
+        self._launch_held()
         self.waiting = [k for k in self.waiting if k not in stages]
-        tiles = list(dict.fromkeys(self.pieces[k].tile for k in stages))
+        tiles = list(dict.fromkeys(self.from_checkpoints[k].tile for k in stages))
         for tile in tiles:
-            same = [k for k in stages if self.pieces[k].tile == tile]
+            same = [k for k in stages if self.from_checkpoints[k].tile == tile]
             wanted = set().union(*(self._wanted_by(k) for k in same))
             if not wanted:
                 continue
             number = sum(x.reads for x in self.kernels) + 1
             inside = {s.leaf for k in same for s in self._stores_at(k) if self._only_in(s, same)}
-            pieces = [Piece(self.blocks.pieces[k].group, self.pieces[k], self._stores_at(k)) for k in same]
-            kernel = read_kernel(
+            from_checkpoints = [
+                CheckpointReads(self.schedule.from_checkpoints[k].group, self.from_checkpoints[k], self._stores_at(k))
+                for k in same
+            ]
+            kernel = output_kernel(
                 f"{self.kind}_read_{number}",
-                pieces,
+                from_checkpoints,
                 inside,
-                self.blocks.spans,
-                self.blocks.whole,
+                self.schedule.spans,
+                self.schedule.whole,
                 self.names,
                 self.fine,
             )
             for k in same:
-                self._prepare_blocks(
-                    self.pieces[k], made_ahead(self.pieces[k]), wanted, f"{self.kind}_prepare_read_{k + 1}"
-                )
+                o, name = self.from_checkpoints[k], f"{self.kind}_prepare_read_{k + 1}"
+                self._launch_prologue_by_intervals(o, made_in_prologue(o), wanted, name)
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)
             lines = [self._allocated(k, s) for k in same for s in self._stores_at(k) if s.leaf not in inside]
             # a kernel for rows that aren't flat loads the sums once more
-            free = set() if self.waiting or tile != tiles[-1] or kernel.others else set(kernel.replaces)
+            free = set() if self.waiting or tile != tiles[-1] or kernel.slow_path else set(kernel.replaces)
             for a in kernel.arguments:
                 x = a.source
                 if x is None or x.op != "leaf" or x.attrs[0] not in ("sums", "stored"):
@@ -468,7 +474,7 @@ class Host:
                 if x.attrs[1].endswith(".ends"):
                     shape = ", ".join(["B", "H", "blocks.chunks", *own])
                 elif x.attrs[1].endswith(".pairing"):
-                    tiles_of = self._tile_count(self.pieces[same[0]], reads=True)
+                    tiles_of = self._tile_count(self.from_checkpoints[same[0]], reads=True)
                     shape = f"B, T, H, {own[0]}" if own else f"B, H, {tiles_of}, T"
                 else:
                     continue
@@ -483,7 +489,7 @@ class Host:
         """The name of the decay whose gradient a pairing goes into, as the piece of stage k has it."""
         decay = self.plan.form.state(state_adjoint.attrs[1].removesuffix(".pairing")).decay
         assert decay is not None
-        return self.names(rename(decay, self.pieces[k].rename))
+        return self.names(rename(decay, self.from_checkpoints[k].rename))
 
     def _kept_alone(self) -> set[Node]:
         """The reads and writes that this pass stores and doesn't use itself."""
@@ -499,28 +505,30 @@ class Host:
 
     def _stores_at(self, k: int) -> list[Store]:
         """What the piece of a stage stores: nothing where a walk does."""
-        return [] if k in self.blocks.walks else self.fused.stores[k]
+        return [] if k in self.schedule.sweeps else self.fused.stores[k]
 
     def _only_in(self, store: Store, stages: list[int]) -> bool:
         """Does nothing load what is stored, but the kernel that makes it for these stages?"""
         if store.kind == "sums":
             return False
         nodes = [*self.fused.values.values()]
-        nodes += [x for n, pair in self.fused.state_adjoints.items() if n not in self.blocks.whole for x in pair]
+        nodes += [x for n, pair in self.fused.state_adjoints.items() if n not in self.schedule.whole for x in pair]
         for k, stage in enumerate(self.plan.stages):
-            if isinstance(stage, Sweep) and (k not in stages or k in self.blocks.walks):
+            if isinstance(stage, Sweep) and (k not in stages or k in self.schedule.sweeps):
                 nodes += [*stage.given.values(), *(s.node for s in self.fused.stores[k])]
         return not any(uses(n, store.leaf) for n in nodes)
 
-    def _prepare_blocks(self, o: Opened, ahead: Mapping[Node, Node], wanted: set[str], name: str) -> None:
+    def _launch_prologue_by_intervals(
+        self, o: Opened, prologue: Mapping[Node, Node], wanted: set[str], name: str
+    ) -> None:
         """The kernel ahead of one that takes blocks, for what that one doesn't make itself."""
-        if not ahead:
+        if not prologue:
             return
-        some = replace(o, matrices={x: n for x, n in o.matrices.items() if x in ahead}, intra={}, own=[])
-        kernel = prepare_kernel(name, some, self.names, self.fine)
+        some = replace(o, matrices={x: n for x, n in o.matrices.items() if x in prologue}, intra={}, own=[])
+        kernel = intra_chunk_kernel(name, some, self.names, self.fine)
         self._inputs(kernel, "block_")
         lines = []
-        for x in some.prepared:
+        for x in some.of_prologue:
             own = [a for a in x.axes if not a.startswith("%")]
             shape = f"B, H, T, {size_name(dim_of(own[0]))}" if own else "B, H, blocks.chunks, BLOCK, BLOCK"
             dtype = ", dtype=torch.float32" if self.fine is not None else ""
@@ -536,7 +544,7 @@ class Host:
         nodes = [n for j, x in later for n in (*x.given.values(), *(s.node for s in self.fused.stores[j]))]
         return not any(uses(n, s.leaf) for n in nodes for s in self.fused.stores[k])
 
-    def _walk_held(self) -> None:
+    def _launch_held(self) -> None:
         """Walks that were put off until what comes from other parts is on its way."""
         for wanted, lines, finals in self.held:
             self._under(wanted, lines)
@@ -565,47 +573,51 @@ class Host:
     def _makes(self, sweep: Sweep, o: Opened, walk: Kernel) -> frozenset[str]:
         """The decays whose sums the kernel ahead of a walk makes: where nothing else needs more than those of whole chunks, and
         one product in that kernel needs them all, so that it has the registers."""
-        alone = len(self.blocks.walks) == 1 and not self.pieces and not feeds_back(sweep.group, sweep.solve)
+        alone = (
+            len(self.schedule.sweeps) == 1 and not self.from_checkpoints and not feeds_back(sweep.group, sweep.solve)
+        )
         if self.backward or not alone or len(o.products) != 1 or o.intra:
             return frozenset()
         decays = [x for x in o.decays.values() if x.op == "leaf" and x.attrs[0] == "decay" and x.axes]
         return frozenset(self.names(x) for x in decays) - walk.inside
 
-    def _prepare(self, o: Opened, wanted: set[str], name: str, k: int, making: frozenset[str] = frozenset()) -> None:
+    def _launch_prologue(
+        self, o: Opened, wanted: set[str], name: str, k: int, making: frozenset[str] = frozenset()
+    ) -> None:
         """The kernel ahead of sweep k, for what no kernel has made for these gradients yet; and, as it is at it, matrices of
         later sweeps."""
         made = [*o.matrices, *o.scaled, *o.intra]
-        ahead = [x for x in made if not wanted <= self.prepared.get(self.names(x), set())]
-        sums = [x for x in o.own if not wanted <= self.prepared.get(f"{x.state} {x.place}", set())]
-        if not ahead and not sums:
+        prologue = [x for x in made if not wanted <= self.of_prologue.get(self.names(x), set())]
+        sums = [x for x in o.own if not wanted <= self.of_prologue.get(f"{x.state} {x.place}", set())]
+        if not prologue and not sums:
             return
         some = replace(
             o,
             own=sums,
-            matrices={x: n for x, n in o.matrices.items() if x in ahead},
-            scaled={x: n for x, n in o.scaled.items() if x in ahead},
-            intra={x: n for x, n in o.intra.items() if x in ahead},
+            matrices={x: n for x, n in o.matrices.items() if x in prologue},
+            scaled={x: n for x, n in o.scaled.items() if x in prologue},
+            intra={x: n for x, n in o.intra.items() if x in prologue},
         )
         for j, later in ((j, x) for j, x in self.opened.items() if j > k):
             for x, node in self._matrices_early(some, later, k).items():
-                if self.names(x) not in self.prepared:
+                if self.names(x) not in self.of_prologue:
                     some.matrices[x] = node
-                    ahead.append(x)
+                    prologue.append(x)
                     wanted = wanted | (self._wanted_by(j) if self.backward else wanted)
         for own in sums:
             wanted = wanted | self._paired(own.state)
             if own.source is not None:
                 _streams_into(some, own.source, [n for n, _, _ in own.terms])
         for own in sums:
-            self.prepared[f"{own.state} {own.place}"] = wanted
-        kernel = prepare_kernel(name, some, self.names, self.fine, making)
+            self.of_prologue[f"{own.state} {own.place}"] = wanted
+        kernel = intra_chunk_kernel(name, some, self.names, self.fine, making)
         self._inputs(kernel, makes=making)
         lines = []
         for own in (x for x in sums if x.place == 0):
-            for slot, x in own.ahead.items():
+            for slot, x in own.prologue.items():
                 lines.append(f"{self.names(x)} = some.new_empty((B, H, {own.counts[slot]}, T), dtype=torch.float32)")
-        for x in dict.fromkeys(ahead):
-            self.prepared[self.names(x)] = wanted
+        for x in dict.fromkeys(prologue):
+            self.of_prologue[self.names(x)] = wanted
             axes = [a for a in x.axes if not a.startswith("%")]
             shape = "B, H, lay.chunks, config.chunk, config.chunk"
             if axes:
@@ -620,7 +632,9 @@ class Host:
     def _multiplied_out(self) -> frozenset[Node]:
         """Reads of which numbers of each step are made that something is divided by or multiplied with, as <do, y> is: they stay
         float32 where they lie, since terms of gradients cancel that have such a number and that have not."""
-        made = [x for o in self.opened.values() for x in (*o.streams.values(), *o.origins.values(), *o.ahead.values())]
+        made = [
+            x for o in self.opened.values() for x in (*o.streams.values(), *o.origins.values(), *o.prologue.values())
+        ]
         sums = {y for x in made for y in walk(x) if y.op == "sum" and not set(y.axes) - {ROW, COL}}
         return frozenset(y for x in sums for y in walk(x) if y.op == "leaf" and y.attrs[0] == "read")
 
@@ -662,19 +676,19 @@ class Host:
         that loads all that they are made of, or all but one; so that no kernel is there for them alone."""
         if not self.backward:
             return
-        walks = {k: o for k, o in self.opened.items() if self._wanted_by(k)}
+        sweeps = {k: o for k, o in self.opened.items() if self._wanted_by(k)}
         loads: dict[int, set[tuple[str, str]]] = {}
         claimed: set[Node] = set()
-        for k, o in walks.items():
+        for k, o in sweeps.items():
             some = replace(o, streams={**o.streams}, decays={**o.decays})
             made = {x: (n, o) for x, n in o.matrices.items() if x not in claimed}
-            for j, later in walks.items():
+            for j, later in sweeps.items():
                 if j > k:
                     made |= {x: (n, later) for x, n in self._matrices_early(some, later, k).items() if x not in claimed}
             claimed |= set(made)
             if made:
                 loads[k] = set().union(*(_wide_leaves(n, source) for n, source in made.values()))
-        for k, o in walks.items():
+        for k, o in sweeps.items():
             for own in list(o.own):
                 parts: dict[int, list[tuple[Node, str, str]]] = {}
                 for term in own.terms:
@@ -682,16 +696,16 @@ class Host:
                     more = {
                         j: len(needs - loads[j])
                         for j in loads
-                        if j <= k and _plain(walks[j], o) and self._known(term[0], o, j)
+                        if j <= k and _plain(sweeps[j], o) and self._known(term[0], o, j)
                     }
                     best = min(more, key=lambda j: more[j], default=k)
                     parts.setdefault(best if more.get(best, 2) < 2 else k, []).append(term)
                 if set(parts) != {k}:
                     o.own.remove(own)
                     order = sorted(parts)
-                    for j, share in zip(order, owned(own.ahead, [parts[j] for j in order]), strict=True):
+                    for j, share in zip(order, owned(own.prologue, [parts[j] for j in order]), strict=True):
                         share.source = None if j == k else o
-                        walks[j].own.append(share)
+                        sweeps[j].own.append(share)
 
     def _makes_matrix(self, sweep: Sweep) -> bool:
         """Does a walk make the matrix of each part's map? Not where another pass's serves, transposed."""
@@ -744,11 +758,11 @@ class Host:
                     "else:",
                 ]
             finish.append(f"{'    ' * self.exchanges}{name}_starts = {function}({given}, {rest})")
-        begin, end = ([f"if {self._in_parts}:", *(f"    {x}" for x in half)] for half in (lines, finish))
+        begin, end = ([f"if {self._in_segments}:", *(f"    {x}" for x in half)] for half in (lines, finish))
         return begin, end
 
     @property
-    def _in_parts(self) -> str:
+    def _in_segments(self) -> str:
         """Are the sequences cut?"""
         return "parts > 1 or exchange is not None" if self.exchanges else "parts > 1"
 
@@ -777,7 +791,7 @@ class Host:
         for x in dict.fromkeys(sources):
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
-                node = self._ahead(x)
+                node = self._streams_in_prologue(x)
                 leaves = [y.attrs[:2] for y in walk(node) if y.op == "leaf"]
                 where = sorted({self.fused.made[y] for y in leaves if y in self.fused.made})
                 groups.setdefault(tuple(where), {})[x] = node
@@ -786,11 +800,11 @@ class Host:
             made = self._multiplied(made)
             narrow = self.fine is None and all(len(s.axes) > 1 for s in self.c.step.states)  # operands of products
             dtypes = {x: "row_dtype(some)" if x.axes and narrow else "torch.float32" for x in made}
-            together = [Result(self.names(x), n, x.attrs[2], dtypes[x]) for x, n in made.items()]
-            together = [r for r in together if printable(r.node, r.order)]
-            self.lines += self._by_rows(together) if together else []
+            per_step = [Result(self.names(x), n, x.attrs[2], dtypes[x]) for x, n in made.items()]
+            per_step = [r for r in per_step if printable(r.node, r.order)]
+            self.lines += self._per_step(per_step) if per_step else []
             for x, node in made.items():
-                if all(r.node is not node for r in together):
+                if all(r.node is not node for r in per_step):
                     results = self.torch_text({"x": node}, {"x": x.attrs[2]})
                     shape = ", ".join(["B", "T", "H", *(size_name(dim_of(z)) for z in x.attrs[2])])
                     self.lines.append(f"{self.names(x)} = steps(({results['x']}).expand({shape}))")
@@ -835,25 +849,25 @@ class Host:
         assert a.source is not None
         before, self.lines = self.lines, []
         log, base = self._log(a.source), f"{which}{a.name.removesuffix('_sums')}"
-        ahead, self.lines = self.lines, before
+        prologue, self.lines = self.lines, before
         names, where = [f"{base}_{x}" for x in ("sums", "resets", "extents")], "blocks" if which else "lay"
         waiting = [y for y in kernel.arguments if y.name.endswith("_by_head") and y.name not in self.ready]
         if a.axes:
             made = ", made=True" * (base in makes)
-            self.lines += [*ahead, f"{', '.join(names)} = cumulate({log}, {where}, config.exact{made})"]
+            self.lines += [*prologue, f"{', '.join(names)} = cumulate({log}, {where}, config.exact{made})"]
         elif not waiting:
-            self._laid_out(names, f"cumulate({log}, {where}, config.exact)", ahead)
+            self._laid_out(names, f"cumulate({log}, {where}, config.exact)", prologue)
         else:
             other = waiting[0].source
             assert other is not None
             self.ready.add(waiting[0].name)
             made = f"cumulate_beside({log}, {self.names(other)}, {where}, config.exact)"
-            self._laid_out([*names, waiting[0].name], made, ahead)
+            self._laid_out([*names, waiting[0].name], made, prologue)
 
-    def _laid_out(self, names: list[str], made: str, ahead: Sequence[str] = ()) -> None:
-        """Numbers of each step by heads, and what comes with them, with statements `ahead`: a backward pass has those that the
+    def _laid_out(self, names: list[str], made: str, prologue: Sequence[str] = ()) -> None:
+        """Numbers of each step by heads, and what comes with them, with statements `prologue`: a backward pass has those that the
         forward pass has made, unless resets belong to them."""
-        lines = [*ahead, f"{', '.join(names)} = {made}"]
+        lines = [*prologue, f"{', '.join(names)} = {made}"]
         kept = [n for n in names if n.endswith(("_sums", "_by_head"))]
         if not self.backward:
             self.by_head |= dict.fromkeys(kept)
@@ -864,10 +878,10 @@ class Host:
         self.lines += [f'if "{kept[0]}" in saved:', f"    {', '.join(names)} = {values}", "else:"]
         self.lines += [f"    {x}" for x in lines]
 
-    def _ahead(self, x: Node) -> Node:
+    def _streams_in_prologue(self, x: Node) -> Node:
         if x in self.origins:
             return self.origins[x]
-        for o in (*self.opened.values(), *self.pieces.values()):
+        for o in (*self.opened.values(), *self.from_checkpoints.values()):
             for stream, node in o.streams.items():
                 if node is x:
                     return o.origins[stream]
@@ -879,7 +893,7 @@ class Host:
         axes, node = x.axes, self._multiplied({x: log_of(x)})[x]
         if printable(node, axes):
             name = self.names(leaf("ahead", f"log {x.key}", axes))
-            self.lines += self._by_rows([Result(name, node, axes, "torch.float32")])
+            self.lines += self._per_step([Result(name, node, axes, "torch.float32")])
             return name
         results = self.torch_text({"x": node}, {"x": axes})
         shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
@@ -927,7 +941,7 @@ class Host:
         before = used[0].leaf
         if [*map(dim_of, before.axes)] != [*map(dim_of, s.leaf.axes)]:
             return None
-        if k not in self.blocks.walks:
+        if k not in self.schedule.sweeps:
             return None  # a kernel may have made it that stores nothing of it
         others = [x.node for j, stores in self.fused.stores.items() for x in stores if (j, x) != (k, s)]
         others += [*self.fused.values.values(), *(x for pair in self.fused.state_adjoints.values() for x in pair)]
@@ -944,14 +958,14 @@ class Host:
     def _sums_of(self, k: int) -> str:
         """How many sums over its tile axis a sweep leaves of each step: one for each tile, and of a walk for each warp."""
         if k not in self.opened:
-            return self._tile_count(self.pieces[k], reads=True)
+            return self._tile_count(self.from_checkpoints[k], reads=True)
         tiles = self._tile_count(self.opened[k])
         return f"{tiles} * config.warps" if len(self.opened[k].tile) == 1 else tiles
 
     def _boundary_sums(self, o: Opened) -> list[Node]:
         """What the walk of a sweep sums for gradients of decays."""
         found = [(s.state, f"{s.kind}.{slot}") for s in o.sums if not s.totals for slot in s.reads]
-        found += [(s.state, f"own.{slot}") for s in o.sums if not s.ahead for slot in s.slots]
+        found += [(s.state, f"own.{slot}") for s in o.sums if not s.prologue for slot in s.slots]
         totals = [
             leaf("sums", f"{s.state}.{s.kind}", self.plan.form.state(s.state).decay_axes) for s in o.sums if s.totals
         ]
@@ -974,17 +988,17 @@ class Host:
 
     def _block(self, kernel: Kernel, axis: str) -> str:
         if axis == kernel.tiled:
-            return "walk.tile" if kernel.walks and not kernel.whole else self._tile(axis, kernel.reads)
+            return "walk.tile" if kernel.sweeps and not kernel.whole else self._tile(axis, kernel.reads)
         whole = f"config.padded({size_name(dim_of(axis))})"
-        return f"min(config.slice, {whole})" if kernel.walks and not kernel.whole else whole
+        return f"min(config.slice, {whole})" if kernel.sweeps and not kernel.whole else whole
 
     def _launch(self, kernel: Kernel, ends: bool = False, block: str = "") -> list[str]:
         """The launch of a kernel; of a walk, for its `ends`: what each part makes of the states, and nothing of what it yields.
         `block` begins the names of decays over blocks, where it takes blocks at once."""
-        if kernel.others:
+        if kernel.slow_path:
             return [*self._launched(kernel, ends, block, True), *self._launched(kernel, ends, block, False)]
         lines = self._launched(kernel, ends, block)
-        if not kernel.walks or kernel.whole:
+        if not kernel.sweeps or kernel.whole:
             return lines
         size = "None" if kernel.tiled is None else size_name(dim_of(kernel.tiled))
         more = ", elements=True" if kernel.products else ""
@@ -1009,10 +1023,10 @@ class Host:
             before.append(f"for {piece}, ends, linear in by_launch({places}, walk.programs{late}):")
         return [*before, *(f"    {x}" for x in lines)]
 
-    def _launched(self, kernel: Kernel, ends: bool, block: str, flat: bool | None = None) -> list[str]:
+    def _launched(self, kernel: Kernel, ends: bool, block: str, small_range: bool | None = None) -> list[str]:
         lay, chunk, levels = ("blocks", self.block, "LEVELS") if block else ("lay", "config.chunk", "config.levels")
-        grid = "lay.sequences * parts * H" if kernel.walks else f"{lay}.programs"
-        grid = f"cdiv({grid}, GROUP)" if flat is False else grid
+        grid = "lay.sequences * parts * H" if kernel.sweeps else f"{lay}.programs"
+        grid = f"cdiv({grid}, GROUP)" if small_range is False else grid
         if kernel.queues:
             grid = f"config.queues({grid})"
         crowded = ends and kernel.inner is not None  # tiles of a matrix as well, or alone
@@ -1024,7 +1038,7 @@ class Host:
                 columns = f"cdiv({size_name(dim_of(kernel.inner))}, {wide})"
                 counts = f"({counts} * (ends is not None) + {columns} * (linear is not None))"
             grid += f" * {counts}"
-        name = others_name(kernel.name) if flat is False else kernel.name
+        name = slow_path_name(kernel.name) if small_range is False else kernel.name
         lines = ["launch(", f"    {name}, ({grid},),"]
         lines += [f"    {self._passed(a, kernel, ends, block)}," for a in kernel.arguments]
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*kernel.axes, *kernel.parts))
@@ -1032,13 +1046,13 @@ class Host:
         words += [f"{block_name(a)}={self._block(kernel, a)}" for a in kernel.axes]
         part = "BLOCK" if block else "config.block"
         words += [f"part_{axis_name(a)}=min({part}, config.padded({size_name(dim_of(a))}))" for a in kernel.parts]
-        words += [f"FLAT={flat}", "GROUP=GROUP"] if kernel.others else []
+        words += [f"FLAT={small_range}", "GROUP=GROUP"] if kernel.slow_path else []
         if kernel.whole:
             widths = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes]
             warps = f"warps_of(({', '.join(widths)}))"
             loaded = self._loaded(kernel).split(", ")[0]
             words += ["YIELD=True", f"WARPS={warps}", f"STAGES=stages_of({loaded}, 2 * {' * '.join(widths)})"]
-        elif kernel.walks:
+        elif kernel.sweeps:
             words += [f"YIELD={not ends}", "WARPS=walk.warps", "STAGES=walk.stages"]
             words += ["PRODUCTS=walk.products"] if kernel.products else []
             words += [f"READ={0 if ends else 'read'}"] if kernel.apart else []
@@ -1047,23 +1061,23 @@ class Host:
         if kernel.rows:
             assert self.whole is not None
             words.append(f"ROWS=config.padded({size_name(dim_of(self.whole.rows))})")
-        words += [] if kernel.walks else ["CHUNK=config.chunk"]
+        words += [] if kernel.sweeps else ["CHUNK=config.chunk"]
         if kernel.queues:
             words.append(f"STAGES=config.queued({self._loaded(kernel).split(', ')[0]}, {chunk})")
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         if not kernel.whole:
-            warps = "walk.warps" if kernel.walks else "config.ahead"
+            warps = "walk.warps" if kernel.sweeps else "config.ahead"
         if block and not kernel.whole:
             wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
             more = ", many=True" if kernel.many else ""
             warps = f"config.read_warps({', '.join(wholes)}{more})" if kernel.reads and wholes else "4"
-        most = "walk.registers" if kernel.walks else "config.registers" if kernel.few and not block else "config.most"
+        most = "walk.registers" if kernel.sweeps else "config.registers" if kernel.few and not block else "config.most"
         most = "255" if kernel.queues else most  # as many as there are for each of 4 programs with 2 warps
         most = "" if kernel.whole else f" maxnreg={most},"
-        places = f"*{lay}.walked, parts, {lay}.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
+        places = f"*{lay}.walked, parts, {lay}.length(parts)" if kernel.sweeps else f"*{lay}.at_once, {lay}.programs"
         places += ", blocks.chunks" if kernel.checkpoints else ""
-        stages = 2 if kernel.walks else 1
+        stages = 2 if kernel.sweeps else 1
         return [*lines, f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}", ")"]
 
     def _loaded(self, kernel: Kernel, only: frozenset[str] | None = None) -> str:
@@ -1106,10 +1120,10 @@ class Host:
             return f"{state}{once}" if a.name.endswith("_last") and state != "None" else state
         if ends and a.name.endswith("_out"):
             return "None"
-        made_ahead = a.layout == "matrix" or (
+        made_in_prologue = a.layout == "matrix" or (
             a.layout == "chunked" and x.op == "leaf" and x.attrs[0] in ("scaled", "intra")
         )
-        if made_ahead:
+        if made_in_prologue:
             return f"{self.names(x)}{'_blocks' * bool(block)}"
         if a.layout in ("sums", "out", "head"):
             return self.names(x)
@@ -1133,14 +1147,14 @@ class Host:
     def _outputs(self) -> None:
         orders = self.c.step.output_axes
         values = self._multiplied(self.fused.values)
-        rows = self._rows_of(values, orders)
-        self.lines += self._by_rows([*rows.values()]) if rows else []
+        rows = self._per_step_results(values, orders)
+        self.lines += self._per_step([*rows.values()]) if rows else []
         results = self._values(values, orders, {n: r.name for n, r in rows.items()})
         outputs = ", ".join(f'"{n}": {results[n]}' for n in orders)
         finals = ", ".join(f'"{s.name}": {self.names(leaf("state", s.name))}_last' for s in self.c.step.states)
         leaves = [(f'"{x.attrs[1]}": {self.names(x)}', x in self.spare) for x in self.plan.form.write_leaves()]
         saved, spare = (", ".join(text for text, alone in leaves if alone == which) for which in (False, True))
-        checkpoints = [s.name for s in self.c.step.states if s.name in self.blocks.stored]
+        checkpoints = [s.name for s in self.c.step.states if s.name in self.schedule.stored]
         starts = [s.name for s in self.c.step.states if s.name in self.kept_starts]
         self.lines.append(f"saved = {{{saved}}}")
         if self.whole is not None:
@@ -1161,10 +1175,10 @@ class Host:
             named = ", ".join(
                 f'"{n} linear": {self.names(leaf("state", n))}_linear' for n in sorted(self.turned, key=plain_name)
             )
-            self.lines += [f"if {self._in_parts}:", f"    saved |= {{{named}}}"]
+            self.lines += [f"if {self._in_segments}:", f"    saved |= {{{named}}}"]
         self.lines.append(f"return {{{outputs}}}, {{{finals}}}, saved")
 
-    def _rows_of(self, values: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, Result]:
+    def _per_step_results(self, values: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, Result]:
         """Those among values that a kernel of rows makes."""
         found = {}
         for name, node in values.items():
@@ -1225,7 +1239,7 @@ class Host:
         for users, lines in products:
             self._under(users, lines)
         values = {gradient_name(v): _along(found[v.name], v.axes) for v in variables}
-        made = self._gradients_by_rows(variables, values)
+        made = self._gradients_per_step(variables, values)
         for v in variables:
             name = gradient_name(v)
             add(f'if "{v.name}" in needs:')
@@ -1251,14 +1265,14 @@ class Host:
 
     def _unroll(self, stage: Unroll) -> None:
         """The products at each step, by a kernel over all blocks."""
-        walked = {n for s in self.blocks.walks.values() for n in s.states}
-        walked |= self.blocks.given
+        walked = {n for s in self.schedule.sweeps.values() for n in s.states}
+        walked |= self.schedule.given
         if not self._unrolled_from() <= walked:
             raise CannotPrint(f"no walk over {', '.join(sorted(self._unrolled_from() - walked))}")
         stage, transitions = unroll_with_transitions(stage)
         streams: dict[Node, Node] = {}
         for x, node in stage.streams.items():
-            if done_ahead(node):
+            if in_prologue(node):
                 self.origins[leaf("ahead", node.key[:12], node.axes)] = node
                 node = leaf("ahead", node.key[:12], node.axes)
             streams[x] = node
@@ -1302,10 +1316,12 @@ class Host:
         text = self._outer(node, v.axes) if len(v.axes) == 2 else None
         return text or f"{self._values({name: node}, {name: v.axes}, made)[name]}.float().sum((0, 1))"
 
-    def _gradients_by_rows(self, variables: list[Var], values: dict[str, Node]) -> dict[str, str]:
+    def _gradients_per_step(self, variables: list[Var], values: dict[str, Node]) -> dict[str, str]:
         """The names of gradients that one kernel of rows makes, or sums over some steps each, which it launches."""
         per_step = [v for v in variables if v.per_step]
-        found = self._rows_of({gradient_name(v): values[gradient_name(v)] for v in per_step}, _orders(per_step))
+        found = self._per_step_results(
+            {gradient_name(v): values[gradient_name(v)] for v in per_step}, _orders(per_step)
+        )
         for name, order in _orders([v for v in variables if not v.per_step]).items():
             if printable(values[name], order, summed=True):
                 tensor = self.names(leaf("stored", f"{name}.summed", order))
@@ -1313,7 +1329,7 @@ class Host:
         wanted = {v.name: gradient_name(v) for v in variables if gradient_name(v) in found}
         if found:
             rows = [replace(found[name], wanted=f'"{n}" in needs') for n, name in wanted.items()]
-            self._under(set(wanted), self._by_rows(rows))
+            self._under(set(wanted), self._per_step(rows))
         return {n: r.name for n, r in found.items()}
 
     def _through_initial(self, state: str, program: StepProgram) -> None:
@@ -1340,7 +1356,7 @@ class Host:
         for p in (x.state_adjoint for x in self.plan.stages if isinstance(x, Accumulate)):
             known = p.state in self.left and f"d{p.state}" in self.entered
             wanted = self._paired(p.state)
-            if not known or not wanted or p.state in self.paired or p.state in self.blocks.spans:
+            if not known or not wanted or p.state in self.paired or p.state in self.schedule.spans:
                 continue
             self.paired.add(p.state)
             axes = self.c.step.state(p.state).axes
@@ -1354,7 +1370,7 @@ class Host:
         if not wanted:
             return
         name, axes = self.names(leaf("state", p.state)), p.leaf.axes
-        if p.state in self.blocks.spans and (not axes or p.state in self.blocks.whole):
+        if p.state in self.schedule.spans and (not axes or p.state in self.schedule.whole):
             made = leaf("stored" if axes else "sums", f"{p.state}.pairing", axes)
             text = self.names(made) if axes else f"total((B, T, H), torch.float32, {self.names(made)})"
             if text != f"{name}_pairing":
@@ -1363,7 +1379,7 @@ class Host:
         names = ", ".join(f'"{n}"' for n in sorted(wanted, key=plain_name))
         self.lines.append(f"if needs & {{{names}}}:  # the decay times <{p.state}_(t-1), d{p.state}_t>")
         before, self.lines = self.lines, []
-        assert p.state in self.paired or p.state in self.blocks.spans  # which need none
+        assert p.state in self.paired or p.state in self.schedule.spans  # which need none
         start = f"{name}_at_ends"
         if stage.by_channel:
             self._summed(p, name, start, stage.at_boundaries)
@@ -1378,12 +1394,12 @@ class Host:
         shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
         sides = {"late": late, "early": early}
         rows = [Result(n, x, axes, "torch.float32") for n, x in sides.items() if x.op != "leaf" and printable(x, axes)]
-        self.lines += self._by_rows(rows) if rows else []
+        self.lines += self._per_step(rows) if rows else []
         for side in (n for n in sides if all(r.name != n for r in rows)):
             text = self.torch_text({side: sides[side]}, {side: axes})[side]
             none = "None" if side == "early" else f"some.new_zeros(({shape}), dtype=torch.float32)"
             self.lines.append(f"{side} = " + (none if sides[side] is ZERO else f"spread({text}, ({shape}), some)"))
-        if p.state in self.blocks.spans:
+        if p.state in self.schedule.spans:
             ends = self.names(leaf("sums", f"{p.state}.ends", axes))
             self.lines.append(f"{name}_pairing = block_sums(late, early, {ends}, blocks)")
             return
@@ -1397,7 +1413,7 @@ class Host:
         found: dict[str, str] = {}
         for sums in (s for o in self.opened.values() for s in o.sums if s.state == p.state):
             made = {f"{sums.kind}.{slot}": leaf("sums", f"{p.state}.{sums.kind}.{slot}") for slot in sums.reads}
-            made |= {f"own.{n}": sums.ahead.get(n, leaf("sums", f"{p.state}.own.{n}")) for n in sums.slots}
+            made |= {f"own.{n}": sums.prologue.get(n, leaf("sums", f"{p.state}.own.{n}")) for n in sums.slots}
             found |= {slot: self.names(x) for slot, x in made.items()}
         scale = self.plan.form.state(p.state).decay
         assert scale is not None

@@ -15,73 +15,76 @@ from dataclasses import dataclass, field, replace
 from ....ir.expr import ROW, ZERO, Node, dim_of, factors_of, leaf, walk
 from ...chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
 from ...normal_form.form import StateForm
-from .hoist import Opened, made_ahead, opened
+from .hoist import Opened, made_in_prologue, opened
 from .value_placement import Fused
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """`walks`: the sweeps that walk, as far as they do, by stage. `pieces`: what is read at the borders of blocks, likewise.
+class CheckpointSchedule:
+    """`sweeps`: the sweeps that walk, as far as they do, by stage. `from_checkpoints`: what is read at the borders of blocks,
+    likewise.
 
     `stored` are the states that walks leave at the borders, or `given`: those that an earlier pass has left there. `spans` are
     the states, with their gradients, whose decay's gradient is summed there; `whole` those of a decay for each channel of which
     the kernel that reads makes all terms inside blocks.
     """
 
-    walks: dict[int, Sweep]
-    pieces: dict[int, Sweep] = field(default_factory=dict)
+    sweeps: dict[int, Sweep]
+    from_checkpoints: dict[int, Sweep] = field(default_factory=dict)
     stored: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
     spans: dict[str, tuple[StateForm, StateForm]] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
 
 
-def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
+def checkpoint_schedule(plan: Plan, fused: Fused, given: Iterable[str]) -> CheckpointSchedule:
     """The roles of a plan's sweeps; `given` are the states that an earlier pass can leave at the borders of blocks."""
-    sweeps = {k: s for k, s in enumerate(plan.stages) if isinstance(s, Sweep)}
+    planned = {k: s for k, s in enumerate(plan.stages) if isinstance(s, Sweep)}
     own = frozenset(given)
     if not own or not any(s.decay_axes for group in plan.form.groups for s in group):
-        return Blocks(sweeps)
+        return CheckpointSchedule(planned)
     spans: dict[str, tuple[StateForm, StateForm]] = {}
     apart: set[str] = set()  # states whose walks sum on their way
     for stage in plan.stages:
         if isinstance(stage, Accumulate) and stage.at_boundaries:
             s, g = plan.form.state(stage.state_adjoint.state), plan.form.state(f"d{stage.state_adjoint.state}")
-            sides = {x.side for x in sweeps.values() if any(b.state == s.name for b in x.boundary_sums)}
+            sides = {x.side for x in planned.values() if any(b.state == s.name for b in x.boundary_sums)}
             if s.name in own and len(sides) == 1:  # so that one kernel makes all of it
                 spans[s.name] = s, g
             else:
                 apart |= {s.name, g.name}
-    walks: dict[int, Sweep] = {}
-    pieces: dict[int, Sweep] = {}
-    walk_over: dict[str, int] = {}  # the first walk over each state
-    for k, sweep in sweeps.items():
+    sweeps: dict[int, Sweep] = {}
+    from_checkpoints: dict[int, Sweep] = {}
+    swept_by: dict[str, int] = {}  # the first walk over each state
+    for k, sweep in planned.items():
         here = tuple(b for b in sweep.boundary_sums if b.state in spans)
         kept = tuple(n for n in sweep.finals if n not in spans)
-        known = all(n in own or n in walk_over for n in sweep.states)
+        known = all(n in own or n in swept_by for n in sweep.states)
         alone = sweep.solve or not known or apart & set(sweep.states) or (kept and sweep.states[0] in own)
         alone = alone or any(s.coupling for s in sweep.group)  # weights are those of chunks
         if alone:
-            walks[k] = replace(sweep, finals=kept, boundary_sums=tuple(b for b in sweep.boundary_sums if b not in here))
+            sweeps[k] = replace(
+                sweep, finals=kept, boundary_sums=tuple(b for b in sweep.boundary_sums if b not in here)
+            )
             for n in sweep.states:
-                walk_over.setdefault(n, k)
+                swept_by.setdefault(n, k)
             if here:
-                pieces[k] = replace(
+                from_checkpoints[k] = replace(
                     sweep, finals=(), boundary_sums=here, chunk=replace(sweep.chunk, outputs={}, states={})
                 )
         else:
-            pieces[k] = replace(sweep, finals=(), boundary_sums=here, chunk=replace(sweep.chunk, states={}))
+            from_checkpoints[k] = replace(sweep, finals=(), boundary_sums=here, chunk=replace(sweep.chunk, states={}))
             for n in kept:
-                walk = walks[walk_over[n]]
-                walks[walk_over[n]] = replace(walk, finals=(*walk.finals, n))
-    if _waits(walks, pieces, own, fused) or not _pays(walks, pieces):
-        return Blocks(sweeps)
-    read = {n for s in pieces.values() for n in s.states} | {x.name for pair in spans.values() for x in pair}
-    whole = frozenset(n for n, (s, _) in spans.items() if _sums_inside(s, pieces, walks, fused))
-    return Blocks(walks, pieces, frozenset(read - own), frozenset(read & own), spans, whole)
+                first = sweeps[swept_by[n]]
+                sweeps[swept_by[n]] = replace(first, finals=(*first.finals, n))
+    if _waits(sweeps, from_checkpoints, own, fused) or not _pays(sweeps, from_checkpoints):
+        return CheckpointSchedule(planned)
+    read = {n for s in from_checkpoints.values() for n in s.states} | {x.name for pair in spans.values() for x in pair}
+    whole = frozenset(n for n, (s, _) in spans.items() if _sums_inside(s, from_checkpoints, sweeps, fused))
+    return CheckpointSchedule(sweeps, from_checkpoints, frozenset(read - own), frozenset(read & own), spans, whole)
 
 
-def by_blocks(plan: Plan, whole: frozenset[str]) -> Plan:
+def by_checkpoints(plan: Plan, whole: frozenset[str]) -> Plan:
     """The plan, with the gradients of decays for each channel made by a kernel of their own, from the states at the borders of
     blocks: of those that no kernel which reads there makes as a `whole`; and of those whose reads see a write with no decay
     before it, at the step after that, since sums over what reads make don't leave such pairs out."""
@@ -151,31 +154,31 @@ def _seen_undecayed(s: StateForm, g: StateForm) -> bool:
     return bool(reads) and any(v.late for v in s.writes)
 
 
-def _pays(walks: dict[int, Sweep], pieces: dict[int, Sweep]) -> bool:
+def _pays(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep]) -> bool:
     """Is reading at borders faster, though the states go through memory? On an H200 that is so where a state has a decay for each
     channel, and one kernel reads all that is read with none ahead of it; or else where writes depend on reads, as walks that
     make more of such a state spill registers."""
-    read = [opened(s, True) for s in pieces.values()]
-    alone = len({o.tile for o in read}) == 1 and not any(made_ahead(o) for o in read)
-    return alone or any(s.solve for s in walks.values())
+    read = [opened(s, True) for s in from_checkpoints.values()]
+    alone = len({o.tile for o in read}) == 1 and not any(made_in_prologue(o) for o in read)
+    return alone or any(s.solve for s in sweeps.values())
 
 
-def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str], fused: Fused) -> bool:
+def _waits(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep], own: frozenset[str], fused: Fused) -> bool:
     """Does a walk load what is only read where it has left its states? Or does a kernel that reads at borders, for one tile
     axis, load what one for another makes later, or what it makes itself of which each of its programs has only a tile?"""
-    read = [j for j in pieces if j not in walks]
-    late = {j for j in read if pieces[j].boundary_sums or not own.issuperset(pieces[j].states)}
+    read = [j for j in from_checkpoints if j not in sweeps]
+    late = {j for j in read if from_checkpoints[j].boundary_sums or not own.issuperset(from_checkpoints[j].states)}
     made = {x.leaf.attrs[:2]: j for j in read for x in fused.stores[j]}
 
     def loaded(nodes: Iterable[Node]) -> set[int]:
         return {made[y.attrs[:2]] for y in walk(*nodes) if y.op == "leaf" and y.attrs[:2] in made}
 
-    loads = {j: loaded([*pieces[j].given.values(), *(x.node for x in fused.stores[j])]) - {j} for j in read}
-    ahead = loaded([n for k, s in walks.items() for n in (*s.given.values(), *(x.node for x in fused.stores[k]))])
+    loads = {j: loaded([*from_checkpoints[j].given.values(), *(x.node for x in fused.stores[j])]) - {j} for j in read}
+    ahead = loaded([n for k, s in sweeps.items() for n in (*s.given.values(), *(x.node for x in fused.stores[k]))])
     while more := {i for j in ahead for i in loads[j]} - ahead:
         ahead |= more
     for group in (ahead, set(read) - ahead):
-        read_as = {j: opened(pieces[j], True) for j in sorted(group)}
+        read_as = {j: opened(from_checkpoints[j], True) for j in sorted(group)}
         tiles = {j: o.tile for j, o in read_as.items()}
         order = list(dict.fromkeys(tiles.values()))
         for o in read_as.values():
@@ -196,9 +199,9 @@ def _taken_whole(o: Opened) -> Iterator[Node]:
             yield y
 
 
-def _sums_inside(s: StateForm, pieces: dict[int, Sweep], walks: dict[int, Sweep], fused: Fused) -> bool:
+def _sums_inside(s: StateForm, from_checkpoints: dict[int, Sweep], sweeps: dict[int, Sweep], fused: Fused) -> bool:
     """Are the terms inside blocks, of a decay for each channel, all made by one piece that keeps its axis?"""
     whole = leaf("stored", f"{s.name}.late", s.decay_axes)
     if fused.state_adjoints.get(s.name) != (whole, ZERO):
         return False
-    return any(x.leaf == whole for k in pieces if k not in walks for x in fused.stores[k])
+    return any(x.leaf == whole for k in from_checkpoints if k not in sweeps for x in fused.stores[k])

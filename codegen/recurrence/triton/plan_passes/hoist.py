@@ -34,14 +34,14 @@ from ...chunkwise.plan import BoundarySums, Sweep
 from ..print.axis_names import KEPT
 from .roles import PER_STEP, STEPS, CannotPrint, at_row
 
-PREPARED = ("matrix", "scaled", "intra", "own")
+PROLOGUE_LEAVES = ("matrix", "scaled", "intra", "own")
 
 
 @dataclass
 class Sums:
     """What a sweep sums for the gradient of a decay (see `BoundarySums`): `reads` by slot, and `own` matrices with the slots of
-    their row sums and of their column sums. Where `ahead` isn't empty the kernel ahead makes the latter, and stores these leaves.
-    With `totals`, reads are summed over the chunk, for each channel.
+    their row sums and of their column sums. Where `prologue` isn't empty the kernel ahead makes the latter, and stores these
+    leaves. With `totals`, reads are summed over the chunk, for each channel.
     """
 
     state: str
@@ -49,7 +49,7 @@ class Sums:
     reads: dict[str, Node]
     own: list[tuple[Node, str, str]]
     totals: bool
-    ahead: dict[str, Node] = field(default_factory=dict)
+    prologue: dict[str, Node] = field(default_factory=dict)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Own:
     sums, which are subtracted, for these leaves, by slot, [B, H, parts, T]. `place` is its place among all kernels that do so,
     `first` says where its parts of a slot's rows or columns begin, and `counts` how many a slot has of all kernels."""
 
-    ahead: dict[str, Node]
+    prologue: dict[str, Node]
     terms: list[tuple[Node, str, str]]
     place: int
     first: dict[tuple[str, str], int]
@@ -78,12 +78,12 @@ class Own:
 
     @property
     def state(self) -> str:
-        return next(iter(self.ahead.values())).attrs[1].split(".")[0]
+        return next(iter(self.prologue.values())).attrs[1].split(".")[0]
 
 
-def owned(ahead: dict[str, Node], parts: list[list[tuple[Node, str, str]]]) -> list[Own]:
+def owned(prologue: dict[str, Node], parts: list[list[tuple[Node, str, str]]]) -> list[Own]:
     """What each of several kernels sums."""
-    counts = dict.fromkeys(ahead, 0)
+    counts = dict.fromkeys(prologue, 0)
     out = []
     for place, terms in enumerate(parts):
         first: dict[tuple[str, str], int] = {}
@@ -91,7 +91,7 @@ def owned(ahead: dict[str, Node], parts: list[list[tuple[Node, str, str]]]) -> l
             if (slot, side) not in first:
                 first[slot, side] = counts[slot]
                 counts[slot] += 1 if side == "row" else HALVES
-        out.append(Own(ahead, terms, place, first, counts))
+        out.append(Own(prologue, terms, place, first, counts))
     return out
 
 
@@ -114,7 +114,7 @@ class Opened:
     definitions: dict[Node, Node] = field(default_factory=dict)
     outputs: dict[Node, Node] = field(default_factory=dict)
     states: dict[str, Node] = field(default_factory=dict)
-    ahead: dict[Node, Node] = field(default_factory=dict)  # definitions of the kernel ahead
+    prologue: dict[Node, Node] = field(default_factory=dict)  # definitions of the kernel ahead
     matrices: dict[Node, Node] = field(default_factory=dict)
     scaled: dict[Node, Node] = field(default_factory=dict)
     intra: dict[Node, Node] = field(default_factory=dict)
@@ -133,14 +133,14 @@ class Opened:
         )
 
     @property
-    def prepared(self) -> tuple[Node, ...]:
-        return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.own for x in s.ahead.values()))
+    def of_prologue(self) -> tuple[Node, ...]:
+        return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.own for x in s.prologue.values()))
 
 
 CHEAP = ("abs", "relu", "sign", "step")  # functions that take an instruction or two
 
 
-def done_ahead(node: Node) -> bool:
+def in_prologue(node: Node) -> bool:
     """Is a quantity of a step made once, ahead of the kernels that use it, and not by each on its tiles? What is made of sums or
     peaks over an axis, or of matrices; and what takes several functions of vectors, which are slower than memory: the
     preconditioned gated delta rule 6996 to 4874 us on an H100."""
@@ -158,9 +158,9 @@ def uses(node: Node, x: Node) -> bool:
     return x.attrs[:2] in leaf_names(node)
 
 
-def opened(sweep: Sweep, ahead: bool = False) -> Opened:
-    """The sweep's program, opened; `ahead`: matrices over the steps of a chunk are made ahead even where there is only one."""
-    return _Opening(sweep, ahead).run()
+def opened(sweep: Sweep, prologue: bool = False) -> Opened:
+    """The sweep's program, opened; `prologue`: matrices over the steps of a chunk are made ahead even where there is only one."""
+    return _Opening(sweep, prologue).run()
 
 
 def turned(x: Node) -> Node | None:
@@ -227,7 +227,7 @@ class _Opening:
     def run(self) -> Opened:
         chunk, out = self.sweep.chunk, self.out
         raw = {self.named(x): self.open(self.named(node)) for x, node in chunk.definitions.items()}
-        out.ahead = raw
+        out.prologue = raw
         self.dense = self.dense or self.many(raw)
         out.definitions = {x: self.hoist(node) for x, node in raw.items()}
         for x, node in chunk.outputs.items():
@@ -237,7 +237,7 @@ class _Opening:
         out.sums = [self.sums(boundary) for boundary in self.sweep.boundary_sums]
         self.join()
         self.prune()
-        out.own = [x for s in out.sums if s.ahead for x in owned(s.ahead, [s.own])]
+        out.own = [x for s in out.sums if s.prologue for x in owned(s.prologue, [s.own])]
         return out
 
     def many(self, definitions: dict[Node, Node]) -> bool:
@@ -254,7 +254,7 @@ class _Opening:
         own = [(self.open(self.named(node)), rows, columns) for node, rows, columns in boundary.own]
         out = Sums(boundary.state, boundary.kind, reads, own, boundary.totals)
         if self.dense and own:
-            out.ahead = {slot: leaf("own", f"{boundary.state}.{slot}", (ROW,)) for slot in out.slots}
+            out.prologue = {slot: leaf("own", f"{boundary.state}.{slot}", (ROW,)) for slot in out.slots}
         return out
 
     # --- streams ----------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class _Opening:
     def opaque(self, node: Node) -> Node:
         """A stream computed on the tile, or ahead."""
         stream = leaf("stream", node.key[:12], (ROW, *node.axes))
-        if done_ahead(node):
+        if in_prologue(node):
             self.out.origins[stream] = node
             node = leaf("ahead", node.key[:12], node.axes)
         self.out.streams[stream] = node
@@ -336,8 +336,8 @@ class _Opening:
     def hoist(self, x: Node) -> Node:
         """x with leaves in place of what the kernel ahead computes."""
         if x.op == "leaf" and x.attrs[0] == "inner":
-            base = next(d for d in self.out.ahead if d.attrs[1] == x.attrs[1])
-            if self.out.ahead[base].op == "inverse":
+            base = next(d for d in self.out.prologue if d.attrs[1] == x.attrs[1])
+            if self.out.prologue[base].op == "inverse":
                 if len(x.axes) > 2:
                     raise CannotPrint("each channel has a triangular system of its own")
                 self.out.matrices[leaf("matrix", base.attrs[1], base.attrs[2])] = base
@@ -395,7 +395,7 @@ class _Opening:
         )
 
     def definition(self, x: Node) -> Node:
-        return next(n for d, n in self.out.ahead.items() if d.attrs[1] == x.attrs[1])
+        return next(n for d, n in self.out.prologue.items() if d.attrs[1] == x.attrs[1])
 
     def scale(self, body: Node) -> Node:
         """A product with a decay over a state's axis in it, with one leaf for what is over that axis."""
@@ -455,14 +455,14 @@ class _Opening:
         out.definitions = _used(out.definitions, [*out.outputs.values(), *out.states.values(), *reads])
         # matrices that only another matrix uses stay definitions of the kernel ahead
         nodes = walk(*out.definitions.values(), *out.outputs.values(), *out.states.values(), *reads)
-        live = {y.attrs[1] for y in nodes if y.op == "leaf" and y.attrs[0] in PREPARED}
+        live = {y.attrs[1] for y in nodes if y.op == "leaf" and y.attrs[0] in PROLOGUE_LEAVES}
         out.matrices = {x: n for x, n in out.matrices.items() if x.attrs[1] in live}
         out.scaled = {x: n for x, n in out.scaled.items() if x.attrs[1] in live}
         out.intra = {x: n for x, n in out.intra.items() if x.attrs[1] in live}
-        out.ahead = _used(out.ahead, [*out.matrices.values(), *out.intra.values()])
+        out.prologue = _used(out.prologue, [*out.matrices.values(), *out.intra.values()])
         out.intra = {x: self.product(n) for x, n in out.intra.items()}
         out.matrices = {x: self.product(n) for x, n in out.matrices.items()}
-        out.ahead = {x: self.product(n) for x, n in out.ahead.items()}
+        out.prologue = {x: self.product(n) for x, n in out.prologue.items()}
 
     def product(self, x: Node) -> Node:
         if (
@@ -511,7 +511,7 @@ def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:
     return {d: n for d, n in definitions.items() if d in needed}
 
 
-def made_ahead(o: Opened) -> dict[Node, Node]:
+def made_in_prologue(o: Opened) -> dict[Node, Node]:
     """What a kernel that reads states at the borders of blocks can't make itself."""
     return {x: n for x, n in o.matrices.items() if not made_here(n, o)} | o.scaled
 
@@ -519,7 +519,7 @@ def made_ahead(o: Opened) -> dict[Node, Node]:
 def made_here(x: Node, o: Opened) -> bool:
     """Can a kernel that uses a matrix over the steps of a block make it: has it no decay for each channel, no inverse, and no sum
     over the axis that the kernel has but a tile of?"""
-    named = {d.attrs[1]: n for d, n in (*o.ahead.items(), *o.definitions.items())}
+    named = {d.attrs[1]: n for d, n in (*o.prologue.items(), *o.definitions.items())}
     return not any(
         y.op == "inverse"
         or (y.op == "sum" and y.attrs[0] in o.tile)

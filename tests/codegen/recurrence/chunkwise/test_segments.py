@@ -12,7 +12,13 @@ import pytest
 from chunkform.codegen.ir.expr import ONE, Node, mul
 from chunkform.codegen.recurrence.chunkwise import segment_maps as segments
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
-from chunkform.codegen.recurrence.chunkwise.segment_maps import Affine, SegmentMap, linear_sweep, same_walk, segment_map
+from chunkform.codegen.recurrence.chunkwise.segment_maps import (
+    Affine,
+    SegmentMap,
+    linear_sweep,
+    same_sweep,
+    segment_map,
+)
 from chunkform.codegen.recurrence.gates import gates
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import GateError
@@ -80,7 +86,7 @@ def test_columns_of_a_matrix_are_the_states_walk_unless_something_is_written_to_
         c = compiled(name)
         assert c.forward is not None
         sweep = next(s for s in c.forward.sweeps if s.solve)
-        assert same_walk(sweep.group, c.forward.form.reads) is same
+        assert same_sweep(sweep.group, c.forward.form.reads) is same
 
 
 def test_a_scan_composes_maps_of_one_shape() -> None:

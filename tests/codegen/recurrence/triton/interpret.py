@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from shared.triton_errors import compiled, errors, module, packed_difference, run
 
-import chunkform.codegen.recurrence.triton.kernels.fused_backward as together_module
-import chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule as blocks_module
+import chunkform.codegen.recurrence.triton.kernels.fused_backward as fused_module
+import chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule as schedule_module
 from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.recurrence.check import error_of
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
@@ -41,7 +41,7 @@ from chunkform.runtime.op.signature import OVERWRITE
 def main(job: dict) -> list[dict]:
     rows = []
     if job.get("walk"):
-        blocks_module._pays = lambda *_: False  # walks make all, whatever is faster
+        schedule_module._pays = lambda *_: False  # walks make all, whatever is faster
     if "buffers" in job:
         launch_module.BUFFERS = job["buffers"]
     if "crowd" in job:
@@ -74,7 +74,7 @@ def main(job: dict) -> list[dict]:
     if job.get("groups"):
         rows += [row for name in job["names"] for row in groups(name)]
     if job.get("forced"):
-        together_module._pays = lambda *_: True  # one walk makes all, whatever is faster
+        fused_module._pays = lambda *_: True  # one walk makes all, whatever is faster
         compiled.cache_clear()
     if "whole" in job:
         rows += [row for name in job["names"] for row in whole(name, job["whole"])]
@@ -337,13 +337,13 @@ def whole(name: str, some: list[str]) -> list[dict]:
         found = []
         for x in (s, wide):
             saved = m.triton_forward(x.given, x.states, x.constants, sequences)[2]
-            on_one_walk = any(n.endswith(" borders") for n in saved)
+            fused = any(n.endswith(" borders") for n in saved)
             saved |= {OVERWRITE: None} if overwrites else {}
             needs = frozenset([*x.given, *x.states])
             gradients, initial = m.triton_backward(
                 x.given, x.states, x.constants, saved, x.cotangents, x.final_cotangents, needs, sequences
             )
-            assert on_one_walk == (x is s), what
+            assert fused == (x is s), what
             found.append({f"d{n}": y for n, y in gradients.items()} | {f"d initial {n}": y for n, y in initial.items()})
         rows += [
             {

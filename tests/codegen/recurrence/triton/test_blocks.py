@@ -8,9 +8,9 @@ from shared.triton_errors import compiled
 from chunkform.codegen.ir.expr import ROW, leaf, make, mul, terms_of, walk
 from chunkform.codegen.recurrence.chunkwise.plan import Sweep
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.codegen.recurrence.triton import simplified, walked
+from chunkform.codegen.recurrence.triton import kernel_plan, simplified
 from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
-from chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule import blocks
+from chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule import checkpoint_schedule
 from chunkform.codegen.recurrence.triton.plan_passes.hoist import _Opening, opened
 from chunkform.codegen.recurrence.triton.plan_passes.value_placement import fuse
 from chunkform.spec.language import find
@@ -19,21 +19,21 @@ from chunkform.spec.language import find
 def test_a_decays_gradient_is_read_at_borders_by_one_kernel_or_summed_by_walks():
     c = compile_spec(find("kimi_delta_attention")[0])
     fused = fuse(c.backward)
-    found = blocks(c.backward, fused, ["S"])
-    assert (len(found.walks), len(found.pieces), set(found.spans), found.whole) == (1, 2, {"S"}, {"S"})
+    found = checkpoint_schedule(c.backward, fused, ["S"])
+    assert (len(found.sweeps), len(found.from_checkpoints), set(found.spans), found.whole) == (1, 2, {"S"}, {"S"})
     stages = list(c.backward.stages)
     last = max(k for k, s in enumerate(stages) if isinstance(s, Sweep) and s.boundary_sums)
     stages[last] = replace(stages[last], side="row" if stages[last].side == "col" else "col")
-    apart = blocks(replace(c.backward, stages=tuple(stages)), fused, ["S"])
-    assert (len(apart.walks), len(apart.pieces), apart.spans) == (3, 0, {})
-    assert sum(len(s.boundary_sums) for s in apart.walks.values()) == 2
+    apart = checkpoint_schedule(replace(c.backward, stages=tuple(stages)), fused, ["S"])
+    assert (len(apart.sweeps), len(apart.from_checkpoints), apart.spans) == (3, 0, {})
+    assert sum(len(s.boundary_sums) for s in apart.sweeps.values()) == 2
 
 
 @pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule", "value_decay_attention"])
 def test_what_walks_hold_is_not_read_at_borders(name):
     c = compile_spec(find(name)[0])
-    found = blocks(c.backward, fuse(c.backward), ["S"])
-    assert (set(found.walks), found.pieces) == (
+    found = checkpoint_schedule(c.backward, fuse(c.backward), ["S"])
+    assert (set(found.sweeps), found.from_checkpoints) == (
         {k for k, s in enumerate(c.backward.stages) if isinstance(s, Sweep)},
         {},
     )
@@ -42,9 +42,10 @@ def test_what_walks_hold_is_not_read_at_borders(name):
 def test_what_is_only_used_in_one_sum_is_stored_as_one():
     """Of Kimi delta attention's keys, a read takes of two kinds of writes of its own block."""
     c = compile_spec(find("kimi_delta_attention")[0])
-    pieces = [opened(s, True) for s in blocks(c.backward, fuse(c.backward), ["S"]).pieces.values()]
-    assert [sorted(len(terms_of(n)) for n in o.intra.values()) for o in pieces] == [[2], [1, 1]]
-    for o in pieces:
+    schedule = checkpoint_schedule(c.backward, fuse(c.backward), ["S"])
+    from_checkpoints = [opened(s, True) for s in schedule.from_checkpoints.values()]
+    assert [sorted(len(terms_of(n)) for n in o.intra.values()) for o in from_checkpoints] == [[2], [1, 1]]
+    for o in from_checkpoints:
         used = {x.attrs[1] for x in walk(*o.outputs.values()) if x.op == "leaf" and x.attrs[0] == "intra"}
         assert used == {x.attrs[1] for x in o.intra}
 
@@ -54,19 +55,19 @@ def test_what_is_only_used_in_one_sum_is_stored_as_one():
 )
 def test_kernels_ahead_take_one_chunk_after_the_other_or_have_few_registers(name, queues):
     c = compile_spec(find(name)[0])
-    host = Host(c, walked(c, c.backward), True, True)
+    host = Host(c, kernel_plan(c, c.backward), True, True)
     text = host.text()
-    ahead = [k for k in host.kernels if not k.walks and not k.reads]
+    ahead = [k for k in host.kernels if not k.sweeps and not k.reads]
     assert ahead and all((k.queues, k.few) == (queues, not queues) for k in ahead)
     assert text.count("(config.queues(lay.programs),)") == queues * len(ahead)
-    assert text.count("maxnreg=config.registers,") == (not queues) * sum(1 + bool(k.others) for k in ahead)
+    assert text.count("maxnreg=config.registers,") == (not queues) * sum(1 + bool(k.slow_path) for k in ahead)
 
 
 def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read_where_no_launch_makes_one_alone():
     """Each has the sums that are over its read, the first the last states, and the last the pairs inside chunks."""
     c = compiled("two_timescales")
     whole = simplified(c.backward).sweeps[-1]
-    *before, one, two, three, four = [s for s in walked(c, c.backward).stages if isinstance(s, Sweep)]
+    *before, one, two, three, four = [s for s in kernel_plan(c, c.backward).stages if isinstance(s, Sweep)]
     assert len(before) == 2 and len(whole.chunk.outputs) == 4
     parts = (one, two, three, four)
     assert {x: n for s in parts for x, n in s.chunk.outputs.items()} == whole.chunk.outputs
@@ -91,12 +92,12 @@ def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read_where_no_launch_
 )
 def test_walks_with_one_read_or_of_which_launches_make_one_stay_whole(name):
     c = compiled(name)
-    assert [s.reads for s in walked(c, c.backward).sweeps] == [s.reads for s in simplified(c.backward).sweeps]
+    assert [s.reads for s in kernel_plan(c, c.backward).sweeps] == [s.reads for s in simplified(c.backward).sweeps]
 
 
 def test_a_read_is_only_made_where_its_gradients_are_wanted():
     c = compiled("gated_delta_rule")
-    host = Host(c, walked(c, c.backward), True, True)
+    host = Host(c, kernel_plan(c, c.backward), True, True)
     text = host.text()
     assert 'wanted=(bool(needs & {"alpha", "q"}), bool(needs & {"alpha", "k"}))' in text
     assert "S_last if keeps else None" in text
@@ -127,7 +128,7 @@ def test_a_walk_takes_elements_of_tiles_through_products_or_selects_and_operands
     c = compile_spec(find("gated_delta_rule")[0])
     host = Host(c, c.forward, False, True)
     host.text()
-    (walk_,) = [k for k in host.kernels if k.walks and "sweep" in k.name]
+    (walk_,) = [k for k in host.kernels if k.sweeps and "sweep" in k.name]
     loop = walk_.lines["loop"]
     product = "tl.dot(v.to(DT), identity) if PRODUCTS and v.dtype == DT"
     assert [x for x in loop if "_each = " in x] == [

@@ -15,7 +15,7 @@ from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
 from chunkform.codegen.recurrence.triton.plan_passes.roles import CannotPrint
 from chunkform.codegen.recurrence.triton.print.axis_names import axis_name, block_name, size_name
 from chunkform.codegen.recurrence.triton.print.reserved import RESERVED
-from chunkform.codegen.recurrence.triton.section import walked
+from chunkform.codegen.recurrence.triton.section import kernel_plan
 from chunkform.runtime.launch import launch
 from chunkform.runtime.launch.launch import Config
 from chunkform.spec.language import Recurrence
@@ -146,20 +146,20 @@ def test_one_launch_makes_all_reads_where_three_chunks_fit():
 def test_float32_walks_have_the_registers_that_there_are():
     """Given 32, as the assembler chooses, they spill five times as much."""
     rows = inspect_op(compiled("lightning_attention"), dtypes=("float32",), widths=(128,))
-    walks = [r for r in rows if "sweep" in r.kernel]
-    assert walks and [r for r in walks if not r.ok or r.registers < 128] == []
+    sweeps = [r for r in rows if "sweep" in r.kernel]
+    assert sweeps and [r for r in sweeps if not r.ok or r.registers < 128] == []
 
 
 def test_as_many_programs_of_a_walk_as_it_is_launched_for_fit_on_a_multiprocessor(monkeypatch, request):
-    def walks():
+    def sweeps():
         rows = inspect_op(compiled("kimi_delta_attention"), dtypes=("bfloat16",), widths=(256,))
         return [r for r in rows if "sweep" in r.kernel]
 
-    assert walks() and [r for r in walks() if not r.ok] == []
+    assert sweeps() and [r for r in sweeps() if not r.ok] == []
     monkeypatch.setattr(launch, "BUFFERS", 2 * launch.BUFFERS)  # more than there is
     Config.walk.cache_clear()
     request.addfinalizer(Config.walk.cache_clear)
-    assert any("bytes of shared memory, limit 115712" in r.problem for r in walks())
+    assert any("bytes of shared memory, limit 115712" in r.problem for r in sweeps())
 
 
 def test_what_a_walk_only_yields_is_not_loaded_for_states():
@@ -174,7 +174,7 @@ def test_what_one_read_loads_is_known():
         "delta_rule": ({"do_p"}, {"dv_p"}),
     }.items():
         c = compiled(op)
-        host = Host(c, walked(c, c.backward), True, True)
+        host = Host(c, kernel_plan(c, c.backward), True, True)
         host.text()
         (walk,) = (k for k in host.kernels if k.apart)
         for mine, others, read in zip(loads, reversed(loads), walk.apart, strict=True):

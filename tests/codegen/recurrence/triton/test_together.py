@@ -10,7 +10,7 @@ import torch
 from shared.triton_errors import compiled, module
 
 from chunkform.codegen.performance.compile_report import replaced_launches
-from chunkform.codegen.recurrence.triton import triton_source, whole_walk
+from chunkform.codegen.recurrence.triton import fused_backward_of, triton_source
 from chunkform.runtime.chunk_kernels.chunk_layout import places
 from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, movable, together
 from chunkform.runtime.launch.launch import Config, candidates
@@ -30,7 +30,7 @@ from chunkform.runtime.launch.varlen import BLOCK, Packed
     ],
 )
 def test_one_walk_makes_gradients_that_its_registers_hold(name, one):
-    assert (whole_walk(compiled(name)) is not None) == one
+    assert (fused_backward_of(compiled(name)) is not None) == one
 
 
 def test_one_walk_loads_each_tensor_once_and_makes_each_matrix_over_steps_once():

@@ -15,7 +15,7 @@ from chunkform.codegen.recurrence.triton.plan_passes.hoist import opened
 from chunkform.codegen.recurrence.triton.plan_passes.reuse_write_gradients import reused
 from chunkform.codegen.recurrence.triton.plan_passes.scale_reads import scaled
 from chunkform.codegen.recurrence.triton.plan_passes.value_placement import fuse
-from chunkform.codegen.recurrence.triton.section import walked
+from chunkform.codegen.recurrence.triton.section import kernel_plan
 from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, find
 
@@ -39,7 +39,7 @@ def test_sweeps_load_the_gradient_that_a_solved_write_makes(name):
     (before, after) = ([write.attrs[:2] in given for given in loaded(p)] for p in (c.backward, plan))
     assert any(before) and not any(after)
     assert any(("stored", f"d{v.name}") in given for given in loaded(plan) for v in c.step.variables)
-    gate_plan(c.adjoint, c.forward, walked(c, c.backward), walks=True)
+    gate_plan(c.adjoint, c.forward, kernel_plan(c, c.backward), of_kernels=True)
 
 
 def test_a_plan_that_would_divide_by_a_coefficient_is_kept():
@@ -62,7 +62,7 @@ def test_reads_are_made_with_a_steps_decay_that_all_their_uses_are_times():
         c = compiled(name)
         plan = simplified(c.backward)
         assert plan is not reused(c.backward)
-        gate_plan(c.adjoint, c.forward, plan, walks=True)
+        gate_plan(c.adjoint, c.forward, plan, of_kernels=True)
         text = triton_source(c)
         assert "_before" not in text[text.index("def backward_prepare_1(") : text.index("def triton_backward(")]
     assert "alpha_by_head" not in triton_source(compiled("gated_delta_rule"))
@@ -102,13 +102,16 @@ def test_a_read_that_an_output_is_as_well_stays():
 
 def test_the_gate_refuses_walks_that_compute_something_else():
     c = compiled("gated_delta_rule")
-    plan = walked(c, c.backward)
+    plan = kernel_plan(c, c.backward)
     k, sweep = [(k, s) for k, s in enumerate(plan.stages) if isinstance(s, Sweep)][-1]
     doubled = {x: mul(2, node) for x, node in sweep.chunk.outputs.items()}
     wrong = replace(sweep, chunk=replace(sweep.chunk, outputs=doubled))
     with pytest.raises(GateError, match="the pairing of S"):
         gate_plan(
-            c.adjoint, c.forward, replace(plan, stages=(*plan.stages[:k], wrong, *plan.stages[k + 1 :])), walks=True
+            c.adjoint,
+            c.forward,
+            replace(plan, stages=(*plan.stages[:k], wrong, *plan.stages[k + 1 :])),
+            of_kernels=True,
         )
 
 
