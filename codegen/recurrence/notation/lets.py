@@ -30,7 +30,7 @@ def form_terms(c: Compiled) -> dict[Node, Node]:
     names, roots = stateless_names(c.step), []
     for form in (c.form, c.adjoint_form):
         for s in (s for group in form.groups for s in group):
-            roots += [s.decay or ONE, *(x for w in s.writes for x in (w.left, w.right)), *(x for _, x in s.mix)]
+            roots += [s.decay or ONE, *(x for w in s.writes for x in (w.left, w.right)), *(x for _, x in s.coupling)]
         roots += [*(r.vector for r in form.reads.values()), *form.values.values()]
     parts = [y for x in roots for y in _stateless_parts(x)]
     order = order_of(c)
