@@ -26,6 +26,7 @@ from .indices import is_decay, shifted
 
 SOLVES = 8  # the most that are tried
 ENDS = 6  # indices between which products are tried
+FACTORS = 40  # vectors and matrices that are tried where one may be missing
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,12 @@ class Scope:
     ends: tuple[Formula, ...] = ()
     entries: tuple[Formula, ...] = ()
     indices: tuple[str, ...] = ()
+    exponents: tuple[Formula, ...] = ()
+    factors: tuple[Formula, ...] = ()
 
     def near(self) -> Scope:
         """What a second edit may bring in."""
-        return replace(self, solves=(), decays=(), channels=(), entries=())
+        return replace(self, solves=(), decays=(), channels=(), entries=(), exponents=(), factors=())
 
 
 def scope_of(
@@ -75,8 +78,11 @@ def scope_of(
         q = quantities[name]
         here = [Formula("at", args, (name,)) for args in indices.get(len(q.parameters), [])]
         if q.kind == "defined":
-            if known.shapes.get(name) == ("1", "1"):
+            shape = known.shapes.get(name)
+            if shape == ("1", "1"):
                 scalars += here
+            elif shape is not None and shape[1] == "1" and shape[0] != "1":
+                diagonals.setdefault(shape[0], []).extend(map(diag, here[:2]))
             if is_decay_rows(setting, name):
                 whole = Formula("at", (), (name,))
                 diagonals.setdefault("n", []).extend([diag(whole), diag(1 - whole)])
@@ -99,6 +105,8 @@ def scope_of(
         ends_of((x, *beside)),
         entries_in(x, setting, known),
         tuple(sorted({name for y in (x, *beside) for name in free_indices(y)})),
+        exponents_in(x, setting, beside),
+        factors_of(setting, names, indices, known),
     )
 
 
@@ -157,6 +165,30 @@ def entries_in(x: Formula, setting: Setting, known: Known) -> tuple[Formula, ...
         if (known.shapes.get(q.name) if q.kind == "defined" else q.dims) not in (None, ("1", "1")):
             found.append(y)
     return tuple(found)
+
+
+def exponents_in(x: Formula, setting: Setting, beside: tuple[Formula, ...]) -> tuple[Formula, ...]:
+    """The powers that formulas and definitions take, and sizes that steps are counted by: a decay that is the same at each step
+    may lack one."""
+    bodies = [q.body for q in setting.quantities.values() if q.body is not None]
+    there = [y.args[1] for z in (x, *beside, *bodies) for y in walk(z) if y.op == "power" and y.args[1].op != "number"]
+    free = {name for z in (x, *beside) for name in free_indices(z)}
+    sizes = [Formula("size", (), (name,)) for name in ("c", LENGTH) if name in (*setting.sizes, *setting.derived_sizes)]
+    fitting = [y for y in there if free_indices(y) <= free]
+    return tuple(dict.fromkeys((*sizes, *fitting)))[:ENDS]
+
+
+def factors_of(
+    setting: Setting, names: tuple[str, ...], indices: Mapping[int, list[tuple[Formula, ...]]], known: Known
+) -> tuple[Formula, ...]:
+    """Vectors and matrices at the indices that formulas use, and their transposes: one may be missing from a product."""
+    found = []
+    for name in names:
+        q = setting.quantities[name]
+        shape = known.shapes.get(name) if q.kind == "defined" else q.dims
+        if shape not in (None, ("1", "1")):
+            found += [Formula("at", args, (name,)) for args in indices.get(len(q.parameters), [])]
+    return tuple(y for x in found[:FACTORS] for y in (x, x.T))
 
 
 def is_solve(x: Formula) -> bool:

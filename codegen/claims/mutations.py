@@ -33,7 +33,10 @@ COSTS = {
     **dict.fromkeys(("index", "sign", "transpose", "bound"), 1),
     **dict.fromkeys(("symbol", "factor", "root", "number"), 2),
     **dict.fromkeys(("drop", "solve", "entries"), 3),
+    "factor of a product": 4,
 }
+INSERTED = ("solve", "factor of a product")
+BROUGHT = (*INSERTED, "entries")  # what comes alone, and not with another edit
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def _at(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> Iter
             continue
         terms = x.op not in ("product", "negative", "transpose", "hadamard")
         for e in _at(a, scope, inner, terms):
-            if x.op == "transpose" and e.kind == "solve":
+            if x.op == "transpose" and e.kind in INSERTED:
                 continue  # it is tried outside, transposed
             one = x.op == "product" and e.result == formula(1)
             here = () if one else (e.result,)
@@ -81,6 +84,8 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
     match x.op:
         case "at":
             yield from _symbols(x, scope, bound)
+            for exponent in scope.exponents:
+                yield Edit(x**exponent, "factor", f"{x**exponent} for {x}")
         case "add":
             yield from _terms(x)
         case "product" | "hadamard":
@@ -107,6 +112,7 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
             above, below = x.args
             yield Edit(above, "drop", f"without the division by {below}")
             yield Edit(below / above, "root", f"{x} turned over")
+            yield Edit(above / below**2, "number", f"the square of {below}")
         case "power":
             yield Edit(x.args[0], "number", f"{x.args[0]} for {x}")
             for shift in (1, -1):
@@ -124,7 +130,7 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
     if x.op not in ("add", "negative", "transpose", "sum"):
         yield Edit(1 / x, "root", f"one over {x}")
         yield Edit(Formula("sqrt", (x,)), "root", f"the root of {x}")
-        yield Edit(Formula("inverse", (x,)), "root", f"the inverse of {x}")
+        yield Edit(Formula("inverse", (x,)), "solve", f"the inverse of {x}")
     for dim_index in scope.components:
         if x.op in ("at", "transpose", "product"):
             yield Edit(Formula("row", (x, dim_index)), "index", f"component {dim_index} of {x}")
@@ -139,7 +145,7 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
                 yield Edit(hadamard(f, x), "entries", f"the entries of {f} on {x}")
                 yield Edit(x / f, "entries", f"{x} over the entries of {f}")
     if is_term or x.op in ("at", "transpose", "stack", "named"):
-        yield from _solved(x, scope)
+        yield from _inserted(x, scope)
     if x.op == "at":
         yield Edit(Formula("diag", (x,)), "transpose", f"diag({x}) for {x}")
     if x.op in ("at", "stack", "named", "transpose") or is_term:
@@ -161,15 +167,15 @@ def times(*factors: Formula) -> Formula:
     return negative(product(*flat)) if sign else product(*flat)
 
 
-def _solved(x: Formula, scope: Scope) -> Iterator[Edit]:
-    """A solve that is missing before or after x; between the factors of a product too."""
-    for solve in scope.solves:
-        shown = f"the missing solve {solve}"
-        yield Edit(times(solve, x), "solve", f"{shown} before {x}")
-        yield Edit(times(x, solve), "solve", f"{shown} after {x}")
+def _inserted(x: Formula, scope: Scope) -> Iterator[Edit]:
+    """A solve, or a vector or matrix, that is missing before or after x; between the factors of a product too."""
+    for factor, kind in (*((y, "solve") for y in scope.solves), *((y, "factor of a product") for y in scope.factors)):
+        shown = f"the missing {kind.partition(' ')[0]} {factor}"
+        yield Edit(times(factor, x), kind, f"{shown} before {x}")
+        yield Edit(times(x, factor), kind, f"{shown} after {x}")
         if x.op == "product":
             for i in range(1, len(x.args)):
-                yield Edit(product(*x.args[:i], solve, *x.args[i:]), "solve", f"{shown} before {x.args[i]}")
+                yield Edit(product(*x.args[:i], factor, *x.args[i:]), kind, f"{shown} before {x.args[i]}")
 
 
 def _ranged(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]:
@@ -244,6 +250,7 @@ def _factors(x: Formula, scope: Scope) -> Iterator[Edit]:
         if len(x.args) == 2:
             yield Edit(inner(*x.args), "symbol", f"{inner(*x.args)} for {x}")
         return
+    yield Edit(product(*x.args[:-1]) / x.args[-1], "root", f"over {x.args[-1]}")
     for i in range(len(x.args) - 1):
         a, b = x.args[i], x.args[i + 1]
         before, after = x.args[:i], x.args[i + 2 :]

@@ -22,7 +22,7 @@ from .edit_scope import Known, Scope, scope_of
 from .effort import WORK, Effort
 from .fingerprint import Residual
 from .multiples import with_multiples
-from .mutations import COSTS, Edit, edits
+from .mutations import BROUGHT, COSTS, Edit, edits
 
 NOTHING = "nothing at all there"
 TRIED = 24  # candidates with products of scalars: each has the right value at two indices
@@ -74,7 +74,7 @@ def search(
     first = near[stated, beside] if near is not None and (stated, beside) in near else None
     if first is None:
         first = sorted(
-            unique(itertools.chain(edits(stated, scope), nothing(stated)), stated),
+            unique(itertools.chain(edits(stated, replace(scope, factors=())), nothing(stated)), stated),
             key=lambda e: (COSTS[e.kind], len(str(e.result))),
         )
     if near is not None:
@@ -87,7 +87,10 @@ def search(
         return ranked([Repair(e.result, (e.what,), COSTS[e.kind]) for e in true], stated)
     if depth == 2:
         return ranked(two_edits([e for e in first if COSTS[e.kind] == 1], scope, target, effort, cheap=True), stated)
-    found: list[Repair] = []
+    found = ranked(list(with_missing_factor(stated, scope, target, effort.share(4))), stated)
+    if found:
+        return found
+    first = [e for e in first if e.kind not in BROUGHT]
     if residual is not None:
         found = ranked(list(two_terms(stated, scope, residual, target, effort)), stated)
         if found:
@@ -111,6 +114,15 @@ def search(
         found = [Repair(x, (what,), cost) for x, what, cost in itertools.islice(more, TRIED) if target.true(x)]
         found = ranked(found, stated) or list(instead(residual, terms, target))
     return found
+
+
+def with_missing_factor(stated: Formula, scope: Scope, target: Target, effort: Effort) -> Iterator[Repair]:
+    """`stated` with a vector or matrix more in one of its products."""
+    for e in unique((e for e in edits(stated, scope) if e.kind == "factor of a product"), stated):
+        if effort.spent():
+            return
+        if target.true(e.result):
+            yield Repair(e.result, (e.what,), COSTS[e.kind])
 
 
 def two_edits(first: list[Edit], scope: Scope, target: Target, effort: Effort, cheap: bool = False) -> list[Repair]:

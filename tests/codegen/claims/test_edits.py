@@ -12,14 +12,18 @@ from chunkform.codegen.claims.command import judged
 from chunkform.spec.language import Recurrence, diag, hadamard
 from chunkform.spec.language.claims import Document, Setting
 from chunkform.spec.language.formula import (
+    cases,
+    compare,
     cumsum,
     eye,
     gradient,
     hadamard_over,
     inner,
     inverse,
+    matrix,
     product_over,
     revcumsum,
+    stack,
     sum_over,
     tril,
 )
@@ -136,3 +140,58 @@ def test_a_cumulative_sum_from_the_other_end_is_found() -> None:
     loss = s.define("loss", (), w.T * cumsum(x))
     (found,) = judged([Document("sums", "s").section("one", s)("one", "", gradient(loss, x), cumsum(w))], jobs=1)
     assert found.repaired.endswith(f"= {revcumsum(w)}")
+
+
+def chunked(name: str) -> str:
+    """The repair of a claim about retention over chunks, with decays as powers."""
+    r = Recurrence("retention")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    g = r.head_decay("g")
+    S = r.state("S", d, e)
+    r.update(S, g * S.prev + k * v.T)
+    r.output("o", S.next.T * q)
+    j, q, k, v, g, S, o = r.quantities("j q k v g S o")
+    c, N = r.chunked()
+    i, s = r.indices("i", 1, N), r.indices("s")
+    Q, K, V, O = (
+        r.define(x, i, stack(j, c, of((i - 1) * c + j).T)) for x, of in zip("QKVO", (q, k, v, o), strict=True)
+    )
+    D = r.define("D", (), matrix(j, s, c, c, cases((compare(j, ">=", s), g ** (j - s)), (None, 0))))
+    xi = r.define("xi", (), stack(j, c, g**j))
+    zeta = r.define("zeta", (), stack(j, c, g ** (c - j)))
+    Sc = r.define("Sc", i, S((i - 1) * c))
+    own = hadamard(Q(i) * K(i).T, D) * V(i)
+    sides = {
+        "a vector of decays": (O(i), own + Q(i) * Sc(i)),
+        "the other decays": (O(i), own + diag(zeta) * Q(i) * Sc(i)),
+        "a power": (Sc(i + 1), g * Sc(i) + K(i).T * diag(zeta) * V(i)),
+        "a matrix": (O(i), own + diag(xi) * Sc(i)),
+    }
+    r.claim(name, *sides[name])
+    (found,) = judged(r.claims, jobs=1)
+    assert found.verdict == "fails"
+    return found.repaired
+
+
+def test_decays_that_are_powers_are_found() -> None:
+    right = "O(i) = ((Q(i) * K(i).T) o D) * V(i) + diag(xi) * Q(i) * Sc(i)"
+    assert chunked("a vector of decays") == chunked("the other decays") == right
+    assert chunked("a power") == "Sc(i+1) = g^c * Sc(i) + K(i).T * diag(zeta) * V(i)"
+
+
+def test_a_matrix_that_is_missing_from_a_product_is_found() -> None:
+    assert chunked("a matrix") == "O(i) = ((Q(i) * K(i).T) o D) * V(i) + diag(xi) * Q(i) * Sc(i)"
+
+
+def test_a_square_that_is_missing_below_is_found() -> None:
+    s = Setting("quotient")
+    n = s.dims("n")
+    x, k = s.given("x"), s.given("k", n)
+    y = s.define("y", (), x / (1 + x * k.T * k))
+    claim = Document("quotient", "q").section("one", s)
+    found = judged([claim("one", "", gradient(y, x), 1 / (1 + x * k.T * k))], jobs=1)[0]
+    assert found.repaired.endswith("= 1 / (1 + x * k.T * k)^2")
+    found = judged([claim("two", "", gradient(y, x), (1 + x * k.T * k) ** 2)], jobs=1)[0]
+    assert found.repaired.endswith("= 1 / (1 + x * k.T * k)^2")
