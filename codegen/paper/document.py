@@ -75,7 +75,7 @@ class Document:
 
     def part(self, header: Header, rows: list[ReadRow]) -> Document:
         """Some of the document's rows, under a header of their own."""
-        extra = []
+        extra = [r for r in self.extra if r.equations]
         notation = replace(self.notation, labels=header.labels | (self.notation.labels - self.header.labels))
         for tex in header.data.get("recurrence", []):
             tokens = expanded(tokens_of(str(tex)), self.source.macros)
@@ -116,7 +116,7 @@ def read_document(text: str, path: str, header: Header) -> Document:
         for message, token in r.row.slips:
             source.slip(message, token.at)
         head = sorted_out(r, head, chain)
-    return Document(source, header, notation, rows, list(inline_facts(source, notation)))
+    return Document(source, header, notation, rows, list(inline_facts(source, notation)), starts_in(source, notation))
 
 
 def starts_with_relation(tokens: list[Token]) -> bool:
@@ -214,15 +214,20 @@ def is_condition(item: Item, before: list[Equation]) -> bool:
 
 def notation_of(source: Source, header: Header) -> Notation:
     """Functions, sizes and index letters, found in a first reading of all rows."""
+    readings = [r.tokens for r in source.rows if not r.broken] + source.inline
     first = Notation(
-        sizes=header.sizes, functions=header.functions, upper=header.upper, names=header.names, labels=header.labels
+        sizes=header.sizes,
+        functions=header.functions,
+        upper=header.upper,
+        maps=frozenset(maps_in(readings) - header.names),
+        names=header.names,
+        labels=header.labels,
     )
     functions = set(header.functions) | {n for r in source.rows for n in defined_functions(r.tokens)}
     sizes = set(header.sizes)
     indices: Counter[str] = Counter()
     names: set[str] = set(header.names)
     labels: dict[str, set[str]] = {}
-    readings = [r.tokens for r in source.rows if not r.broken] + source.inline
     for tokens in readings:
         try:
             row = read_row(tokens, first)
@@ -253,8 +258,23 @@ def notation_of(source: Source, header: Header) -> Notation:
         labels=header.labels | frozenset(only_numbered),
         indices=frozenset(),
         upper=header.upper,
+        maps=first.maps,
         names=frozenset(names - {"I"} if "I" not in header.names else names),
     )
+
+
+MAPS = {"phi": "phi", "varphi": "phi", "psi": "psi", "sigma": "sigma", "Phi": "Phi", "Psi": "Psi"}
+
+
+def maps_in(readings: list[list[Token]]) -> set[str]:
+    """Greek letters that stand for maps: whenever they occur, they are applied to something in brackets."""
+    applied: set[str] = set()
+    alone: set[str] = set()
+    for tokens in readings:
+        for t, after in zip(tokens, [*tokens[1:], None]):
+            if t.kind == "command" and t.text in MAPS:
+                (applied if after is not None and after.text == "(" else alone).add(MAPS[t.text])
+    return applied - alone
 
 
 def defined_functions(tokens: list[Token]) -> Iterator[str]:
@@ -299,6 +319,24 @@ def _stem(tokens: list[Token]) -> tuple[str, str]:
     if name is None and len(tokens) == 2 and tokens[0].kind == "letter" and tokens[1].kind == "number":
         name = tokens[0].text + tokens[1].text
     return name or "", numbered
+
+
+def starts_in(source: Source, notation: Notation) -> list[ReadRow]:
+    """What the text says of where a sequence starts, such as h_0 = 0."""
+    found = []
+    for tokens in source.inline:
+        try:
+            row = read_row(tokens, notation)
+        except Fault:
+            continue
+        if len(row.items) != 1 or row.items[0].relations != ["="] or row.goes_on:
+            continue
+        head, side = row.items[0].sides
+        if head.op == "at" and [str(a) for a in head.args] == ["0"] and side.op in ("number", "eye", "product"):
+            made = ReadRow(SourceRow(tokens, "", 0, 0, 0, -1, ""), row)
+            made.equations.append(Equation(head, "=", side, True, made))
+            found.append(made)
+    return found
 
 
 def inline_facts(source: Source, notation: Notation) -> Iterator[Item]:

@@ -30,7 +30,8 @@ DROPPED = {
         "mathstrut strut null protect ensuremath nobreak qty".split(),
         0,
     ),
-    **dict.fromkeys("label tag hspace vspace phantom hphantom vphantom color eqref ref cite require mspace kern".split(), 1),
+    **dict.fromkeys("label tag intertext shortintertext hspace vspace phantom hphantom vphantom color".split(), 1),
+    **dict.fromkeys("eqref ref cite require mspace kern".split(), 1),
     **dict.fromkeys("verified refuted conditional unjudged".split(), 1),  # what `annotate.py` writes
     "textcolor": 1,
     "colorbox": 1,

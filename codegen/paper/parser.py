@@ -31,6 +31,7 @@ from .row import (
     balanced,
     depth_of,
     is_dots,
+    lettered,
     spelled,
     split,
     split_rows,
@@ -600,6 +601,10 @@ class Parser:
             return Formula("eye", (), (size,))
         if full in self.notation.functions and self.is_mark("(") and not below and not above:
             return self.call(full)
+        if full in self.notation.maps and self.is_mark("(") and not below and not above:
+            mapped = self.mapped(full)
+            if mapped is not None:
+                return mapped
         if full in self.notation.sizes and not below and not above:
             return Formula("size", (), (full,))
         if not below and not above and (full in self.bound or full in self.notation.indices):
@@ -629,6 +634,18 @@ class Parser:
         if full in self.notation.functions and self.is_mark("("):
             return self.call(full, (*below, *above))
         return x
+
+    def mapped(self, name: str) -> Formula | None:
+        """phi(k_t), of a map that nothing more is said of: a quantity of its own at step t; sigma(x) is the logistic function."""
+        end = self.closing_at(self.i)
+        argument = self.whole(self.tokens[self.i + 1 : end])
+        if name == "sigma":
+            self.i = end + 1
+            return Formula("function", (argument,), ("sigmoid",))
+        if argument.op != "at":
+            return None
+        self.i = end + 1
+        return Formula("at", argument.args, (f"{name}_{argument.attrs[0]}",))
 
     def call(self, name: str, before: tuple[Formula, ...] = ()) -> Formula:
         end = self.closing_at(self.i)
@@ -675,15 +692,15 @@ class Parser:
             content = content[1:-1]
         found: list[Formula] = []
         for part in split(content, ","):
-            letters = [t for t in part if t.kind == "letter"]
-            if len(part) > 1 and len(letters) == len(part):
+            letters = lettered(part)
+            if len(part) > 1 and letters:
                 found += [self.index(t) for t in letters]  # M_{ij}
             elif part:
                 found.append(self.inside(part, self.bound).index_formula())
         return found, wrapped and bracket
 
-    def index(self, t: Token) -> Formula:
-        return Formula("size" if t.text in self.notation.sizes else "index", (), (t.text,))
+    def index(self, name: str) -> Formula:
+        return Formula("size" if name in self.notation.sizes else "index", (), (name,))
 
     def index_formula(self) -> Formula:
         """An index such as t - 1 or (i - 1) c + j, all of the tokens."""
@@ -887,6 +904,8 @@ class Parser:
     def index_name(self, tokens: list[Token]) -> str:
         letters = [t for t in tokens if t.text not in ("{", "}")]
         name = spelled(letters)
+        if name is None and len(lettered(letters)) == 1:
+            name = lettered(letters)[0]
         if name is None and letters and letters[0].kind == "letter" and all(t.kind == "number" for t in letters[1:]):
             name = "".join(t.text for t in letters)
         if name is None:

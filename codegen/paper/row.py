@@ -35,6 +35,7 @@ class Notation:
     indices: frozenset[str] = frozenset()
     upper: frozenset[str] = frozenset()
     arity: tuple[tuple[str, int], ...] = ()
+    maps: frozenset[str] = frozenset()  # letters that are always applied to something in brackets, as phi(x)
     names: frozenset[str] = frozenset()  # names of several letters that a font holds together
 
     def takes(self, name: str) -> int | None:
@@ -149,6 +150,19 @@ def split_rows(tokens: list[Token]) -> list[list[Token]]:
             found.append([])
         else:
             found[-1].append(t)
+    return found
+
+
+def lettered(tokens: list[Token]) -> list[str]:
+    """The index letters, with their primes, that tokens are; none where they are anything else."""
+    found: list[str] = []
+    for t in tokens:
+        if t.kind == "letter":
+            found.append(t.text)
+        elif t.text in ("'", "prime") and found:
+            found[-1] += "'"
+        elif t.text not in ("{", "}", "^"):
+            return []
     return found
 
 

@@ -101,8 +101,13 @@ def size_name(x: Formula) -> str | None:
     return None
 
 
-def costs_of(name: str, bold: bool, turned: bool) -> list[tuple[str, int]]:
-    """The kinds that a symbol may be of, with what is said against each. `turned`: it is transposed, or on a diagonal."""
+def costs_of(name: str, bold: bool, turned: bool, count: int = 1) -> list[tuple[str, int]]:
+    """The kinds that a symbol may be of, with what is said against each. `turned`: it is transposed, or on a diagonal; `count`:
+    how many indices it has."""
+    if count > 1:
+        return [("scalar", 0), ("column", 3), ("row", 4), ("matrix", 4)]
+    if count == 0 and name.split("_")[0] in ("d", "D", "n"):
+        return [("scalar", 0)]  # a size, as in the root of d
     if name == ONES:
         return [("column", 0), ("row", 1)]
     stem = name.removesuffix("bar").removesuffix("tilde").removesuffix("hat").removesuffix("'").split("_")[0]
@@ -126,7 +131,10 @@ def solved(
     ones = [ONES] if any(n == ONES for pair in equations for side in pair for n in symbols_in(side)) else []
     open_names = [n for n in [*names, *ones] if n not in fixed]
     turned = turned_in(equations)
-    costs = {n: sorted(costs_of(n, n in bold, n in turned), key=lambda x: x[1]) for n in open_names}
+    count: dict[str, int] = {}
+    for y in (y for pair in equations for side in pair for y in walk(side) if y.op == "at"):
+        count[y.attrs[0]] = max(count.get(y.attrs[0], 0), len(y.args))
+    costs = {n: sorted(costs_of(n, n in bold, n in turned, count.get(n, 1)), key=lambda x: x[1]) for n in open_names}
     for n in states:  # what is written to at every step is a matrix as often as a vector, whatever it is called
         if n in costs and dict(costs[n]).get("matrix", 0) > 1:
             costs[n] = [("column", 1), ("matrix", 1), ("row", 2), ("scalar", 3)]
@@ -291,7 +299,11 @@ def with_eyes(steps: Steps, shapes: dict[str, Shape]) -> Steps:
 
     initial = {}
     for n, body in steps.initial.items():
-        if not any(y.op == "at" and y.args for y in walk(body)):  # what is read at a step isn't known before the first
+        if body.op == "number":
+            initial[n] = body
+        elif not any(
+            y.op == "at" and y.args for y in walk(body)
+        ):  # what is read at a step isn't known before the first
             initial[n] = done(n, body, 0)
     return replace(
         steps,
@@ -360,10 +372,16 @@ def plain(
         and n not in kinds_without_shape(kinds)
         and n not in {e.head.attrs[0] for e in equations if e.head.op == "apply"}
     ]
-    pairs = [(core(e.head), e.side.T if e.head.op == "transpose" else e.side) for e in definitions.values()]
+    forward = [e for e in definitions.values() if not any(is_gradient(n, names) for n in symbols_in(e.side))]
+    pairs = [(core(e.head), e.side.T if e.head.op == "transpose" else e.side) for e in forward]
     used = [n for n in given if any(n in {y.attrs[0] for y in walk(s) if y.op == "at"} for p in pairs for s in p)]
     solution = (
-        solved(pairs, [*used, *(n for n in definitions if n not in fixed)], fixed, document.bold)
+        solved(
+            pairs,
+            [*used, *(core(e.head).attrs[0] for e in forward if core(e.head).attrs[0] not in fixed)],
+            fixed,
+            document.bold,
+        )
         if len(used) < 14
         else None
     )
@@ -403,7 +421,8 @@ def plain(
         zero = any(a.op == "number" and a.attrs[0] == 0 for y in used_with for a in y.args)
         zero = zero or any(reaches_zero(e, n) for e in equations)
         over = tuple((index(x), 0 if zero else 1, size(LENGTH)) for x in letters)
-        domain = DOMAINS.get(kinds.get(n, ""), "real")
+        under_root = any(is_root_of(y, n) for e in equations for s in (e.head, e.side) for y in walk(s))
+        domain = DOMAINS.get(kinds.get(n, ""), "positive" if under_root else "real")
         if count and any(not y.args for y in used_with):
             if both_said(document, n):  # x and x_i are two things
                 found.names[f"{n}/1"] = safe_in(setting, safe(n) + "s")
@@ -419,6 +438,10 @@ def plain(
 def said_names(document: Document) -> set[str]:
     """Names that the header defines."""
     return {name_of(tex) for table in ("define", "readings") for tex in document.header.table(table) if "(" not in tex}
+
+
+def is_root_of(y: Formula, name: str) -> bool:
+    return y.op == "sqrt" and y.args[0].op == "at" and y.args[0].attrs == (name,)
 
 
 def both_said(document: Document, name: str) -> bool:

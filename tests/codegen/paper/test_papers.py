@@ -1,38 +1,67 @@
 """Papers as their authors write them: every right formula holds, and every planted mistake fails and is repaired.
 
-A row of a document in documents/ that ends with `% wrong` is a planted mistake; the others are right."""
+A row of a document in documents/ that ends with `% wrong` is a planted mistake; the others are right. Repairs of all of them, a
+minute's work, are looked for by `python tests/paper/test_papers.py`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from chunkform.codegen.claims.command import judged
-from chunkform.codegen.paper.build import read_paper
+from chunkform.codegen.claims.judge import Judge
+from chunkform.codegen.paper.build import Paper, read_paper
+from chunkform.codegen.paper.readings import adopted
 
 DOCUMENTS = Path(__file__).parent / "documents"
 NAMES = sorted(p.name for p in DOCUMENTS.iterdir() if p.suffix in (".md", ".tex"))
+QUICK = ("gla.md", "flash_attention.tex", "gated_delta.tex", "momentum.md")
+
+
+def planted(name: str) -> set[int]:
+    lines = (DOCUMENTS / name).read_text(encoding="utf-8").splitlines()
+    return {k for k, line in enumerate(lines, 1) if "% wrong" in line}
+
+
+def bare(claims: list) -> list:
+    judge = Judge(thorough=False)
+    return [judge.judge(c) for c in claims]
+
+
+def verdicts(paper: Paper, judge=bare) -> dict:
+    _, found = adopted(paper, judge)
+    return {v.claim.where.line: v for v in found}
+
+
+def repaired(name: str) -> tuple[int, int, list[str]]:
+    """How many planted mistakes a document has, how many of them are repaired, and those that aren't."""
+    found = verdicts(read_paper(DOCUMENTS / name), judged)
+    wrong = planted(name)
+    left = [found[line].claim.latex for line in sorted(wrong) if not found[line].repairs]
+    return len(wrong), len(wrong) - len(left), left
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_right_formulas_hold_and_planted_mistakes_fail_and_are_repaired(name: str) -> None:
-    path = DOCUMENTS / name
-    paper = read_paper(path)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    wrong = {k for k, line in enumerate(lines, 1) if "% wrong" in line}
+def test_right_formulas_hold_and_planted_mistakes_fail(name: str) -> None:
+    paper = read_paper(DOCUMENTS / name)
     assert not [(r.line, r.reason) for r in paper.document.rows if r.kind in ("unread", "not judged")]
-    found = {v.claim.where.line: v for v in judged(paper.claims)}
-    assert wrong <= set(found)
-    bad = {
-        line: v
-        for line, v in found.items()
-        if ((v.verdict == "fails") != (line in wrong) and v.verdict != "holds")
-        or (v.verdict == "holds") == (line in wrong)
-    }
-    assert not bad, {line: (v.verdict, v.claim.latex) for line, v in bad.items()}
+    found = verdicts(paper)
+    wrong = planted(name)
     assert len(wrong) == 5
-    right = {str(v.claim.statement.sides[1]) for line, v in found.items() if line not in wrong}
-    repaired = [line for line in wrong if found[line].repairs]
-    assert len(repaired) >= 4, [found[line].claim.latex for line in wrong - set(repaired)]
-    assert right
+    assert wrong <= set(found)
+    assert len(found) >= len(wrong) + 3
+    bad = {line: v for line, v in found.items() if v.verdict != ("fails" if line in wrong else "holds")}
+    assert not bad, {line: (v.verdict, v.claim.latex) for line, v in bad.items()}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_planted_mistakes_are_repaired(name: str) -> None:
+    many, fixed, left = repaired(name)
+    assert fixed >= many - 1, left
+
+
+if __name__ == "__main__":
+    for each in NAMES:
+        print(each, *repaired(each), file=sys.stdout, flush=True)
