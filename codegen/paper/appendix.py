@@ -13,7 +13,8 @@ from .build import Paper
 
 HEAD = r"""\documentclass{article}
 \usepackage{amsmath, amssymb}
-\allowdisplaybreaks
+\newcommand{\cfformula}[1]{{\par\smallskip\refstepcounter{equation}\leftskip 3em\parindent -3em\rightskip 0pt plus 1fil
+  \binoppenalty 200\relpenalty 400\hbadness 10000\indent\makebox[3em][l]{(\theequation)}$\displaystyle #1$\par}}
 \begin{document}
 \appendix
 """
@@ -33,8 +34,6 @@ def appendix(paper: Paper, verdicts: Sequence[Verdict]) -> str:
         body = latex_document(compile_spec(r))
     except ChunkformError as error:
         raise LoadError(f"the recurrence of {paper.path} can't be compiled: {error}") from error
-    for starred in ("align", "equation"):
-        body = body.replace(f"{{{starred}*}}", f"{{{starred}}}")
     body = body.replace("\\subsection*", "\\subsection")
     fixed = [v for v in verdicts if v.repairs and v.repaired_latex]
     lines = [HEAD, f"\\section{{Derivations: {escaped(paper.document.source.title)}}}\n", body]
@@ -42,7 +41,7 @@ def appendix(paper: Paper, verdicts: Sequence[Verdict]) -> str:
         lines.append("\\subsection{Corrections}\n")
         for v in fixed:
             line = v.claim.where.line if v.claim.where else 0
-            lines.append(f"In line {line}:\n\\begin{{equation}}\n{v.repaired_latex}\n\\end{{equation}}\n")
+            lines.append(f"In line {line}:\n\\cfformula{{{v.repaired_latex}}}\n")
     return "\n".join([*lines, "\\end{document}\n"])
 
 

@@ -97,7 +97,8 @@ def test_the_appendix_is_a_document_with_numbered_formulas(tmp_path: Path, capsy
     text = target.read_text()
     assert text.count("\\begin{") == text.count("\\end{")
     assert text.count("{") == text.count("}")
-    assert "\\begin{align}" in text
+    assert text.count("\\cfformula{") > 10
+    assert "\\refstepcounter" in text
     assert "Corrections" in text
     capsys.readouterr()
 
