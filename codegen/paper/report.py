@@ -13,7 +13,7 @@ from .build import Paper, read_paper
 from .counts import counts, kind_text
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "tests" / "paper" / "five"
+FOLDER = ROOT / "tests" / "codegen" / "paper" / "five"
 PAGE = ROOT / "docs" / "verdicts" / "papers.md"
 COMMAND = "python -m chunkform.codegen.paper.report"
 KINDS = ("judged", "definition", "recurrence", "fact", "condition", "not judged", "unread")
@@ -27,8 +27,9 @@ def page() -> str:
         "",
         f"<!-- written by `{COMMAND}`; do not edit -->",
         "",
-        "What [reading a paper](../papers.md) makes of the rows of the [five documents](README.md), with one header a document "
-        "(`tests/paper/five`). A definition says what a symbol is, and can't be false; the claims that use it are judged.",
+        "What [reading a paper](../papers.md) makes of the rows of the [five documents](README.md), with one header a "
+        "document (`tests/codegen/paper/five`). A definition says what a symbol is, and can't be false; the claims that use "
+        "it are judged.",
         "",
         f"| document | rows | read | {' | '.join(kind_text(k) for k in KINDS)} |",
         f"|{'---|' * (3 + len(KINDS))}",

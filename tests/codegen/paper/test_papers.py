@@ -1,7 +1,7 @@
 """Papers as their authors write them: every right formula holds, and every planted mistake fails and is repaired.
 
 A row of a document in documents/ that ends with `% wrong` is a planted mistake; the others are right. Repairs of all of them, a
-minute's work, are looked for by `python tests/paper/test_papers.py`."""
+minute's work, are looked for by `python tests/codegen/paper/test_papers.py`."""
 
 from __future__ import annotations
 
