@@ -23,6 +23,18 @@ _TRITON_SOFTPLUS = (
     "(tl.maximum({0}, 0.0) + tl.where(tl.abs({0}) > 16.0, tl.exp(-tl.abs({0})), tl.log(1.0 + tl.exp(-tl.abs({0}))) "
     "* tl.exp(-tl.abs({0})) / ((1.0 + tl.exp(-tl.abs({0}))) - 1.0)))"
 )
+_TRITON_LOG1P = (
+    "tl.where(1.0 + ({0}) == 1.0, {0}, tl.log(1.0 + ({0})) * (({0}) "
+    "/ tl.where(1.0 + ({0}) == 1.0, 1.0, (1.0 + ({0})) - 1.0)))"
+)
+_TRITON_EXPM1 = (
+    "tl.where(tl.abs({0}) < 0.35, ({0}) * (1.0 + ({0}) * (0.5 + ({0}) * (1.66666667e-1 + ({0}) * (4.16666667e-2 + ({0}) "
+    "* (8.33333333e-3 + ({0}) * (1.38888889e-3 + 1.98412698e-4 * ({0}))))))), tl.exp({0}) - 1.0)"
+)
+_TRITON_LOGSIGMOID = (
+    "(tl.minimum({0}, 0.0) - tl.where(tl.abs({0}) > 16.0, tl.exp(-tl.abs({0})), tl.log(1.0 + tl.exp(-tl.abs({0}))) "
+    "* tl.exp(-tl.abs({0})) / ((1.0 + tl.exp(-tl.abs({0}))) - 1.0)))"
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,15 @@ TABLE = {
         Function("exp", lambda x: exp(x), sympy.exp, mpmath.exp, "torch.exp({})", "tl.exp({})"),
         Function("log", lambda x: power(x, -1), sympy.log, mpmath.log, "torch.log({})", "tl.log({})"),
         Function(
+            "log1p",
+            lambda x: power(add(1, x), -1),
+            lambda x: sympy.log(1 + x),
+            mpmath.log1p,
+            "torch.log1p({})",
+            _TRITON_LOG1P,
+        ),
+        Function("expm1", lambda x: exp(x), lambda x: sympy.exp(x) - 1, mpmath.expm1, "torch.expm1({})", _TRITON_EXPM1),
+        Function(
             "sigmoid",
             lambda x: mul(sigmoid(x), add(1, mul(-1, sigmoid(x)))),
             sigmoid_,
@@ -63,6 +84,14 @@ TABLE = {
             mpmath.tanh,
             "torch.tanh({})",
             _TRITON_TANH,
+        ),
+        Function(
+            "logsigmoid",
+            lambda x: sigmoid(mul(-1, x)),
+            lambda x: -softplus_(-x),
+            lambda x: -mpmath.log1p(mpmath.exp(-x)),
+            "torch.nn.functional.logsigmoid({})",
+            _TRITON_LOGSIGMOID,
         ),
         Function("sin", lambda x: cos(x), sympy.sin, mpmath.sin, "torch.sin({})", "tl.sin({})"),
         Function("cos", lambda x: mul(-1, sin(x)), sympy.cos, mpmath.cos, "torch.cos({})", "tl.cos({})"),

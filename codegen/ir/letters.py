@@ -97,7 +97,7 @@ def lettered_step(p: StepProgram, alphabet: Alphabet) -> StepProgram:
         p,
         name=write[p.name],
         dims=tuple(write[d] for d in p.dims),
-        variables=tuple(Var(write[v.name], v.kind, axes(v.axes), v.default) for v in p.variables),
+        variables=tuple(Var(write[v.name], v.kind, axes(v.axes), v.default, v.domain) for v in p.variables),
         states=tuple(
             StateVar(write[s.name], axes(s.axes), None if s.initial is None else node(s.initial)) for s in p.states
         ),

@@ -23,6 +23,8 @@ _BY_CLASS = {
     sympy.Abs: "abs",
 }
 
+OWN = ("expm1", "log1p", "logsigmoid")  # functions that only the compiler writes
+
 
 def scalar_node(
     x: Any, env: dict[Any, Node], atom: Callable[[Any], Node | None], where: Any, differentiable: bool = True
@@ -70,7 +72,7 @@ def scalar_node(
         return go(x.rewrite(sympy.exp))
     if isinstance(x, sympy.tan):
         return mul(fn("sin", go(x.args[0])), power(fn("cos", go(x.args[0])), -1))
-    names = ", ".join(sorted(n for n, row in TABLE.items() if row.derivative is not None))
+    names = ", ".join(sorted(n for n, row in TABLE.items() if row.derivative is not None and n not in OWN))
     shown = x.subs({k: sympy.Symbol(str(v)) for k, v in env.items()}) if env else x
     raise FunctionError(
         f"the function {x.func.__name__} in the term {shown} has no derivative here; "

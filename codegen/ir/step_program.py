@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from .expr import Node, canonical_axis, leaf
@@ -23,10 +24,19 @@ class Var:
     kind: str
     axes: tuple[str, ...]
     default: float | None = None
+    domain: tuple[Fraction | None, Fraction | None] | None = (
+        None  # its values lie between; None where there is no bound
+    )
 
     @property
     def leaf(self) -> Node:
         return leaf(self.kind, self.name, self.axes)
+
+    @property
+    def bounds(self) -> tuple[float | None, float | None]:
+        """Of the domain, as floats."""
+        low, high = self.domain or (None, None)
+        return None if low is None else float(low), None if high is None else float(high)
 
     @property
     def is_decay(self) -> bool:

@@ -38,7 +38,9 @@ class CompiledProgram:
             self.name,
             tuple(d.name for d in self.spec.step.dim_list),
             tuple(
-                Var(v.name, v.kind, axes_of(v.dims), v.default) for v in self.spec.step.variables if v.kind != "solved"
+                Var(v.name, v.kind, axes_of(v.dims), v.default, v.domain)
+                for v in self.spec.step.variables
+                if v.kind != "solved"
             ),
             state_vars(g),
             {},

@@ -71,6 +71,8 @@ def _arguments(c: Compiled) -> list[str]:
             note = "float32, bfloat16, float16, or float64 in torch."
         else:
             note = "float32. Constant in time."
+        if v.domain is not None:
+            note += f" {_told(*v.bounds)}"
         lines.append(f"{_key(v.name, v.is_decay)}: {shape}, {note}")
     states = ", ".join(f"{s.name} {_shape(['B', 'H'], s.axes)}" for s in p.states)
     many = "a tuple of " if len(p.states) > 1 else ""
@@ -78,6 +80,13 @@ def _arguments(c: Compiled) -> list[str]:
     lines.append(f"initial_state: {many}{states}; {default} where None.")
     lines.append("Any of them may have fewer heads than H, if H is a multiple: each then serves several.")
     return [*lines[:-2], lines[-1], lines[-2], *OPTIONS]
+
+
+def _told(low: float | None, high: float | None) -> str:
+    """Of a domain, which isn't checked."""
+    if low is not None and high is not None:
+        return f"Between {low:g} and {high:g}."
+    return f"Above {low:g}." if low is not None else f"Below {high:g}."
 
 
 def _returns(c: Compiled) -> str:
@@ -96,6 +105,13 @@ def _cost(c: Compiled) -> list[str]:
     ]
 
 
+def _within(share: str, low: float | None, high: float | None) -> str:
+    """Of a domain, by numbers between 0 and 1."""
+    if low is not None and high is not None:
+        return share if (low, high) == (0, 1) else f"{low:g} + {high - low:g} * {share}"
+    return f"{low:g} + {share}" if low is not None else f"{high:g} - {share}"
+
+
 def _example(c: Compiled) -> list[str]:
     p = c.step
     width = {d: WIDTHS[i % len(WIDTHS)] for i, d in enumerate(p.dims)}
@@ -112,6 +128,8 @@ def _example(c: Compiled) -> list[str]:
         value = f"torch.randn({own})" if v.axes else f"torch.rand({own})"
         if v.is_decay:
             value = f"-torch.rand({own})"
+        elif v.domain is not None:
+            value = _within(f"torch.rand({own})", *v.bounds)
         elif v.axes:
             value += f" / {width[dim_of(v.axes[0])] ** 0.5:.0f}"
         lines.append(f">>> {_key(v.name, v.is_decay)} = {value}")

@@ -83,6 +83,7 @@ def spec_hash(c: Compiled) -> str:
     p = c.step
     said = [p.name, repr(p.dims)]
     said += [repr((v.name, v.kind, v.axes, v.default)) for v in p.variables]
+    said += [repr((v.name, v.domain)) for v in p.variables if v.domain is not None]
     said += [repr((s.name, s.axes, s.initial.key if s.initial is not None else "")) for s in p.states]
     said += [f"{n} {x.key}" for n, x in (*p.updates.items(), *p.outputs.items())]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
@@ -242,7 +243,8 @@ def signature_text(c: Compiled) -> str:
     arguments = []
     for v in p.variables:
         default = "" if v.default is None else f", default={float(v.default)!r}"
-        arguments.append(f'Argument("{v.name}", "{v.kind}", {dims_text(v.axes)}{default}),')
+        domain = "" if v.domain is None else f", domain={v.bounds!r}"
+        arguments.append(f'Argument("{v.name}", "{v.kind}", {dims_text(v.axes)}{default}{domain}),')
     states = "".join(f'("{s.name}", {dims_text(s.axes)}),' for s in p.states)
     outputs = "".join(f'("{n}", {dims_text(axes)}),' for n, axes in p.output_axes.items())
     return f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}))'

@@ -18,6 +18,8 @@ from .gates.run_steps import stored
 _FUNCTIONS = {
     "exp": torch.exp,
     "log": torch.log,
+    "log1p": torch.log1p,
+    "expm1": torch.expm1,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "sin": torch.sin,
@@ -26,6 +28,7 @@ _FUNCTIONS = {
     "abs": torch.abs,
     "relu": torch.relu,
     "softplus": torch.nn.functional.softplus,
+    "logsigmoid": torch.nn.functional.logsigmoid,
     "sign": torch.sign,
     "step": lambda x: (x > 0).to(x.dtype),
 }

@@ -18,12 +18,22 @@ from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan
 from .chunkwise.planner import plan
 from .compiler_fault import blaming
-from .gates.gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments, gate_stable, gate_substeps
+from .gates.gates import (
+    gate_adjoint,
+    gate_decays,
+    gate_form,
+    gate_lower,
+    gate_plan,
+    gate_segments,
+    gate_stable,
+    gate_substeps,
+)
 from .normal_form.diagnostics import line_of
 from .normal_form.form import NormalForm, NotAffine
 from .normal_form.normalize import normalize, normalize_adjoint
 from .normal_form.substeps import Substeps, substeps
 from .step.adjoint import Adjoint, adjoint
+from .step.decays import with_decays
 from .step.lower import lower
 from .step.stabilize import stable
 
@@ -34,7 +44,9 @@ class Known:
     """What is known of a recurrence: each pass adds what it makes."""
 
     lowered: StepProgram
+    stabilized: StepProgram
     step: StepProgram
+    decays: dict[Node, Node]  # which took whose place
     adjoint: Adjoint
     form: NormalForm
     adjoint_form: NormalForm
@@ -55,7 +67,11 @@ def _lower(k: Known) -> None:
 
 
 def _stabilize(k: Known) -> None:
-    k.step = stable(k.lowered)
+    k.stabilized = stable(k.lowered)
+
+
+def _decays(k: Known) -> None:
+    k.step, k.decays = with_decays(k.stabilized)
 
 
 def _adjoint(k: Known) -> None:
@@ -89,8 +105,13 @@ def _substep(k: Known) -> None:
 
 
 def _gates_of_stable(k: Known) -> Iterator[GateResult]:
-    if k.step is not k.lowered:
-        yield gate_stable(k.lowered, k.step)
+    if k.stabilized is not k.lowered:
+        yield gate_stable(k.lowered, k.stabilized)
+
+
+def _gates_of_decays(k: Known) -> Iterator[GateResult]:
+    if k.decays:
+        yield gate_decays(k.stabilized, k.step, k.decays)
 
 
 def _gates_of_plans(k: Known) -> Iterator[GateResult]:
@@ -114,9 +135,16 @@ PASSES: tuple[Pass[Known], ...] = (
     Pass(
         "stabilize",
         "exponents less the largest, where that changes nothing",
-        "step",
+        "stabilized",
         _stabilize,
         _gates_of_stable,
+    ),
+    Pass(
+        "decays",
+        "coefficients of states that are seen to be positive, in forms of which logarithms lose nothing",
+        "step",
+        _decays,
+        _gates_of_decays,
     ),
     Pass(
         "adjoint",

@@ -76,12 +76,15 @@ def sample(c: Compiled, case: Case) -> Sample:
             constants[v.name] = 0.5 if v.default is None else v.default
         elif v.is_decay:
             given[v.name] = _log_decay(normal(*lead, *own), case.decay, g).to(wide)
+        elif v.domain is not None:
+            given[v.name] = _between(normal(*lead, *own), *v.bounds).to(case.dtype if v.kind == "input" else wide)
         elif own:
             given[v.name] = (normal(*lead, *own) / own[0] ** 0.5).to(case.dtype if v.kind == "input" else wide)
         else:
             given[v.name] = torch.rand(*lead, generator=g).to(case.dtype if v.kind == "input" else wide)
     if "variables" in case.positive:
-        given = {n: x if c.step.variable(n).is_decay else x.abs() for n, x in given.items()}
+        own_values = {v.name for v in c.step.variables if v.is_decay or v.domain is not None}
+        given = {n: x if n in own_values else x.abs() for n, x in given.items()}
     sequences = batch if lengths is None else len(lengths)
     shapes = {s.name: [sequences, case.heads, *(dims[dim_of(a)] for a in s.axes)] for s in c.step.states}
     states: dict[str, Tensor | None] = {
@@ -100,6 +103,13 @@ def sample(c: Compiled, case: Case) -> Sample:
         return {n: None if t is None else t.to(case.device) for n, t in x.items()}
 
     return Sample(moved(dict(given)), moved(states), constants, moved(cotangents), moved(finals))
+
+
+def _between(x: Tensor, low: float | None, high: float | None) -> Tensor:
+    """Within a domain, whatever x is; between two bounds mostly nearer to the upper one, as decays are."""
+    if low is not None and high is not None:
+        return low + (high - low) * torch.sigmoid(x + 1.0)
+    return low + x.exp() if low is not None else (high or 0.0) - x.exp()
 
 
 def _log_decay(x: Tensor, how: str, g: torch.Generator) -> Tensor:

@@ -156,6 +156,8 @@ def spec_text(r: Recurrence) -> str:
     for v in r.variables:
         default = "" if v.default is None else f", {v.default}"
         dims = "".join(f", {d}" for d in v.dims)
+        if v.domain is not None:
+            default += f", domain=({', '.join('None' if x is None else str(float(x)) for x in v.domain)})"
         lines.append(f'{v.name} = r.{METHODS.get(v.kind, v.kind)}("{v.name}"{dims}{default})')
     for s in r.states:
         start = "" if s.initial is None else f", initial={term_text(s.initial)}"

@@ -5,6 +5,7 @@
     a decay              -softplus of a projection (of low rank where the decay has dims) and a learned offset
     a head's decay       -softplus of a learned number
     a parameter          itself, learned
+    one with a domain    by a sigmoid between its bounds, or a softplus from the only one
 
 A key is an input over a dim that no output has, such as q and k of most recurrences: keys of length one are what
 keeps delta rules stable. Where every dim is an output's (a square state), each input with dims is a key.
@@ -148,6 +149,8 @@ class Arguments(nn.Module):
             return self.maps[a.name](x)
         if a.kind.startswith("decay"):
             return -F.softplus(x)
+        if a.domain is not None:
+            return _between(x, *a.domain)
         if a.kind == "input" and not a.dims:
             return x.sigmoid()
         if a not in self.keys:
@@ -160,6 +163,15 @@ class Arguments(nn.Module):
 
     def _channels(self, a: Argument) -> int:
         return math.prod(self._shape(a))
+
+
+def _between(x: Tensor, low: float | None, high: float | None) -> Tensor:
+    """Within a domain, whatever x is."""
+    if low is not None and high is not None:
+        return low + (high - low) * x.sigmoid()
+    if low is not None:
+        return low + F.softplus(x)
+    return (0.0 if high is None else high) - F.softplus(-x)
 
 
 def _offsets(shape: tuple[int, ...], memory: tuple[float, float], device: torch.device) -> Tensor:

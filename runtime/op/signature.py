@@ -18,6 +18,7 @@ class Argument:
     kind: str
     dims: tuple[str, ...] = ()
     default: float | None = None
+    domain: tuple[float | None, float | None] | None = None  # its values lie between; None where there is no bound
 
     @property
     def key(self) -> str:

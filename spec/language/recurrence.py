@@ -22,6 +22,7 @@ from chunkform.errors import CausalityError, DimensionError, NameError_, SpecErr
 
 from .claiming import Claiming
 from .declaration import Declaration
+from .domain import Domain, domain_of
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, ones, scalar_of, shape_text, total
 from .names import FUNCTION_NAMES, quantity_name, split_names
 from .source import Source, caller
@@ -42,6 +43,7 @@ class Variable:
     dims: tuple[Dim, ...]
     where: Source
     default: float | None = None
+    domain: Domain | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,17 +114,21 @@ class Recurrence(Claiming, Declaration):
             self.dim_list.append(made[-1])
         return made[0] if len(made) == 1 else tuple(made)
 
-    def inputs(self, names: str, *dims: Dim) -> Any:
-        """Quantities given at each step: scalars, vectors over one dim, or matrices over two."""
-        return self._declare(names, "input", dims)
+    def inputs(self, names: str, *dims: Dim, domain: Any = None, sign: str | None = None) -> Any:
+        """Quantities given at each step: scalars, vectors over one dim, or matrices over two.
+
+        `domain=(0, 1)`: what they are given lies between these two, None for no bound. `sign="positive"` or "negative" is
+        short for (0, None) and (None, 0). It is for the compiler to know, and isn't checked in calls.
+        """
+        return self._declare(names, "input", dims, domain=domain_of(domain, sign))
 
     def decay(self, names: str, *dim: Dim) -> Any:
         """A decay in (0, 1], given to the op as its natural logarithm `log_<name>`: a scalar, or a vector over one dim."""
         return self._declare(names, "decay", dim)
 
-    def parameters(self, names: str, *dims: Dim) -> Any:
-        """Quantities given once per head, the same at each step."""
-        return self._declare(names, "parameter", dims)
+    def parameters(self, names: str, *dims: Dim, domain: Any = None, sign: str | None = None) -> Any:
+        """Quantities given once per head, the same at each step. `domain` and `sign` as for inputs."""
+        return self._declare(names, "parameter", dims, domain=domain_of(domain, sign))
 
     parameter = parameters
 
@@ -274,12 +280,14 @@ class Recurrence(Claiming, Declaration):
                 )
         return name
 
-    def _declare(self, names: str, kind: str, dims: tuple, default: float | None = None) -> Any:
+    def _declare(
+        self, names: str, kind: str, dims: tuple, default: float | None = None, domain: Domain | None = None
+    ) -> Any:
         made = []
         for name in split_names(names, kind):
             name = self._new(name)
             self._check_dims(dims, name, decay=kind.startswith("decay"))
-            self.variables.append(Variable(name, kind, dims, caller(), default))
+            self.variables.append(Variable(name, kind, dims, caller(), default, domain))
             made.append(symbol_of(name, kind, dims))
         return made[0] if len(made) == 1 else tuple(made)
 

@@ -160,13 +160,13 @@ def specs() -> dict[str, Recurrence]:
 HEADER = """
 import torch
 from chunkform.runtime.torch_form.recurrent import *
-from chunkform.runtime.torch_form import dtype_of
+from chunkform.runtime.torch_form.chunks import dtype_of
 """
 
 TRITON_HEADER = """
 import triton
 import triton.language as tl
-from chunkform.runtime.launch import launch
+from chunkform.runtime.launch.launch import launch
 """
 
 

@@ -28,7 +28,7 @@ from ..step.adjoint import Adjoint, adjoint, gradient_name
 from ..step.stabilize import Shifted
 from .run_form import run_form, state_adjoint_defects
 from .run_plan import run_map, run_plan, run_sweep
-from .run_steps import Sequences, directional, inner, random_sequences, run_steps, stored
+from .run_steps import Far, Sequences, directional, inner, random_sequences, run_steps, shape_of, stored
 
 # --- the gates, in the order of the passes ----------------------------------------------------------------------------
 
@@ -75,6 +75,31 @@ def gate_stable(step: StepProgram, shifted: StepProgram) -> GateResult:
             yield f"the last state {s.name}", states[s.name], last[s.name]
 
     return compare("stable", "a step with exponents that are shifted by anything is that step", step, check)
+
+
+def gate_decays(step: StepProgram, decayed: StepProgram, decays: dict[Node, Node]) -> GateResult:
+    """A step over other forms of its decays computes what it did; and each is what it takes the place of, near 0 and near 1."""
+
+    def check(point: Point) -> Compared:
+        m, sizes, rng = point.arithmetic, point.sizes, point.rng
+        given, initial = random_sequences(step, m, sizes, point.steps, rng)
+        expected, last, _ = run_steps(step, given, initial, m, sizes, point.steps)
+        got, states, _ = run_steps(decayed, given, initial, m, sizes, point.steps)
+        for name in step.outputs:
+            for t, (a, b) in enumerate(zip(got[name], expected[name], strict=True)):
+                yield f"the output {name} of step {t + 1}", a, b
+        for s in step.states:
+            yield f"the last state {s.name}", states[s.name], last[s.name]
+        if m.exact:
+            return
+        far = Far()
+        env = {(v.kind, v.name): far.random_of(rng, shape_of(v, sizes, 1)[v.per_step :], v) for v in step.variables}
+        for old, new in decays.items():
+            was, is_now = (evaluate(x, env, far, sizes) for x in (old, new))
+            share = far.mul(is_now, far.pow(was, Fraction(-1)))
+            yield f"the decay {new!r} over {old!r}", share, far.pow(share, Fraction(0))
+
+    return compare("decays", "decays in forms that lose nothing are what the step multiplies by", step, check)
 
 
 def gate_adjoint(a: Adjoint) -> GateResult:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
+from random import Random
 from typing import Any
 
 import numpy as np
 
-from ...ir.evaluate import Dual, Env, Field, Pair, evaluate_all
+from ...ir.evaluate import Dual, Env, Field, Pair, Reals, evaluate_all
 from ...ir.expr import dim_of
 from ...ir.step_program import StepProgram, Var
 
@@ -67,9 +69,36 @@ def random_sequences(
     program: StepProgram, arithmetic: Any, sizes: dict[str, int], steps: int, rng: random.Random
 ) -> tuple[Sequences, Sequences]:
     """Random values of each variable, and random initial states."""
-    given = {v.name: arithmetic.random(rng, shape_of(v, sizes, steps), decay=v.is_decay) for v in program.variables}
+    given = {v.name: _random(arithmetic, rng, shape_of(v, sizes, steps), v) for v in program.variables}
     initial = {s.name: arithmetic.random(rng, tuple(sizes[dim_of(a)] for a in s.axes)) for s in program.states}
     return given, initial
+
+
+def _random(m: Any, rng: random.Random, shape: tuple[int, ...], v: Var) -> Any:
+    value = m.random(rng, shape, decay=v.is_decay)
+    if v.domain is None or m.exact:
+        return value
+    low, high = v.domain
+    if low is None or high is None:
+        sign, bound = (1, low) if low is not None else (-1, high)
+        return m.add(m.const(Fraction(bound or 0)), m.mul(m.const(Fraction(sign)), m.fn("exp", value)))
+    share = m.fn("sigmoid", value)
+    return m.add(m.const(low), m.mul(m.const(high - low), share))
+
+
+class Far(Reals):
+    """Numbers of 200 digits, random ones of which are far from 0 as well."""
+
+    def __init__(self) -> None:
+        super().__init__(200)
+
+    def random(self, rng: Random, shape: tuple[int, ...], decay: bool = False) -> Any:
+        usual = super().random(rng, shape, decay)
+        return usual if decay else self.mul(usual, self.const(Fraction(60)))
+
+    def random_of(self, rng: Random, shape: tuple[int, ...], v: Var) -> Any:
+        """Of a variable, within its domain."""
+        return _random(self, rng, shape, v)
 
 
 def directional(

@@ -313,7 +313,7 @@ class Interpreter:
 
 
 def positive(x: Node) -> bool:
-    """Is x > 0 whatever the inputs?"""
+    """Is x > 0 whatever the inputs, as decays have been written that are seen to be so (`step/decays.py`)?"""
     match x.op:
         case "leaf":
             return x.attrs[0].startswith("decay")

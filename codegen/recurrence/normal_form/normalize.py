@@ -104,7 +104,8 @@ def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[
                 raise NotAffine("states that are added to each other are scaled channel by channel", d.value.decay)
         elif d.value.decay not in (None, ZERO) and not positive(d.value.decay):
             raise NotAffine(
-                "this decay may be zero or negative: declare it with r.decay, or write it as exp(...) or sigmoid(...)",
+                "this decay may be zero or negative: declare it with r.decay, write it as exp(...) or sigmoid(...), or give what "
+                "it is made of a domain, as in r.inputs(..., domain=(0, 1))",
                 d.value.decay,
             )
     return drafts

@@ -46,7 +46,7 @@ class Lowering:
         updates = {s.name: expand(self.equation(self.updates[s.name], s.axes), s.axes) for s in states}
         output_axes = {x.name: axes_of(_dims(x.term)) for x in r.outputs}
         outputs = {x.name: expand(self.equation(x, output_axes[x.name]), output_axes[x.name]) for x in r.outputs}
-        variables = tuple(Var(v.name, v.kind, axes_of(v.dims), v.default) for v in r.variables)
+        variables = tuple(Var(v.name, v.kind, axes_of(v.dims), v.default, v.domain) for v in r.variables)
         return StepProgram(
             r.name,
             tuple(d.name for d in r.dim_list),

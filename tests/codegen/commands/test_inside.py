@@ -83,13 +83,13 @@ def test_a_program_has_the_passes_of_its_operations():
 def test_what_a_pass_made_can_be_read():
     text = explain("gated_delta_rule", "--after", "normalize").stdout
     assert "decay = alpha_t" in text and "left = beta_t k_t   over d" in text
-    assert explain("gated_delta_rule", "--after", "stabilize").stdout == "step: as after lower\n"
+    assert explain("gated_delta_rule", "--after", "stabilize").stdout == "stabilized: as after lower\n"
 
 
 def test_names_made_of_hashes_are_numbered_alike_in_all_passes(tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFORM_DUMP", str(tmp_path))
     compiled(find("gated_delta_rule")[0])
-    form, plan = ((tmp_path / "gated_delta_rule" / f).read_text() for f in ("04_normalize.txt", "06_plan.txt"))
+    form, plan = ((tmp_path / "gated_delta_rule" / f).read_text() for f in ("05_normalize.txt", "07_plan.txt"))
     (write,) = [line.strip() for line in form.splitlines() if "leaf = x" in line]
     assert write in plan
 
@@ -99,9 +99,9 @@ def test_where_a_pass_refuses_its_file_says_why_and_none_follows(tmp_path, monke
     compiled(decayed_sum())  # whose later files aren't left behind
     with recorded() as records:
         assert compiled(decayed_sum(nonlinear=True)).family == "sequential"
-    assert [r.name for r in records] == ["lower", "stabilize", "adjoint", "normalize"]
+    assert [r.name for r in records] == ["lower", "stabilize", "decays", "adjoint", "normalize"]
     last = sorted((tmp_path / "decayed_sum").iterdir())[-1]
-    assert last.name == "04_normalize.txt" and "NotAffine: " in last.read_text()
+    assert last.name == "05_normalize.txt" and "NotAffine: " in last.read_text()
 
 
 def test_a_pass_that_was_not_run_is_refused_with_the_reason(tmp_path):
@@ -137,8 +137,8 @@ def test_what_a_gate_refuses_is_shown_and_trials_are_not(tmp_path, monkeypatch):
     monkeypatch.setattr(of_recurrences, "gate_adjoint", refuse)
     with recorded() as records, pytest.raises(GateError):
         compiled(decayed_sum(twice=True))
-    assert [x.name for x in records] == ["lower", "stabilize", "adjoint"]
-    assert "dlog_lam = " in (text := (tmp_path / "decayed_sum" / "03_adjoint.txt").read_text()) and "dz" in text
+    assert [x.name for x in records] == ["lower", "stabilize", "decays", "adjoint"]
+    assert "dlog_lam = " in (text := (tmp_path / "decayed_sum" / "04_adjoint.txt").read_text()) and "dz" in text
 
 
 def test_printing_code_tells_no_passes():

@@ -104,6 +104,10 @@ def test_variables_and_dims_may_be_called_what_kernels_call_their_own():
     assert_small(interpret(("awkward_names", "awkward_dims"), [SMALL], parts=FEW), 1e-5)
 
 
+def test_coefficients_that_are_seen_to_be_decays():
+    assert_small(interpret(("lower_bound", "little_forgotten"), [SMALL], parts=FEW), 1e-5)
+
+
 def test_a_launch_for_each_read_makes_what_one_for_all_does():
     """As of states so wide that no three chunks fit; with a sum over two reads (late_decay), reads that nothing is stored of
     (three_corrections), and two states (mlstm)."""

@@ -1,0 +1,123 @@
+"""Logarithms without loss: of what is near 1 as well as of what is near 0, and never of a difference that rounding has eaten.
+
+Where f is at most 1 and both f and 1 - f are sums of terms that are never negative, log f is log1p(-(1 - f)) if f is far from 0,
+the logarithm of its terms if it is far from 1, and logsigmoid(log f - log(1 - f)) otherwise.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from .expr import ONE, ZERO, Node, add, expand, fn, mul, number
+from .positive_terms import Polynomials, Terms, log_share
+from .ranges import Ranges, extremes
+
+FAR = Fraction(1, 16)  # from 0 or from 1: a float's logarithm is as good as the float
+
+
+class Logarithms:
+    """The logarithms of expressions that are seen to be positive."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self.ranges = ranges
+        self.polynomials = Polynomials(ranges)
+
+    def log(self, x: Node) -> Node | None:
+        """log x; None where x isn't seen to be above 0 whatever the inputs are."""
+        whole = x.op == "expand" or (x.op == "pow" and (x.attrs[0].denominator != 1 or x.attrs[0] < 0))
+        found = None if whole else self._by_terms(x)
+        if found is None:
+            found = self._by_parts(x)
+        return None if found is None else expand(found, x.axes)
+
+    def product(self, x: Node) -> Node | None:
+        """x as a product of powers of what is known without loss, if it is one."""
+        t = self.polynomials.terms(x)
+        if t is None or not t.positive or len(t.terms) != 1:
+            return None
+        (exponents,) = t.terms
+        if not all(t.part(f).node.op == "fn" for f, _ in exponents):
+            return None
+        return expand(t.node(), x.axes)
+
+    def at_most_one(self, x: Node) -> bool:
+        return self.ranges(x).high <= 1 or self.polynomials.complement(x) is not None
+
+    def _by_parts(self, x: Node) -> Node | None:
+        match x.op:
+            case "expand":
+                return self.log(x.args[0])
+            case "pow":
+                base = self.log(x.args[0])
+                return None if base is None else mul(x.attrs[0], base)
+            case "mul":
+                logs = [self.log(a) for a in x.args]
+                return None if any(y is None for y in logs) else add(*(y for y in logs if y is not None))
+            case "add":
+                for one, other, largest in extremes(x):
+                    a, b = self.log(one), self.log(other)
+                    if a is not None and b is not None:
+                        sign = 1 if largest else -1
+                        return add(b, mul(sign, fn("relu", mul(sign, add(a, mul(-1, b))))))
+        return fn("log", x) if self.ranges(x).positive else None
+
+    def _by_terms(self, x: Node) -> Node | None:
+        t = self.polynomials.terms(x)
+        if t is None or not t.positive:
+            return None
+        if len(t.terms) == 1:
+            return _log_of_terms(t)
+        c = self.polynomials.complement(x)
+        if c is None:
+            return _log_of_terms(t)
+        if not c.terms:
+            return ZERO
+        if t.low >= FAR:
+            return fn("log1p", mul(-1, c.node()))
+        if t.high <= 1 - FAR:
+            return _log_of_terms(t)
+        return log_share(_log_of_terms(t), _log_of_terms(c))
+
+
+def _log_of_terms(t: Terms) -> Node:
+    """The logarithm of a sum of terms: shared factors outside, and the rest as exponents where each has a finite one."""
+    shared, rest = t.shared()
+    outside = add(*(mul(n, t.part(f).log) for f, n in shared))
+    if len(rest) == 1:
+        (c,) = rest.values()
+        return add(outside, _log(c))
+    endless = any(t.quantities[f[0]].beyond is None for e in rest for f, _ in e)
+    steady = all(t.part(f).steady for e in rest for f, _ in e)
+    if (start := rest.get(())) is not None and not (endless and steady):
+        more = {e: c / start for e, c in rest.items() if e}
+        return add(outside, _log(start), fn("log1p", t.node(more)))
+    if not steady:
+        return add(outside, fn("log", t.node(rest)))
+    logs = [add(_log(c), *(mul(n, t.part(f).log) for f, n in e)) for e, c in rest.items()]
+    total = logs[0]
+    for y in logs[1:]:
+        total = add(total, mul(-1, fn("logsigmoid", add(total, mul(-1, y)))))
+    return add(outside, total)
+
+
+def _log(c: Fraction) -> Node:
+    return ZERO if c == 1 else number(f"log({c})")
+
+
+def lossless(x: Node) -> bool:
+    """Is the logarithm of x what it is made of, so that no other form of x is needed?"""
+    match x.op:
+        case "leaf":
+            return x.attrs[0].startswith("decay")
+        case "const":
+            return x.attrs[0] > 0
+        case "mul":
+            return all(map(lossless, x.args))
+        case "pow" | "expand":
+            return lossless(x.args[0])
+        case "fn":
+            return x.attrs[0] in ("exp", "sigmoid")
+        case "add":
+            rest = add(ONE, mul(-1, x))
+            return rest.op == "fn" and rest.attrs[0] == "sigmoid"
+    return False

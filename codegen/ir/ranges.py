@@ -1,0 +1,279 @@
+"""Which values an expression can take: an interval for each, found from its parts, whatever the inputs are.
+
+Bounds are exact fractions, or infinite; a bound that is never reached is open. What terms have in common is not seen here
+(`positive_terms.py` does that for polynomials): an interval is never too small, and may be too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import inf
+from typing import Any
+
+import mpmath
+import sympy
+
+from .expr import Node, add, mul, rename
+from .functions import TABLE
+
+Bound = Any  # a Fraction, or an infinite float
+INCREASING = frozenset("exp log log1p expm1 sigmoid logsigmoid tanh softplus erf relu step sign".split())
+FLAT = frozenset("relu step sign".split())  # of these, whose bounds are reached inside
+LIMITS: dict[str, dict[Bound, Bound]] = {
+    "exp": {-inf: 0, 0: 1, inf: inf},
+    "log": {0: -inf, 1: 0, inf: inf},
+    "log1p": {-1: -inf, 0: 0, inf: inf},
+    "expm1": {-inf: -1, 0: 0, inf: inf},
+    "sigmoid": {-inf: 0, 0: Fraction(1, 2), inf: 1},
+    "logsigmoid": {-inf: -inf, inf: 0},
+    "tanh": {-inf: -1, 0: 0, inf: 1},
+    "erf": {-inf: -1, 0: 0, inf: 1},
+    "softplus": {-inf: 0, inf: inf},
+    "relu": {-inf: 0, inf: inf},
+    "step": {-inf: 0, inf: 1},
+    "sign": {-inf: -1, inf: 1},
+}
+_DIGITS, _SLACK = 40, Fraction(1, 10**30)
+FARTHEST = 10**4  # bounds of functions aren't looked at beyond
+
+
+@dataclass(frozen=True)
+class Range:
+    """The interval from `low` to `high`. A bound that is open isn't reached; infinite ones never are."""
+
+    low: Bound = -inf
+    high: Bound = inf
+    low_open: bool = True
+    high_open: bool = True
+
+    @property
+    def positive(self) -> bool:
+        return self.low > 0 or (self.low == 0 and self.low_open)
+
+    @property
+    def negative(self) -> bool:
+        return self.high < 0 or (self.high == 0 and self.high_open)
+
+    @property
+    def nonnegative(self) -> bool:
+        return self.low >= 0
+
+    @property
+    def bounded(self) -> bool:
+        return self.low > -inf and self.high < inf
+
+    def __neg__(self) -> Range:
+        return Range(-self.high, -self.low, self.high_open, self.low_open)
+
+    def within(self, other: Range) -> Range:
+        """What is in both."""
+        low, low_open = max((self.low, self.low_open), (other.low, other.low_open))
+        high, closed = min((self.high, not self.high_open), (other.high, not other.high_open))
+        return Range(low, high, low_open, not closed)
+
+
+REAL, POSITIVE = Range(), Range(Fraction(0))
+DECAY = Range(Fraction(0), Fraction(1), True, False)
+UNIT = Range(Fraction(0), Fraction(1))
+
+
+class Ranges:
+    """The ranges of expressions. `known` gives that of a leaf, where more is known of it than its kind."""
+
+    def __init__(self, known: Callable[[Node], Range | None] = lambda x: None) -> None:
+        self.known = known
+        self.memo: dict[Node, Range] = {}
+
+    def __call__(self, x: Node) -> Range:
+        if x not in self.memo:
+            self.memo[x] = self._of(x)
+        return self.memo[x]
+
+    def _of(self, x: Node) -> Range:
+        match x.op:
+            case "leaf":
+                kind = DECAY if x.attrs[0].startswith("decay") else REAL
+                return self.known(x) or kind
+            case "const":
+                return _point(x.attrs[0])
+            case "number":
+                value = Fraction(str(sympy.N(sympy.sympify(x.attrs[0]), _DIGITS)))
+                return Range(value - _slack(value), value + _slack(value))
+            case "size":
+                return Range(Fraction(1), inf, False)
+            case "eye":
+                return Range(Fraction(0), Fraction(1), False, False)
+            case "add":
+                return self._sum(x)
+            case "mul":
+                out = _point(Fraction(1))
+                for a in x.args:
+                    out = times(out, self(a))
+                return out.within(UNIT_SHARE) if self.is_share(x) else out
+            case "pow":
+                return raised(self(x.args[0]), x.attrs[0])
+            case "sum":
+                return _summed(self(x.args[0]))
+            case "expand" | "peak":
+                return self(x.args[0])
+            case "fn":
+                return applied(x.attrs[0], self(x.args[0]))
+        return REAL
+
+    def _sum(self, x: Node) -> Range:
+        out = _point(Fraction(0))
+        for a in x.args:
+            out = plus(out, self(a))
+        for one, other, largest in extremes(x):
+            first, second = self(one), self(other)
+            out = out.within(larger(first, second) if largest else -larger(-first, -second))
+        return out
+
+    def is_share(self, x: Node) -> bool:
+        """Is it one of several positive numbers, over their sum, as a softmax is?"""
+        for f in x.args:
+            if f.op == "pow" and f.attrs[0] == -1 and f.args[0].op == "sum":
+                (bound,), body = f.args[0].attrs, f.args[0].args[0]
+                one = mul(*(g for g in x.args if g is not f))
+                for axis in set(one.axes) - set(f.axes):
+                    if rename(body, {bound: axis}) is one and self(body).positive:
+                        return True
+        return False
+
+
+UNIT_SHARE = Range(Fraction(0), Fraction(1), True, False)
+
+
+def extremes(x: Node) -> list[tuple[Node, Node, bool]]:
+    """The ways to see a sum as max(a, b) = b + relu(a - b) or as min(a, b) = b - relu(b - a): (a, b, is it the maximum)."""
+    out = []
+    for a in x.args:
+        sign, core = (-1, mul(-1, a)) if a.op == "mul" else (1, a)
+        if core.op == "fn" and core.attrs[0] == "relu":
+            rest = add(*(y for y in x.args if y is not a))
+            out.append((add(rest, mul(sign, core.args[0])), rest, sign > 0))
+    return out
+
+
+def plus(a: Range, b: Range) -> Range:
+    return Range(a.low + b.low, a.high + b.high, a.low_open or b.low_open, a.high_open or b.high_open)
+
+
+def times(a: Range, b: Range) -> Range:
+    ends = [_product(x, y) for x, y in product(_ends(a), _ends(b))]
+    low, low_open = min(ends)
+    high, closed = max((v, not is_open) for v, is_open in ends)
+    return Range(low, high, low_open, not closed)
+
+
+def larger(a: Range, b: Range) -> Range:
+    """Of the larger of two."""
+    low, low_open = max((a.low, a.low_open), (b.low, b.low_open))
+    high, closed = max((a.high, not a.high_open), (b.high, not b.high_open))
+    return Range(low, high, low_open, not closed)
+
+
+def raised(a: Range, n: Fraction) -> Range:
+    """Of a power."""
+    if n < 0:
+        inner = raised(a, -n)
+        if not inner.positive and not inner.negative:
+            return POSITIVE if inner.nonnegative else REAL
+        if inner.negative:
+            return -raised(-inner, Fraction(-1))
+        return Range(_inverse(inner.high), _inverse(inner.low), inner.high_open, inner.low_open)
+    if n.denominator != 1:
+        if a.high < 0:
+            return REAL  # it has no value
+        a = a.within(Range(Fraction(0), inf, False))  # elsewhere it has no value
+        return Range(_root(a.low, n, down=True), _root(a.high, n, down=False), a.low_open, a.high_open)
+    if n.numerator % 2:
+        return Range(a.low**n.numerator, a.high**n.numerator, a.low_open, a.high_open)
+    a = applied("abs", a)
+    return Range(a.low**n.numerator, a.high**n.numerator, a.low_open, a.high_open)
+
+
+def applied(name: str, a: Range) -> Range:
+    """Of a function of the table."""
+    if name == "abs":
+        if a.nonnegative:
+            return a
+        if a.high <= 0:
+            return -a
+        high, closed = max((a.high, not a.high_open), (-a.low, not a.low_open))
+        return Range(Fraction(0), high, False, not closed)
+    if name in ("sin", "cos"):
+        return Range(Fraction(-1), Fraction(1), False, False)
+    if name not in INCREASING:
+        return REAL
+    least = {"log": 0, "log1p": -1}.get(name)
+    if least is not None and a.high <= least:
+        return REAL  # it has no value
+    if least is not None:
+        a = a.within(Range(Fraction(least)))
+    low, high = _at(name, a.low, down=True), _at(name, a.high, down=False)
+    flat = name in FLAT
+    return Range(low, high, (a.low_open and not flat) or low == -inf, (a.high_open and not flat) or high == inf)
+
+
+def _at(name: str, x: Bound, down: bool) -> Bound:
+    """A bound's value, rounded away from the interval."""
+    if x in LIMITS[name]:
+        value = LIMITS[name][x]
+        return value if value in (inf, -inf) else Fraction(value)
+    if abs(x) > FARTHEST:  # any bound will do
+        x = x.__class__(FARTHEST if x > 0 else -FARTHEST)
+        if down != (x > 0):
+            return _at(name, inf if x > 0 else -inf, down)
+    with mpmath.workdps(_DIGITS):
+        value = _fraction(TABLE[name].mpmath(mpmath.mpf(x.numerator) / x.denominator))
+    return value if name in FLAT else value + _slack(value) * (-1 if down else 1)
+
+
+def _root(x: Bound, n: Fraction, down: bool) -> Bound:
+    if x in (0, 1, inf):
+        return x
+    with mpmath.workdps(_DIGITS):
+        value = _fraction(
+            mpmath.power(mpmath.mpf(x.numerator) / x.denominator, mpmath.mpf(n.numerator) / n.denominator)
+        )
+    return value + _slack(value) * (-1 if down else 1)
+
+
+def _fraction(x: Any) -> Fraction:
+    sign, mantissa, exponent, _ = mpmath.mpf(x)._mpf_
+    return Fraction(-mantissa if sign else mantissa) * Fraction(2) ** exponent
+
+
+def _slack(x: Fraction) -> Fraction:
+    return abs(x) * _SLACK
+
+
+def _summed(a: Range) -> Range:
+    """Of a sum over an axis, of one number or more."""
+    low = a.low if a.low >= 0 else -inf
+    high = a.high if a.high <= 0 else inf
+    return Range(low, high, a.low_open, a.high_open)
+
+
+def _point(x: Fraction) -> Range:
+    return Range(x, x, False, False)
+
+
+def _ends(a: Range) -> list[tuple[Bound, bool]]:
+    return [(a.low, a.low_open), (a.high, a.high_open)]
+
+
+def _product(x: tuple[Bound, bool], y: tuple[Bound, bool]) -> tuple[Bound, bool]:
+    (a, a_open), (b, b_open) = x, y
+    if a == 0 or b == 0:
+        reached = (a == 0 and not a_open) or (b == 0 and not b_open)
+        return Fraction(0), not reached
+    return a * b, a_open or b_open
+
+
+def _inverse(x: Bound) -> Bound:
+    return inf if x == 0 else Fraction(0) if x in (inf, -inf) else 1 / x

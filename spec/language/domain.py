@@ -1,0 +1,44 @@
+"""What the author of a spec knows of a quantity's values: between which bounds they lie."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isnan
+from typing import Any
+
+from chunkform.errors import SpecError
+
+from .expression import scalar_of
+from .source import caller
+
+Domain = tuple[Fraction | None, Fraction | None]  # open: no bound is a value; None where there is none
+SIGNS: dict[str, Domain] = {"positive": (Fraction(0), None), "negative": (None, Fraction(0))}
+
+
+def domain_of(domain: Any, sign: str | None) -> Domain | None:
+    """The bounds that `domain` and `sign` say; None where both are silent."""
+    if sign is not None:
+        if domain is not None:
+            raise SpecError(f"give domain or sign, not both: got domain={domain!r} and sign={sign!r}", caller())
+        if sign not in SIGNS:
+            raise SpecError(f"sign must be 'positive' or 'negative', got {sign!r}", caller())
+        return SIGNS[sign]
+    if domain is None:
+        return None
+    if not isinstance(domain, tuple | list) or len(domain) != 2:
+        raise SpecError(f"domain must be two bounds such as (0, 1), None for no bound, got {domain!r}", caller())
+    low, high = (_bound(x, domain) for x in domain)
+    if low is not None and high is not None and low >= high:
+        raise SpecError(f"domain must be two bounds, the lower first, got {domain!r}", caller())
+    return (low, high) if (low, high) != (None, None) else None
+
+
+def _bound(x: Any, domain: Any) -> Fraction | None:
+    value = None if x is None else scalar_of(x)
+    if x is None or (isinstance(x, float) and abs(x) == float("inf")):
+        return None
+    if isinstance(x, float) and isnan(x):
+        value = None
+    if value is None or not (value.is_Rational or value.is_Float) or not value.is_finite:
+        raise SpecError(f"a bound of domain must be a number or None, got {x!r} in {domain!r}", caller())
+    return Fraction(str(value)) if value.is_Float else Fraction(int(value.p), int(value.q))
