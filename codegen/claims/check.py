@@ -16,7 +16,7 @@ from .arithmetic import Undefined
 from .evaluate import Env, Evaluator
 from .trial_sizes import Point
 from .values import ShapeFault, Value
-from .world import LONGEST, OutOfRange, TooMany, integer
+from .world import LONGEST, Beyond, OutOfRange, TooMany, integer
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,18 @@ def check(statement: Statement, evaluate: Evaluator) -> Failure | None:
 def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
     compared = 0
     kind, reason = "nowhere", "there is no such index"
+    beyond: list[Failure] = []
     for env in environments(statement.sides, statement.over, evaluate):
         try:
-            values = [evaluate(side, env) for side in statement.sides]
+            values, past = [], None
+            for side in statement.sides:
+                try:
+                    values.append(evaluate(side, env))
+                except Beyond as fault:
+                    past = past or fault
+            if past is not None:
+                beyond.append(Failure("shape", str(past), tuple(env.items()), sides=statement.sides))
+                continue
         except OutOfRange as fault:
             reason = str(fault) if kind == "nowhere" else reason
             continue
@@ -63,6 +72,8 @@ def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
             if not evaluate.world.arithmetic.equal(a.a, b.a):
                 return Failure("value", "the sides differ", tuple(env.items()), a, b, sides)
         compared += 1
+    if beyond and len(beyond) >= compared:  # else it is the last steps alone of which the formula says nothing
+        return beyond[0]
     return None if compared else Failure(kind, reason, sides=statement.sides)
 
 

@@ -15,7 +15,7 @@ from .arithmetic import CONTEXT, Transcendental, Undefined
 from .branches import SIGNED, Branching, note
 from .effort import WORK
 from .values import Algebra, ShapeFault, Value, solve
-from .world import LONGEST, OutOfRange, TooMany, World, integer
+from .world import LONGEST, Beyond, OutOfRange, TooMany, World, integer
 
 Env = Mapping[str, int]
 Place = tuple[str, tuple[int, ...]]  # a quantity at an index
@@ -336,10 +336,24 @@ class Evaluator:
         first, last = self.span(low, high, x, env)
         if last < first:
             return self._empty_sum(x, env)
-        result = self(body, {**env, name: first})
-        for i in range(first + 1, last + 1):
-            result = self.algebra.plus(result, self(body, {**env, name: i}), x)
+        terms, missing = [], None
+        for i in range(first, last + 1):
+            try:
+                terms.append(self(body, {**env, name: i}))
+            except OutOfRange as fault:
+                missing = missing or (i, fault)
+        if missing is not None:
+            self.refuse(x, *missing, bool(terms))
+        result = terms[0]
+        for term in terms[1:]:
+            result = self.algebra.plus(result, term, x)
         return result
+
+    def refuse(self, x: Formula, at: int, fault: OutOfRange, others: bool) -> None:
+        """A term of a sum or a product that has no value, where `others` have one: it is the index of the sum that is beyond."""
+        if others and not isinstance(fault, Beyond):
+            raise Beyond(f"{fault}, which {x} takes at {x.attrs[0]} = {at}") from None
+        raise fault
 
     def _empty_sum(self, x: Formula, env: Env) -> Value:
         """Zero, in the shape of a term; where no term has a value, a sum over nothing has no shape and is undefined."""
@@ -374,11 +388,21 @@ class Evaluator:
         key = (x.op, body, name, first, tuple(env.get(i) for i in self.free_in(body) if i != name))
         run = self.products.setdefault(key, [])
         for i in range(first + len(run), last + 1):
-            factor = self(body, {**env, name: i})
+            try:
+                factor = self(body, {**env, name: i})
+            except OutOfRange as fault:
+                self.refuse(x, i, fault, bool(run) or self.has_value(body, {**env, name: last}))
             run.append(self._multiplied(x, run[-1], factor) if run else factor)
         return run[last - first]
 
     _product_down = _hadamard_over = _product_over
+
+    def has_value(self, x: Formula, env: Env) -> bool:
+        try:
+            self(x, env)
+        except Undefined:
+            return False
+        return True
 
     def _multiplied(self, x: Formula, so_far: Value, factor: Value) -> Value:
         if x.op == "hadamard over":

@@ -14,7 +14,7 @@ from .arithmetic import CONTEXT, FIELD, PRIME, Arithmetic, Transcendental, Undef
 from .check import environments
 from .evaluate import Evaluator, Unknown
 from .values import ShapeFault
-from .world import OutOfRange
+from .world import Beyond, OutOfRange
 
 Faults = (ShapeFault, Undefined, Transcendental, Unknown, RecursionError)
 SMALL = [Fraction(above, below) for below in (1, 2, 3, 4) for above in (1, 2, 3, 4)]
@@ -111,6 +111,8 @@ def has_value(x: Formula, env: Mapping[str, int], evaluate: Evaluator) -> bool:
     """Whether every quantity in x exists at these indices; a wrong shape counts as existing."""
     try:
         evaluate(x, env)
+    except Beyond:
+        return True
     except OutOfRange:
         return False
     except (Undefined, ShapeFault):

@@ -29,6 +29,10 @@ class OutOfRange(Undefined):
     """A quantity at an index where it doesn't exist."""
 
 
+class Beyond(OutOfRange):
+    """A sum or a product runs to where a term has no value, though others have one: its bounds, or an index in it, are wrong."""
+
+
 class TooMany(Exception):
     """A formula runs an index over more values than are tried."""
 

@@ -12,7 +12,7 @@ from shared.published_claims import DERIVATIONS, Derivation
 from chunkform.codegen.claims.alone import verdicts_alone
 from chunkform.codegen.claims.verdict import Verdict
 from chunkform.spec.language.claims import Claim
-from chunkform.spec.language.formula import formula
+from chunkform.spec.language.formula import Formula, formula, substitute
 from chunkform.spec.language.statements import Equal
 
 SECONDS = 5  # of the processor's time, for a claim
@@ -45,3 +45,30 @@ def test_every_planted_mistake_fails_and_four_of_five_are_repaired_to_the_origin
     assert len(other) <= 1, other
     assert all(other.values()), "what isn't repaired to the original is repaired to something else that is true"
     assert all(v.seconds < SECONDS for v in found.values())
+
+
+@pytest.mark.parametrize(
+    "name,row,quantity,index",
+    [
+        ("gated_linear_attention", "dk unrolled", "alpha", "j+1"),
+        ("state_space_duality", "dx", "a", "j+1"),
+        ("state_space_duality", "dlog a", "B", "j-1"),
+        ("state_space_duality", "dlog a", "delta", "j-1"),
+        ("state_space_duality", "dlog a", "x", "j-1"),
+    ],
+)
+def test_an_index_that_leaves_the_range_of_its_sum_is_a_mistake(name: str, row: str, quantity: str, index: str) -> None:
+    """Such a formula has a value where the sum is empty, or has one term, and is right there; that isn't enough."""
+    made = DERIVATIONS[name]()
+    left, right = made.right[row]
+    j = Formula("index", (), ("j",))
+    moved = substitute(right, {at(quantity, j): at(quantity, j + 1 if index == "j+1" else j - 1)})
+    assert moved != right
+    (found,) = judged(made, iter([(row, left, moved)])).values()
+    assert found.verdict == "fails"
+    assert found.counterexample is not None and "has no value" in found.counterexample.message
+    assert found.repaired == f"{left} = {right}"
+
+
+def at(name: str, index: Formula) -> Formula:
+    return Formula("at", (index,), (name,))
