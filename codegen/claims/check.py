@@ -9,7 +9,7 @@ from functools import singledispatch
 from typing import Any
 
 from chunkform.spec.language.claims import LENGTH, Setting
-from chunkform.spec.language.formula import Formula, free_indices
+from chunkform.spec.language.formula import RANGED, Formula, free_indices, walk
 from chunkform.spec.language.statements import Approximates, AtMost, Differs, Equal, Number, Statement, Together
 
 from .arithmetic import Undefined
@@ -41,9 +41,9 @@ def check(statement: Statement, evaluate: Evaluator) -> Failure | None:
 
 @check.register
 def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
-    compared = 0
     kind, reason = "nowhere", "there is no such index"
-    beyond: list[Failure] = []
+    beyond: list[tuple[Failure, Formula]] = []
+    there: list[Env] = []  # the indices at which the sides were compared
     for env in environments(statement.sides, statement.over, evaluate):
         try:
             values, past = [], None
@@ -53,7 +53,7 @@ def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
                 except Beyond as fault:
                     past = past or fault
             if past is not None:
-                beyond.append(Failure("shape", str(past), tuple(env.items()), sides=statement.sides))
+                beyond.append((Failure("shape", str(past), tuple(env.items()), sides=statement.sides), past.node))
                 continue
         except OutOfRange as fault:
             reason = str(fault) if kind == "nowhere" else reason
@@ -71,10 +71,33 @@ def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
             a, b = evaluate.algebra.settled(a), evaluate.algebra.settled(b)
             if not evaluate.world.arithmetic.equal(a.a, b.a):
                 return Failure("value", "the sides differ", tuple(env.items()), a, b, sides)
-        compared += 1
-    if beyond and len(beyond) >= compared:  # else it is the last steps alone of which the formula says nothing
-        return beyond[0]
-    return None if compared else Failure(kind, reason, sides=statement.sides)
+        there.append(env)
+    for failure, node in beyond:  # nothing is said of these indices, if the sum was tried at others
+        lengths = [k for env in there for side in statement.sides for k in spans(side, node, env, evaluate)]
+        if max(lengths, default=0 if any(contains(s, node) for s in statement.sides) else 2) < 2:
+            return failure
+    return None if there else Failure(kind, reason, sides=statement.sides)
+
+
+def spans(x: Formula, node: Formula, env: Env, evaluate: Evaluator) -> Iterator[int]:
+    """The numbers of terms that `node`, a sum or a product in x, takes, over all that the sums around it run over."""
+    if not contains(x, node):
+        return
+    if x.op not in RANGED:
+        for a in x.args:
+            yield from spans(a, node, env, evaluate)
+        return
+    low, high, body = x.args
+    if high.op != "infinity":
+        first, last = (integer(bound, env, evaluate.world.sizes) for bound in (low, high))
+        if x == node:
+            yield max(0, last + 1 - first)
+        for i in range(first, last + 1):
+            yield from spans(body, node, {**env, x.attrs[0]: i}, evaluate)
+
+
+def contains(x: Formula, part: Formula) -> bool:
+    return any(y == part for y in walk(x))
 
 
 @check.register

@@ -352,7 +352,7 @@ class Evaluator:
     def refuse(self, x: Formula, at: int, fault: OutOfRange, others: bool) -> None:
         """A term of a sum or a product that has no value, where `others` have one: it is the index of the sum that is beyond."""
         if others and not isinstance(fault, Beyond):
-            raise Beyond(f"{fault}, which {x} takes at {x.attrs[0]} = {at}") from None
+            raise Beyond(f"{fault}, which {x} takes at {x.attrs[0]} = {at}", x) from None
         raise fault
 
     def _empty_sum(self, x: Formula, env: Env) -> Value:

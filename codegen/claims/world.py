@@ -30,7 +30,11 @@ class OutOfRange(Undefined):
 
 
 class Beyond(OutOfRange):
-    """A sum or a product runs to where a term has no value, though others have one: its bounds, or an index in it, are wrong."""
+    """A sum or a product, `node`, runs to where a term has no value, though others have one."""
+
+    def __init__(self, message: str, node: Formula) -> None:
+        super().__init__(message)
+        self.node = node
 
 
 class TooMany(Exception):
