@@ -113,7 +113,7 @@ def launches_of(c: Compiled, module: Any, dtype: str, width: int) -> list[Kernel
 
     p = c.step
     kind = getattr(torch, dtype)
-    batch, steps, heads = 2, 8192, 4  # so long that parts are walked over in pieces
+    batch, steps, heads = 2, 8192, 4  # so long that parts are swept in pieces
     found: dict[str, KernelLaunch] = {}
 
     def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
@@ -199,7 +199,7 @@ def report_row(launched: KernelLaunch, arch: str, dtype: str, width: int, held: 
 
 
 def _programs(settings: dict[str, Any]) -> int:
-    """How many programs of a walk a multiprocessor is to hold: of 8 warps together, or as many as have registers."""
+    """How many programs of a sweep a multiprocessor is to hold: of 8 warps together, or as many as have registers."""
     warps, most = settings["num_warps"], settings.get("maxnreg")
     return max(1, 8 // warps if most is None else REGISTERS // (4 * 32 * warps * most))
 

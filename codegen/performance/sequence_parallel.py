@@ -7,7 +7,7 @@ the parts (see `segment_maps.py`), whose size doesn't depend on the length of th
     in a node        (N - 1) maps reach each GPU over its link
     between nodes    the maps of all other nodes' GPUs reach a node over its GPUs' network, evenly
     latency          one hop for each GPU of a node, as in a ring, and one for each doubling of the nodes, as in a tree
-    composing        a few small kernels, which walk over the parts that a GPU cuts its own sequence into, and over the ranks
+    composing        a few small kernels, which sweep over the parts that a GPU cuts its own sequence into, and over the ranks
 
 Nothing is taken off for what overlaps.
 """
@@ -82,12 +82,12 @@ def link_plan(
     """One layer at a shape (B, T, H, D) whose sequences lie in equal parts on `gpus` GPUs.
 
     Raises:
-        ArgumentError: the recurrence goes step by step, or there are more GPUs than steps.
+        ArgumentError: the recurrence runs in recurrent form, or there are more GPUs than steps.
     """
     batch, steps, heads, width = shape
     if c.forward is None or c.backward is None:
         raise ArgumentError(
-            f"{c.name}: a plan needs a recurrence that is affine in its state; this one goes step by step"
+            f"{c.name}: a plan needs a recurrence that is affine in its state; this one runs in recurrent form"
         )
     if gpus < 1 or gpus > steps:
         raise ArgumentError(f"{c.name}: gpus must be 1 to the {steps} steps of the sequence, got {gpus}")
@@ -95,7 +95,7 @@ def link_plan(
     part = math.ceil(steps / gpus)
     predicted = predict(c, (batch, part, heads, width), machine, element=element)
     if predicted is None:
-        raise ArgumentError(f"{c.name}: its kernels go step by step, which no model of this compiler predicts")
+        raise ArgumentError(f"{c.name}: its kernels run in recurrent form, which no model of this compiler predicts")
     sizes = Sizes({d: width for d in c.step.dims}, element=element)
     maps = [m for plan, way in ((c.forward, 1), (c.backward, -1)) for m in _maps(plan, way)]
     own = max(sum(WIDE * batch * heads * _entries(m, sizes) for m in _maps(p, w)) for p, w in _ways(c))

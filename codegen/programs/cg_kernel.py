@@ -1,8 +1,8 @@
 """Conjugate gradients in one Triton kernel, printed from the chunk program of the matrix's product with a vector.
 
-Two kernels: one walks the sequence and keeps the states before each chunk; the other has a program for each chunk, which holds
+Two kernels: one sweeps the sequence and keeps the states before each chunk; the other has a program for each chunk, which holds
 that state, the chunk's writes and its decays on chip, and runs all steps for all solves of the chunk at once. What of the product
-doesn't depend on the vector is computed ahead of the loop over steps.
+doesn't depend on the vector is computed in the prologue of the loop over steps.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class _Solve:
     # --- the two kernels --------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> tuple[Printed, Opened]:
-        """The walk: the state before each chunk is stored, and then carried on."""
+        """The sweep: the state before each chunk is stored, and then carried on."""
         s = self.sweep.group[0]
         bare = Sweep((s,), False, "row", (), (s.name,), chunk_program((s,), (), False, {}))
         o = opened(bare)

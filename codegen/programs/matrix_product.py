@@ -1,6 +1,6 @@
 """The matrix of a solve in torch: a function of a vector, printed from the chunk program of their product.
 
-The states at the chunks' borders are swept once; what doesn't depend on the vector is computed once, and each product is then a
+The states at chunk boundaries are swept once; what doesn't depend on the vector is computed once, and each product is then a
 few matrix products over all chunks at once.
 """
 
@@ -147,7 +147,7 @@ class _Matrix(PassText):
         return [*self.sweeps, "\n".join(lines)]
 
     def _checkpoints(self, s: Sweep) -> None:
-        """The walk that keeps the states before each chunk."""
+        """The sweep that keeps the states before each chunk."""
         names = tuple(x.name for x in s.group)
         bare = Sweep(s.group, False, s.side, (), names, chunk_program(s.group, (), False, self.p.form.reads))
         printer = SweepText(self, bare, names)

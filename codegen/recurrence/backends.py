@@ -28,7 +28,7 @@ from .triton import (
 class Section:
     """The text of one backend. `modules` are the runtime modules whose names it may use: module -> names.
 
-    `stepwise` says why a chunk-parallel recurrence goes step by step here, or is None. `features` are those of
+    `stepwise` says why a chunk-parallel recurrence runs in recurrent form here, or is None. `features` are those of
     `runtime.signature.Backend`: what the two functions take beyond the plain case; `saved` is its `saved`.
     """
 
@@ -79,8 +79,8 @@ def torch_section(c: Compiled) -> Section:
 
 
 def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...], str]]:
-    """The layout of what kernels that take `count` steps of c for each save in any case: the writes, and states at the borders of
-    blocks, as `Backend.saved` has it."""
+    """The layout of what kernels that take `count` steps of c for each save in any case: the writes, and states at
+    checkpoints, as `Backend.saved` has it."""
     times = "" if count == 1 else f"{count} "
     found = {n: (("B", f"{times}T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
     for s in c.step.states:

@@ -3,8 +3,8 @@
 Bytes: each sweep reads each of its quantities once and writes its results once, as the Triton kernels do: inputs, outputs and
 what one sweep keeps for another in the op's dtype; decays and unfinished sums in float32. A tile that reads again what its
 neighbour has read finds it in the cache, and isn't counted. FLOPs: the contractions of each chunk, two for a multiplication
-and an addition; elementwise work is left out. States stay in registers, and cost nothing per token, but for those that walks
-leave at the borders of blocks. The floor reads each argument once and writes each result once: no implementation can do with
+and an addition; elementwise work is left out. States stay in registers, and cost nothing per token, but for those that sweeps
+leave at checkpoints. The memory lower bound reads each argument once and writes each result once: no implementation can do with
 less.
 """
 
@@ -142,7 +142,7 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
         plan = simplified(c.backward)
     fused = fuse(plan, tuple(plan.form.write_leaves()) if forward else ())
     read = written = flops = 0.0
-    jointly: set[Node] = set()  # what one walk loads once for all sweeps
+    jointly: set[Node] = set()  # what one sweep loads once for all sweeps
     for k, stage in enumerate(plan.stages):
         if not isinstance(stage, Sweep):
             continue
@@ -156,12 +156,12 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
             jointly |= own
         written += sum(_stored(c, s, sizes) for s in stores)
         inverses = _inverses(stage)
-        moved = len(inverses) * sizes.chunk * sizes.element  # a row of each, which a kernel ahead writes
+        moved = len(inverses) * sizes.chunk * sizes.element  # a row of each, which a prologue kernel writes
         read += moved + _bytes(_sources(stage.chunk.streams[x] for x in _streams(inverses, stage)), sizes)
         written += moved
         flops += sweep_flops(stage, sizes)
     for axes in {s.decay.axes for stage in plan.sweeps for s in stage.group if s.decay is not None}:
-        read += WIDE * sizes.of(axes)  # the sums of log decays inside each chunk, by a kernel ahead
+        read += WIDE * sizes.of(axes)  # the sums of log decays inside each chunk, by a prologue kernel
         written += WIDE * sizes.of(axes)
     read += _bytes(jointly, sizes)
     checkpoints = _checkpoints(c)
@@ -187,12 +187,12 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
 
 
 def _checkpoints(c: Compiled) -> CheckpointSchedule:
-    """What is left and read at the borders of blocks: nothing where the kernels go step by step."""
+    """What is left and read at checkpoints: nothing where the kernels run in recurrent form."""
     return schedule_of(c) if triton_section(c).stepwise is None else CheckpointSchedule({})
 
 
 def _whole(c: Compiled) -> FusedBackward | None:
-    """The backward pass as one walk, where kernels make it so."""
+    """The backward pass as a fused backward, where kernels make it so."""
     return fused_backward_of(c) if triton_section(c).stepwise is None else None
 
 

@@ -223,7 +223,7 @@ def reason_text(c: Compiled) -> Text:
     if c.reason_where is not None:
         text.append(f"\n  {c.reason_where.place}\n", style="dim")
         text.append(f"    {c.reason_where.text}", style="cyan")
-    text.append("\n  It runs step by step, with the state in registers, and its derived adjoint.", style="dim")
+    text.append("\n  It runs in recurrent form, with the state in registers, and its derived adjoint.", style="dim")
     return text
 
 
@@ -252,7 +252,7 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             solved = ", solving for its writes" if s["solves"] else ""
             sweeps.add_row(
                 name,
-                s["direction"] if s["walks"] else "at borders",
+                s["direction"] if s["walks"] else "from checkpoints",
                 ", ".join(s["states"]) + solved,
                 "\n".join(yields),
                 f"{s['flops_per_token']:,}",
@@ -272,7 +272,7 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
     if data["triton_reason"]:
         yield (
             "Kernels",
-            Text(f"Over chunks in torch; the Triton kernels go step by step, because {data['triton_reason']}."),
+            Text(f"Over chunks in torch; the Triton kernels run in recurrent form, because {data['triton_reason']}."),
         )
     if data["triton"] == "scans":
         yield "Kernels", Text("Over chunks in torch; the Triton kernels scan each entry of the states by itself.")
@@ -280,7 +280,7 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
         yield (
             "Kernels",
             Text(
-                f"A step is {data['substeps']} corrections, one after the other: the Triton kernels walk over as many substeps "
+                f"A step is {data['substeps']} corrections, one after the other: the Triton kernels sweep over as many substeps "
                 "of one each, and so do the sweeps above."
             ),
         )

@@ -51,7 +51,7 @@ H200 = Machine("NVIDIA H200", 4.26e12, 132, 2.2e12, 1.45e12, 28e9, 3e-6)
 
 @dataclass(frozen=True)
 class Pass:
-    """Seconds of one pass, by part, and of the floor; useful FLOPs; into how many segments sweeps are cut."""
+    """Seconds of one pass, by part, and of the memory lower bound; useful FLOPs; into how many segments sweeps are cut."""
 
     moving: float
     computing: float
@@ -82,7 +82,7 @@ def predict(
     chunk: int = 64,
     element: int = 2,
 ) -> Prediction | None:
-    """The time of both passes at a shape (B, T, H, D); None where the Triton kernels go step by step."""
+    """The time of both passes at a shape (B, T, H, D); None where the Triton kernels run in recurrent form."""
     if c.forward is None or c.backward is None or triton_section(c).stepwise:
         return None
     sizes = Sizes({d: shape[3] for d in c.step.dims}, chunk, element)
@@ -127,7 +127,7 @@ def _pass(
         computing, more_bytes, more_started = 0.0, 0.0, 0
         for sweep in plan.sweeps:
             work = [_nodes(sweep)]
-            if segments > 1:  # the states at the segments' borders first, and a scan over them
+            if segments > 1:  # the states at the segments' boundaries first, and a scan over them
                 work.append(list(sweep.chunk.states.values()))
                 more_bytes += times * _streams(sweep, sizes) + 4 * 2 * _states(sweep, sizes) * segments / steps
                 more_started += 2
@@ -176,7 +176,7 @@ def _work(nodes: Iterable[Node], tile: str | None, tiles: int, sizes: Sizes) -> 
 
 
 def _streams(sweep: Sweep, sizes: Sizes) -> float:
-    """Bytes for each token and head that a walk over the states alone reads."""
+    """Bytes for each token and head that a sweep over the states alone reads."""
     leaves = {x for x in walk(*sweep.chunk.states.values()) if x.op == "leaf" and x.attrs[0] == "stream"}
     return sum(sizes.of(x.axes) for x in leaves) / sizes.chunk * sizes.element
 

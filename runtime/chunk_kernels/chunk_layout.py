@@ -1,7 +1,7 @@
 """Where sequences, their parts and their chunks lie in tensors [B, T, H, ...], for kernels.
 
 A chunk has a place among those of its batch entry. Packed sequences (`Packed`) begin a chunk each, so sequence n has its chunks
-from place starts[n] // chunk + n on; places that no chunk has are skipped. A sequence that isn't packed may be walked in `parts`
+from place starts[n] // chunk + n on; places that no chunk has are skipped. A sequence that isn't packed may be swept in `parts`
 of `length` steps each, by programs of their own.
 """
 
@@ -19,7 +19,7 @@ from ..launch.varlen import BLOCK
 PARTS = 2048  # at most so many parts for all batch entries together
 SHORTEST = 4  # chunks of a part
 LEVELS = BLOCK.bit_length() - 1  # of what is made of all steps of a block
-GROUP = 32  # chunks that a program looks at, for those that aren't flat
+GROUP = 32  # chunks that a program looks at, for those that are of a large decay range
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Places:
 
     @property
     def walked(self) -> tuple[Any, ...]:
-        """Arguments of a kernel that walks over sequences, beside its parts."""
+        """Arguments of a kernel that sweeps over sequences, beside its parts."""
         return self.steps, self.heads, self.chunks, self.starts
 
     @property
@@ -86,7 +86,7 @@ def places(packed: Any, shape: tuple[int, int, int], chunk: int) -> Places:
 
 
 def parts_for(p: Places, programs: int) -> int:
-    """Into how many parts to cut sequences, where `programs` would walk over whole ones: enough to fill the GPU twice.
+    """Into how many parts to cut sequences, where `programs` would sweep over whole ones: enough to fill the GPU twice.
 
     Into none where sequences are packed, and so into none either where the split may depend on a sequence's length only."""
     if p.starts is not None or fixed() or not torch.cuda.is_available():

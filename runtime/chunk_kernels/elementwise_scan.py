@@ -38,7 +38,7 @@ def scan_width(size: int) -> int:
 
 def scan_parts(p: Places, tiles: int) -> int:
     """Into how many parts to cut sequences, where a head has so many programs: into none, unless there are few; and then so that
-    there are many, as what each part leaves is another walk over all of it."""
+    there are many, as what each part leaves is another sweep over all of it."""
     programs = p.sequences * p.heads * tiles
     return 1 if parts_for(p, cdiv(programs, FEW)) == 1 else parts_for(p, cdiv(programs, MANY))
 

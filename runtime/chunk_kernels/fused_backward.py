@@ -1,7 +1,8 @@
-"""What kernels use that make all of a backward pass on one walk: tiles that the copy engine of a GPU moves, and sums over them.
+"""What kernels use that make all of a backward pass by the fused backward: tiles that the copy engine of a GPU moves, and sums
+over them.
 
-Such a walk takes blocks of BLOCK steps. The state that enters each block was left there by the forward pass, so that the block
-has both <S before it, dS after it>, which everything that crosses its borders adds to, and what its own steps add.
+Such a sweep takes blocks of BLOCK steps. The state that enters each block was left there by the forward pass, so that the block
+has both <S before it, dS after it>, which everything that crosses its boundaries adds to, and what its own steps add.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def pairing_kernel(
     spans, in_late, in_early, out_late, out_early, own_late, own_early, out, T, H, chunks, begins, stops,
     HEADS: tl.constexpr, N: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, C: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The pairing at each step of a block, [B, T, H]; see `block_pairing`."""
+    """The state-adjoint product at each step of a block, [B, T, H]; see `block_pairing`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -142,7 +143,8 @@ def block_pairing(
     own_early: torch.Tensor | None = None,
     at_once: bool = False,
 ) -> torch.Tensor:
-    """A decay's pairing [B, T, H], float32, from what a walk over blocks has summed for each step, [B, H, parts, T] or None for
+    """A decay's state-adjoint product [B, T, H], float32, from what a sweep over blocks has summed for each step, [B, H, parts,
+    T] or None for
     nothing: `own` are pairs inside a block, `in` reads of the state before it, `out` (negative) reads of the gradient after it.
     `spans` [B, H, blocks, parts] are the decays of each block times <S before it, dS after it>. `at_once`: early terms count for
     their own step as well.
@@ -161,7 +163,7 @@ def block_pairing(
 def step_pairing_kernel(
     spans, late, early, out, T, H, chunks, begins, stops, HEADS: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """The pairing at each step of a block, out [B, H, T]; see `step_pairing`."""
+    """The state-adjoint product at each step of a block, out [B, H, T]; see `step_pairing`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -180,10 +182,11 @@ def step_pairing_kernel(
 
 
 def step_pairing(spans: torch.Tensor, p: Places, late: torch.Tensor | None, early: torch.Tensor | None) -> torch.Tensor:
-    """A decay's pairing [B, T, H], float32, from what a walk over blocks has added up for each step, in whose place it lies:
+    """A decay's state-adjoint product [B, T, H], float32, from what a sweep over blocks has added up for each step, in whose
+    place it lies:
     all sums that `block_pairing` takes, by `late` and `early`, each [B, H, T], or None for nothing. Pairs inside a block count
-    twice, once less, so that only what crosses its borders is in its sum: `spans` [B, H, blocks] are that of `in` and the decays
-    of each block times <S before it, dS after it>.
+    twice, once less, so that only what crosses its boundaries is in its sum: `spans` [B, H, blocks] are that of `in` and the
+    decays of each block times <S before it, dS after it>.
     """
     out = early if late is None else late
     assert out is not None
@@ -195,7 +198,7 @@ def step_pairing(spans: torch.Tensor, p: Places, late: torch.Tensor | None, earl
 
 
 def together(config: Config, sizes: tuple[int, ...], *tensors: torch.Tensor) -> bool:
-    """May one walk over blocks make all of a backward pass: can the copy engine move these tensors [B, T, H, X], and does a
+    """May one sweep over blocks make all of a backward pass: can the copy engine move these tensors [B, T, H, X], and does a
     program hold states of these sizes?"""
     return not config.exact and max(map(padded, sizes)) <= WIDEST and _has_engine() and movable(*tensors)
 
@@ -209,12 +212,12 @@ def _has_engine() -> bool:
 
 
 def warps_of(sizes: tuple[int, ...]) -> int:
-    """Warps of a walk that holds a state of these sizes whole."""
+    """Warps of a sweep that holds a state of these sizes whole."""
     return 8 if max(map(padded, sizes)) > 64 else 4
 
 
 def apart(warps: int) -> bool:
-    """Does it leave what a block adds to a decay's gradient in parts? On an H200 a walk of 8 warps takes 1.1 times as long
+    """Does it leave what a block adds to a decay's gradient in parts? On an H200 a sweep of 8 warps takes 1.1 times as long
     otherwise, and one of 4 as long, with a number for each step in the place of four."""
     return warps > 4
 
@@ -250,7 +253,7 @@ def movable(*tensors: torch.Tensor) -> bool:
 
 
 def in_place(borders: torch.Tensor, p: Places) -> list[torch.Tensor]:
-    """Tensors [B, T, H, X] in the memory of states at the borders of blocks, [B, blocks * R, H, X], as many as it has room for:
+    """Tensors [B, T, H, X] in the memory of checkpointed states, [B, blocks * R, H, X], as many as it has room for:
     what they have of a block's steps lies where its state is. Nothing where a block isn't whole."""
     B, rows, H, X = borders.shape
     if not p.whole:

@@ -1,4 +1,4 @@
-"""Numbers of each step, laid out so that kernels which walk over the steps of one head load them at once."""
+"""Numbers of each step, laid out so that kernels which sweep over the steps of one head load them at once."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def part_of(s, T, starts, parts, length, C: tl.constexpr):
 def lasting(
     sums, resets, stride, x, x_ok, begin, stop, count, C: tl.constexpr, FORWARD: tl.constexpr, COUNTED: tl.constexpr
 ):
-    """How many chunks at the end of a walk of `count` have written what is not zero by then, in any of the channels x.
+    """How many chunks at the end of a sweep of `count` have written what is not zero by then, in any of the channels x.
 
     `sums` and `resets` are as `cumulate` makes them, `stride` numbers a step; resets are numbers of steps, or, COUNTED, what
     the sums leave.
@@ -215,7 +215,7 @@ def steep(
     extents, group, T, H, chunks, begins, stops, programs,
     GROUP: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
-    """How many of a group of chunks, or blocks of them, aren't flat."""
+    """How many of a group of chunks, or blocks of them, are of a large decay range."""
     place = group + tl.arange(0, GROUP)
     b, c, h = chunk_of(tl.minimum(place, programs - 1), H, chunks)
     t0, last = place_of(c, T, begins, stops, C)
@@ -264,7 +264,7 @@ def from_start(high, n_high, FORWARD: tl.constexpr, EXACT: tl.constexpr, DT: tl.
 @triton.jit
 def to_start(low, n_low, FORWARD: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr):
     """What these are divided by for the decays from the earlier step of a pair on: the constant cancels. Earlier steps than
-    those that are flat don't reach beyond the limit, and it keeps others from overflowing."""
+    those that are of a small decay range don't reach beyond the limit, and it keeps others from overflowing."""
     shift: tl.constexpr = (6.0 if tl.float16 == DT else 50.0) - (0.0 if FORWARD else 1.0)
     if EXACT:
         decays = tl.exp2(tl.minimum(-(low + n_low), far(DT) + 3.0)) * 8.881784197001252e-16
@@ -285,7 +285,7 @@ def first_steep(before, high, n_high, x_ok, C: tl.constexpr, DT: tl.constexpr):
 
 @triton.jit
 def adds_steep(before, p, w, row, C: tl.constexpr):
-    """1 where rows from `row` on write anything to a walk backwards, which all rows before them read; else `before`. What is
+    """1 where rows from `row` on write anything to a sweep backwards, which all rows before them read; else `before`. What is
     nothing, as of a loss on earlier steps alone, leaves these as they are."""
     i = tl.arange(0, C)
     some = (tl.max(tl.abs(p), axis=0) > 0.0) & (tl.max(tl.abs(w), axis=1) > 0.0)
@@ -590,7 +590,7 @@ def border_sums_kernel(
     owners, ends, parts, length, HEADS: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, C: tl.constexpr,
     BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The pairing at each step of a chunk, [B, T, H]; see `border_sums`."""
+    """The state-adjoint product at each step of a chunk, [B, T, H]; see `border_sums`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -669,7 +669,7 @@ def decays_of(kept, i, ok, COLS: tl.constexpr, ALONG: tl.constexpr):
 
 @triton.jit
 def place_in(sh, m, H, parts, FORWARD: tl.constexpr):
-    """Where the m-th part that is walked, of a batch entry and head, lies in [N * parts, H]."""
+    """Where the m-th part that is swept, of a batch entry and head, lies in [N * parts, H]."""
     m = tl.minimum(m, parts - 1)
     return ((sh // H) * parts + (m if FORWARD else parts - 1 - m)) * H + sh % H
 
@@ -679,7 +679,7 @@ def map_of(
     sh, m, local, kept, i, ok, H, parts,
     SIZE: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
 ):  # fmt: skip
-    """(k, x) of the m-th part that is walked: it takes entry i of S to k S + x. Nothing changes beyond the last part."""
+    """(k, x) of the m-th part that is swept: it takes entry i of S to k S + x. Nothing changes beyond the last part."""
     at, there = place_in(sh, m, H, parts, FORWARD), m < parts
     x = tl.load(local + at * SIZE + i, mask=ok & there, other=0.0)
     if ALONG == 0:
@@ -887,7 +887,8 @@ def border_sums(
     own_early: torch.Tensor | None = None,
     at_once: bool = False,
 ) -> torch.Tensor:
-    """A decay's pairing [B, T, H], float32, from what sweeps have summed for each step: [B, H, tiles, T], or None for nothing.
+    """A decay's state-adjoint product [B, T, H], float32, from what sweeps have summed for each step: [B, H, tiles, T], or None
+    for nothing.
 
     `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it; `start`
     [N * parts, H] is <S, dS> after the last step of each part: the states that entered the parts were rounded otherwise than

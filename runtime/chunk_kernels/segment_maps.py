@@ -133,7 +133,7 @@ class PartsMap:
         return (out,)
 
     def entered(self, rows: Tensor, direction: int) -> tuple[Tensor, ...]:
-        """What enters, from what the GPUs walked before this one sent: [GPUs, all that each sent], in the sequence's order."""
+        """What enters, from what the GPUs swept before this one sent: [GPUs, all that each sent], in the sequence's order."""
         starts = self._starts(None, rows)
         return starts.unflatten(0, (self.places.batch, self.parts))[:, 0 if self.forward else self.parts - 1], starts
 

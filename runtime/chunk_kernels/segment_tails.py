@@ -1,6 +1,6 @@
 """Parts of a sequence in two pieces, for the map of a part, S to linear @ S + local: the last LATE steps, and all before them.
 
-Where decays make the late piece's map zero, nothing of the early piece is left, and nobody walks over it. Otherwise the maps of
+Where decays make the late piece's map zero, nothing of the early piece is left, and nobody sweeps over it. Otherwise the maps of
 both are composed: neither takes a step twice.
 """
 
@@ -80,7 +80,7 @@ def late_pieces(ends: torch.Tensor, linear: torch.Tensor, length: int, tile: int
 
 def join_pieces(late: LatePieces | None, ends: torch.Tensor, linear: torch.Tensor, along: int) -> None:
     """Whole parts' states and matrices, which multiply the axis `along` of a state, in the place of the early pieces'; where
-    these were not walked over, they are there already."""
+    these were not swept, they are there already."""
     if late is None:
         return
     rows, columns = ends.shape[2 + along], ends.shape[3 - along]

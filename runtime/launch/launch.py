@@ -42,7 +42,7 @@ def processors() -> int:
 
 @dataclass(frozen=True)
 class Walk:
-    """How a walk is launched: the width of the state tile, warps, chunks under way at once, whether elements of tiles are
+    """How a sweep is launched: the width of the state tile, warps, chunks under way at once, whether elements of tiles are
     `products` with the identity, programs that a multiprocessor is to hold, and the most registers that a thread may have, None
     for as many as the assembler gives it."""
 
@@ -56,8 +56,8 @@ class Walk:
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is launched: steps per chunk, width of the state tile, and of the slices in which walks take the tile's other
-    axis, width of a block of a long loop over an axis, warps and stages of walks, and warps of kernels `ahead` of them; and the
+    """How a kernel is launched: steps per chunk, width of the state tile, and of the slices in which sweeps take the tile's other
+    axis, width of a block of a long loop over an axis, warps and stages of sweeps, and warps of kernels `ahead` of them; and the
     most registers that a thread of these has where it can do with few, if there is a limit."""
 
     chunk: int
@@ -80,7 +80,7 @@ class Config:
         return self.itemsize == 4
 
     def stages_for(self, whole: int, others: int, programs: int = 2) -> int:
-        """How many chunks of a walk are under way at once: as many as so many programs on a multiprocessor have buffers for.
+        """How many chunks of a sweep are under way at once: as many as so many programs on a multiprocessor have buffers for.
 
         Both are bytes that it loads for each step: of tiles along axes that it has whole, which products take from their buffers,
         so that these take one more, and of other tiles.
@@ -104,7 +104,7 @@ class Config:
         wide: bool = False,
         programs: int = 2,
     ) -> Walk:
-        """The launch of a walk over tiles of a dim of this size (None without), where a multiprocessor is to hold so many of its
+        """The launch of a sweep over tiles of a dim of this size (None without), where a multiprocessor is to hold so many of its
         programs, if it has buffers for two chunks of each. For each step it loads `whole` bytes of tiles along axes that it has
         whole, `matrices` of matrices over the steps of a chunk and of numbers, and of tiles `channel` for each of their channels,
         of which it needs `elements`, or not. `wide`: it stores tiles in float32, which take twice the room on their way.
@@ -139,8 +139,8 @@ class Config:
         wide: bool = False,
         wanted: tuple[bool, ...] = (),
     ) -> list[tuple[int, bool, Walk]]:
-        """READ of each launch of a walk that makes several reads, whether it keeps what no read is needed for, and how it is
-        launched, of bytes as `walk` has them. One for all, if three chunks of two programs fit: on an H200 walks for one read
+        """READ of each launch of a sweep that makes several reads, whether it keeps what no read is needed for, and how it is
+        launched, of bytes as `walk` has them. One for all, if three chunks of two programs fit: on an H200 sweeps for one read
         each take 1.17 to 1.28 times as long where they do, and one for two 1.2 to 1.5 times as long where they don't. Or one for
         each, of those `wanted`."""
         whole, matrices, channel = loaded
@@ -152,8 +152,8 @@ class Config:
         return [(read, n == 0, walk) for n, (read, walk) in enumerate(found)]
 
     def crowd(self, whole: int, slim: bool = True) -> int:
-        """How many programs a multiprocessor is to hold of a walk that makes what parts leave and the matrices of their maps, of
-        states with an axis of such a width whole: four have the registers that two of other walks have, if it is `slim`."""
+        """How many programs a multiprocessor is to hold of a sweep that makes what parts leave and the matrices of their maps, of
+        states with an axis of such a width whole: four have the registers that two of other sweeps have, if it is `slim`."""
         return 4 if slim and whole <= 128 and not self.exact else 2
 
     @property
@@ -184,7 +184,7 @@ class Config:
 
     @property
     def read_tile(self) -> int:
-        """The tile of kernels that read states at the borders of blocks: tiles of 32 by blocks of 64 steps, in 16 bits, gave
+        """The tile of kernels that read checkpointed states: tiles of 32 by blocks of 64 steps, in 16 bits, gave
         wrong results on an H200, or read outside memory."""
         return self.tile if self.exact else max(64, self.tile)
 
@@ -202,7 +202,7 @@ def by_launch(
     ends: torch.Tensor, linear: torch.Tensor, crowd: int, late: object = None
 ) -> tuple[tuple[int, torch.Tensor | None, torch.Tensor | None], ...]:
     """What one launch after the other makes of what parts leave and the matrices of their maps: both at once, where a
-    multiprocessor holds more programs than of other walks. Of which pieces: of whole parts (0), or, if there are places for
+    multiprocessor holds more programs than of other sweeps. Of which pieces: of whole parts (0), or, if there are places for
     `late` pieces, of these (1) and then of the early ones (2)."""
     made = ((ends, linear),) if crowd > 2 else ((ends, None), (None, linear))
     return tuple((piece, *x) for piece in ((0,) if late is None else (1, 2)) for x in made)
@@ -312,7 +312,8 @@ def spread(x: torch.Tensor | float, shape: tuple[int, ...], like: torch.Tensor) 
 
 
 def row_dtype(like: torch.Tensor) -> torch.dtype:
-    """Of rows that are made ahead of products, whose operands are rounded anyway: where the inputs' has the range of float32."""
+    """Of rows that are made in the prologue of products, whose operands are rounded anyway: where the inputs' has the range of
+    float32."""
     return like.dtype if like.dtype == torch.bfloat16 else torch.float32
 
 

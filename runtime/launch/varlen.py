@@ -16,7 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from chunkform.errors import ArgumentError
 
 Tensors = dict[str, Tensor]
-BLOCK = 64  # steps of a block: kernels leave states at the borders of blocks
+BLOCK = 64  # steps of a block: kernels leave checkpointed states
 
 
 def block_count(steps: Any, sequences: Any = None) -> Any:

@@ -68,7 +68,7 @@ class Mixer(nn.Module):
         device, dtype: of the parameters. On the meta device they take no memory: `to_empty(device=..)` gives them some, and
             `reset_parameters()` their first values.
         context_parallel: a ProcessGroup or a one-dimensional DeviceMesh of processes that hold a part of the sequence each;
-            x is then this process's part, and `cu_seqlens` has the borders in the whole sequence.
+            x is then this process's part, and `cu_seqlens` has the boundaries in the whole sequence.
 
     Raises:
         chunkform.errors.ArgumentError: an op without a signature, sizes that don't fit, or names that the op doesn't

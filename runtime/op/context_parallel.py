@@ -50,7 +50,7 @@ def run(
 
     Parts lie in the order of the ranks, and may differ in length. `initial_state` counts on the rank where a sequence begins, and
     the final state is returned on the rank where it ends; elsewhere the one isn't looked at, and the other is zeros. Packed:
-    `cu_seqlens` has the borders in the whole sequence, the same on all ranks; states are [N, H, ...].
+    `cu_seqlens` has the boundaries in the whole sequence, the same on all ranks; states are [N, H, ...].
 
     Raises:
         ArgumentError: an argument is wrong, or differs between ranks; the same error on every rank.
@@ -180,7 +180,7 @@ def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any
         debugging.look(op.signature, [*values, *states_of(op.signature, initial_state)])
     if op.backends["torch"].forward_states is None:
         raise ArgumentError(
-            f"{name}: context_parallel needs a recurrence that is affine in its state; this one goes step by step"
+            f"{name}: context_parallel needs a recurrence that is affine in its state; this one runs in recurrent form"
         )
     tensors, constants, sizes = checked(op.signature, given)
     borders = None if cu_seqlens is None else host_borders(name, cu_seqlens, sizes["B"])
@@ -196,7 +196,7 @@ def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any
 
 
 def _key(signature: Signature, p: _Prepared) -> tuple[Any, ...]:
-    """What `_facts` are made of, beside borders."""
+    """What `_facts` are made of, beside boundaries."""
     tensors = tuple((x.shape, x.dtype, x.requires_grad) for x in p.tensors.values())
     states = any(x is not None and x.requires_grad for x in p.states.values())
     device = next(iter(p.tensors.values())).device.type

@@ -38,10 +38,10 @@ def halo(x: Tensor, width: int, group: Any, name: str = "halo") -> Tensor:
 def tails(
     x: Tensor, width: int, group: Any, cu_seqlens: Tensor | None = None, name: str = "tails"
 ) -> tuple[Tensor, Tensor | None]:
-    """What a layer that looks `width` steps back begins this part with: (tails [N, width, ...], borders in this part).
+    """What a layer that looks `width` steps back begins this part with: (tails [N, width, ...], boundaries in this part).
 
-    Without `cu_seqlens` N is B, and there are no borders. With it, which has the borders in the whole sequence, N counts the
-    pieces of sequences in this part: only the first may go on from the part before, the tails of others are zeros.
+    Without `cu_seqlens` N is B, and there are no boundaries. With it, which has the boundaries in the whole sequence, N counts
+    the pieces of sequences in this part: only the first may go on from the part before, the tails of others are zeros.
     """
     found, lengths = _agreed(x, width, group, name, always=cu_seqlens is not None)
     ahead = (_Halo.apply(x, width, found, lengths) if width else x)[:, :width]

@@ -49,7 +49,7 @@ class Exchange:
         return tuple(results)
 
     def _before(self, everything: Tensor) -> Tensor:
-        """What the ranks say whose parts are walked before this one, in the order of the ranks.
+        """What the ranks say whose parts are swept before this one, in the order of the ranks.
 
         Zeros for those before a rank where something starts: nothing of them counts, not even where it isn't finite.
         """

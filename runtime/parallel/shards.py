@@ -35,7 +35,7 @@ def pieces_of(borders: list[int], lengths: list[int], rank: int) -> list[Piece]:
     total = sum(lengths)
     out = []
     first = max(0, bisect_right(borders, low) - 2)
-    while first > 0 and borders[first] >= low:  # sequences without steps at the border
+    while first > 0 and borders[first] >= low:  # sequences without steps at the boundary
         first -= 1
     for n in range(first, len(borders) - 1):
         start, end = borders[n], borders[n + 1]

@@ -18,7 +18,7 @@ CONVERGED = tl.constexpr(
 
 @dataclass(frozen=True)
 class SolveConfig:
-    """Steps per chunk, width of the tile of the walk that keeps states, and how the kernel of the solves is launched."""
+    """Steps per chunk, width of the tile of the sweep that keeps states, and how the kernel of the solves is launched."""
 
     chunk: int
     tile: int

@@ -92,7 +92,7 @@ def in_parts(
     size: int,
     *rest: Any,
 ) -> tuple[Tensor, ...]:
-    """Like `in_segments` for what has the states at the chunks' borders, [B, H, N, ...], and so needs no walk."""
+    """Like `in_segments` for what has the states at chunk boundaries, [B, H, N, ...], and so needs no sweep."""
     steps = lead[2]
     if steps <= SEGMENT:
         return unroll(*streams, *edges, lead, size, *rest)

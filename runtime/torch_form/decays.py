@@ -3,7 +3,7 @@
 Every function takes g, the log decays of a chunk with the chunk's steps on axis `dim` (-1 for one decay a step, -2 for one a
 channel). Weights are exponentials of differences of cumulative sums, which are float64; a log decay below `LEAST` (such as -inf)
 counts as that, so that differences across other steps keep their precision.
-Steps are seen in the order of the sweep: `direction` -1 walks the chunk backwards. A read or write is `late` when it comes
+Steps are seen in the order of the sweep: `direction` -1 sweeps the chunk backwards. A read or write is `late` when it comes
 after the decay of its own step.
 
 What a step makes is made of steps before it alone, bit by bit: no choice here looks at the values of decays.

@@ -1,4 +1,4 @@
-"""What the generated step-by-step forms share: checkpoints in time, gradients that may be missing, and launches."""
+"""What the generated recurrent forms share: checkpoints in time, gradients that may be missing, and launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = 8192  # entries of a block of its rows, where it can't
 
 
 def computed_in(given: dict[str, Tensor]) -> torch.dtype:
-    """The dtype of a step-by-step form's arithmetic: float64 on a CPU, whatever the inputs, elsewhere float32 at least.
+    """The dtype of a recurrent form's arithmetic: float64 on a CPU, whatever the inputs, elsewhere float32 at least.
 
     A recurrence that isn't affine may amplify each step's rounding, and on a CPU the wider numbers cost little.
     """

@@ -41,7 +41,7 @@ class Segment:
         return (*(torch.zeros_like(x) for x in self.linear), *self.apply(self.map, self.entering))
 
     def entered(self, rows: Tensor, direction: int) -> Map:
-        """What enters, from what the parts walked before this one sent: [parts, all that each sent], in the sequence's order."""
+        """What enters, from what the parts swept before this one sent: [parts, all that each sent], in the sequence's order."""
         if not len(rows):
             return tuple(torch.zeros_like(x) for x in self.entering)
         parts = rows.split([x.numel() for x in self.map], 1)

@@ -1,7 +1,7 @@
-"""Products of a state and a gradient at each step of a chunk, from the states at the chunk's borders.
+"""Products of a state and a gradient at each step of a chunk, from the states at the chunk's boundaries.
 
-<S_{t-1}, dT_t> is what the gradient of a scalar that multiplies S needs. Both walks are unrolled over the chunk: the state before
-it, and the writes of the chunk so far, each with its weight. Nothing is subtracted, so nothing cancels.
+<S_{t-1}, dT_t> is what the gradient of a scalar that multiplies S needs. Both sweeps are unrolled over the chunk: the state
+before it, and the writes of the chunk so far, each with its weight. Nothing is subtracted, so nothing cancels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .coupled_states import factored, gathered, state_in
 def unrolled(
     crosses: tuple[Cross, ...], forward: tuple[StateForm, ...], backward: tuple[StateForm, ...]
 ) -> tuple[dict[Node, Node], dict[Node, Node]]:
-    """(streams, products): for each cross its chunk node over ROW, from both walks' states as they stand before the decay."""
+    """(streams, products): for each cross its chunk node over ROW, from both sweeps' states as they stand before the decay."""
     ahead, behind = Builder(forward, (), False, {}), Builder(backward, (), False, {})
     out: dict[Node, Node] = {}
     made: dict[Any, Node] = {}  # many crosses sum the same products, with other weights

@@ -6,11 +6,11 @@ between them (`state_adjoint_products.py`: what reads S writes dS). For the step
     own     pairs inside the chunk: their weights are a matrix over its steps, summed over rows and over columns
     in      reads of the state before the chunk, for the reads that come after t
     out     reads of the gradient after the chunk, for the writes that come before t
-    border  the decays of the whole chunk times <S before it, dS after it>: what is left of <S, dS> at the chunk's end without
+    boundary  the decays of the whole chunk times <S before it, dS after it>: what is left of <S, dS> at the chunk's end without
             `out`, and `in` more is <S, dS> at its start
 
 No weight between t's own reads and writes is part of it, so strong decays leave nothing large to cancel; over weak ones the sum
-at the borders runs from the sequence's end, over one number a chunk. Beside the sweeps that make reads of S and of dS anyway
+at the boundaries runs from the sequence's end, over one number a chunk. Beside the sweeps that make reads of S and of dS anyway
 this costs one product a chunk (own), and sums over what is in registers (in, out).
 
 Such a sum holds only as far as the sweeps that make its terms round alike: what a chunk writes to S must cancel against its
@@ -35,7 +35,8 @@ from .plan import Accumulate, BoundarySums, Stage, Sweep
 
 
 def with_boundary_sums(stages: Sequence[Stage], form: NormalForm, saved: tuple[Node, ...]) -> list[Stage]:
-    """The stages, with sums at the borders for each pairing whose decay is one scalar a step, or one for each channel.
+    """The stages, with sums at the boundaries for each state-adjoint product whose decay is one scalar a step, or one for each
+    channel.
 
     For a scalar a sweep of its own makes them where none comes late enough to know all that they need.
     """
@@ -67,8 +68,8 @@ def _for_scalars(
 def _for_channels(
     out: list[Stage], form: NormalForm, saved: tuple[Node, ...], s: StateForm, g: StateForm, stage: Accumulate
 ) -> Accumulate:
-    """Sweeps that keep the decay's axis have, for each channel, what crosses a chunk's borders."""
-    if not s.writes or not g.writes:  # nothing crosses a border
+    """Sweeps that keep the decay's axis have, for each channel, what crosses a chunk boundaries."""
+    if not s.writes or not g.writes:  # nothing crosses a boundary
         return stage
     side = "col" if s.decay_axes == (s.row,) else "row"
     ahead = _place(out, form, saved, s, g.writes, (), side, only=True)

@@ -11,7 +11,7 @@ from .chunk_program import ChunkProgram
 
 @dataclass(frozen=True)
 class BoundarySums:
-    """What one sweep sums for the pairing of `state`: see `decay_gradient_sums.py`.
+    """What one sweep sums for the state-adjoint product of `state`: see `decay_gradient_sums.py`.
 
     `reads` has for each slot a node over ROW, and perhaps an axis of the state, over which it is summed; those of the gradient
     are negative. `own` has matrices over (ROW, COL), the slot of their row sums, and that of their column sums, which are
@@ -28,7 +28,7 @@ class BoundarySums:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One walk over the sequence. `side` is the axis that its reads contract; `finals` the states whose last value it keeps."""
+    """One sweep over the sequence. `side` is the axis that its reads contract; `finals` the states whose last value it keeps."""
 
     group: tuple[StateForm, ...]
     solve: bool
@@ -44,7 +44,7 @@ class Sweep:
 
     @property
     def yields(self) -> bool:
-        """Does it yield anything but sums at the borders of chunks? These are for kernels; torch has `Accumulate.direct`."""
+        """Does it yield anything but sums at chunk boundaries? These are for kernels; torch has `Accumulate.direct`."""
         return self.solve or bool(self.reads or self.finals)
 
     @property
@@ -59,8 +59,8 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Unroll:
-    """The products <S_{t-1}, dT_t> of a mixed group, or of a decay's state and its gradient, chunk by chunk, from the states at
-    the chunks' borders. `definitions` are inner quantities, over the steps of a chunk, in order."""
+    """The products <S_{t-1}, dT_t> of a coupled group, or of a decay's state and its gradient, chunk by chunk, from the states at
+    chunk boundaries. `definitions` are inner quantities, over the steps of a chunk, in order."""
 
     forward: tuple[StateForm, ...]
     backward: tuple[StateForm, ...]
@@ -71,9 +71,9 @@ class Unroll:
 
 @dataclass(frozen=True)
 class Accumulate:
-    """The pairing of one state's decay, summed from the end of the sequence.
+    """The state-adjoint product of one state's decay, summed from the end of the sequence.
 
-    `direct` has it chunk by chunk instead, from the states at the borders of chunks: more products, and no cancellation.
+    `direct` has it chunk by chunk instead, from the states at chunk boundaries: more products, and no cancellation.
     `at_boundaries` says that two sweeps have it in their sums (see `BoundarySums`): products of matrices over a chunk's steps
     only.
     """

@@ -2,7 +2,7 @@
 
 A plan is a list of stages over whole sequences:
 
-    Sweep       walks the sequence in chunks, once, with the states of one group; yields solved writes, reads, last states
+    Sweep       sweeps the sequence in chunks, once, with the states of one group; yields solved writes, reads, last states
     Accumulate  a decay's gradient from the reads (see `StateAdjointProduct`)
     Map         quantities of each step alone, such as outputs made of reads
 
@@ -103,7 +103,7 @@ def _unrolled(form: NormalForm, crosses: tuple[Cross, ...]) -> Unroll:
 
 
 def _direct(form: NormalForm, p: StateAdjointProduct) -> Unroll:
-    """The pairing of a decay, without sums over the steps of later chunks."""
+    """The state-adjoint product of a decay, without sums over the steps of later chunks."""
     s, g = form.state(p.state), form.state(f"d{p.state}")
     assert s.decay is not None
     if s.decay.axes:
@@ -131,7 +131,7 @@ def _solvable(form: NormalForm, group: tuple[StateForm, ...], known: set[Node], 
 
 
 def _needed(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...]) -> set[Node]:
-    """Reads, solved writes and pairings that the values and the last states need, directly or not."""
+    """Reads, solved writes and state-adjoint products that the values and the last states need, directly or not."""
     solved = form.write_leaves()
     state_adjoints = {p.leaf: p for p in form.state_adjoints}
     crosses = {x.leaf: x for x in form.crosses}

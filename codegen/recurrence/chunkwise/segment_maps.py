@@ -172,7 +172,8 @@ def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep
 
 
 def same_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> bool:
-    """Are columns of A what the walk over the states itself makes of columns of the identity, where all that it loads for columns
+    """Are columns of A what the sweep over the states itself makes of columns of the identity, where all that it loads for
+    columns
     is zero? So it is where each constant is a product with something that it loads for them."""
     names = tuple(s.name for s in group)
     for s in group:

@@ -181,7 +181,7 @@ def gate_form(a: Adjoint, form: NormalForm, backward: bool) -> GateResult:
 
 def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None, of_kernels: bool = False) -> GateResult:
     """The sweeps over chunks, for several ways to cut the sequence, compute what the step program does. `of_kernels`: they are as
-    kernels walk them."""
+    kernels sweep them."""
 
     def check(point: Point) -> Compared:
         m, sizes, rng, steps = point.arithmetic, point.sizes, point.rng, point.steps

@@ -22,7 +22,8 @@ def run_form(
 def state_adjoint_defects(
     form: NormalForm, env: Env, arithmetic: Any, sizes: dict[str, int]
 ) -> dict[str, tuple[Any, Any]]:
-    """For each pairing (D <S_{t-1}, dS_t> + early, <S_{t-1}, dS_{t-1}>): equal where `late` and `early` are right."""
+    """For each state-adjoint product (D <S_{t-1}, dS_t> + early, <S_{t-1}, dS_{t-1}>): equal where `late` and `early` are
+    right."""
     step = _Step(form, env, arithmetic, sizes)
     out = {}
     for p in form.state_adjoints:
@@ -45,7 +46,7 @@ class _Step:
         self.crosses = {c.leaf: c for c in form.crosses}
 
     def value(self, x: Node) -> Any:
-        """The value of a node; the reads, writes and pairings in it are computed first."""
+        """The value of a node; the reads, writes and state-adjoint products in it are computed first."""
         for y in walk(x):
             if y.op == "leaf" and y.attrs[:2] not in self.env:
                 (named,) = set(self.form.parts(y))

@@ -33,11 +33,11 @@ def run_plan(
     """(values, last states, everything computed). `env` holds sequences with a leading time axis; chunks have `lengths`, and
     the last one `beyond` rows more, beyond the sequence's end.
 
-    A value that a sweep takes is computed ahead of it. `finals_dot` holds the incoming gradient of each last state, which a
-    pairing starts from.
+    A value that a sweep takes is computed in the prologue of it. `finals_dot` holds the incoming gradient of each last state,
+    which a state-adjoint product starts from.
 
     Raises:
-        GateError: a pairing isn't the same in all its ways; the message names it.
+        GateError: a state-adjoint product isn't the same in all its ways; the message names it.
     """
     env = dict(env)
     finals: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def run_plan(
                 summed = env["pairing", stage.state_adjoint.leaf.attrs[1]]
                 _unroll(stage.direct, env, arithmetic, sizes, lengths, beyond)
                 if not arithmetic.equal(env["pairing", stage.state_adjoint.leaf.attrs[1]], summed):
-                    raise GateError(f"the pairing of {stage.state_adjoint.state}, summed and unrolled")
+                    raise GateError(f"the state-adjoint product of {stage.state_adjoint.state}, summed and unrolled")
             case Unroll():
                 _unroll(stage, env, arithmetic, sizes, lengths, beyond)
             case Map():
@@ -262,7 +262,7 @@ def _check_boundaries(
     sizes: dict[str, int],
     lengths: list[int],
 ) -> None:
-    """Compare the sums at the borders with the sum over all later steps, which `env` has."""
+    """Compare the sums at the boundaries with the sum over all later steps, which `env` has."""
     name, zero = stage.state_adjoint.state, m.const(Fraction(0))
     axes = stage.state_adjoint.leaf.axes
     running = _at_the_end(name, p, finals, finals_dot, m, sizes, axes)
@@ -274,7 +274,7 @@ def _check_boundaries(
                 running = m.add(running, env["sums", f"{name}.{kind}"][n])
             summed = m.add(env["pairing", stage.state_adjoint.leaf.attrs[1]][starts[n]], early[starts[n]])
             if not m.equal(np.asarray(running, dtype=object), summed):
-                raise GateError(f"the pairing of {name}, summed and from the borders of chunks")
+                raise GateError(f"the state-adjoint product of {name}, summed and from chunk boundaries")
         return
     pieces: list[Any] = []
     for n in range(len(lengths) - 1, -1, -1):
@@ -290,7 +290,7 @@ def _check_boundaries(
             running = m.add(running, early[t])
         pieces.append(np.array(values[::-1], dtype=object))
     if not m.equal(np.concatenate(pieces[::-1]), env["pairing", stage.state_adjoint.leaf.attrs[1]]):
-        raise GateError(f"the pairing of {name}, summed and from the borders of chunks")
+        raise GateError(f"the state-adjoint product of {name}, summed and from chunk boundaries")
 
 
 def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, int], lengths: list[int]) -> None:
@@ -328,7 +328,7 @@ def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, 
                 value = m.add(value, x)
             whole = env["pairing", stage.state_adjoint.leaf.attrs[1]][starts[n] + t]
             if not m.equal(np.asarray(value, dtype=object), np.asarray(whole, dtype=object)):
-                raise GateError(f"the pairing of {name}, summed and from the states at borders")
+                raise GateError(f"the state-adjoint product of {name}, summed and from checkpointed states")
 
 
 def _over(node: Node, axes: tuple[str, ...], env: Env, m: Any, sizes: dict[str, int], steps: int) -> Any:

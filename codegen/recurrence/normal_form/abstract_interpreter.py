@@ -222,7 +222,8 @@ class Interpreter:
         return mul(self.read(m, side, mul(*inside)), *(o for o in others if b not in o.axes))
 
     def _summed(self, factors: list[Node], b: str) -> Node:
-        """The sum over b of a product without states; a pairing that was summed over its first axis becomes a whole one."""
+        """The sum over b of a product without states; a state-adjoint product that was summed over its first axis becomes a whole
+        one."""
         inside = [f for f in factors if b in f.axes]
         if len(inside) == 1:
             (f,) = inside
@@ -238,7 +239,7 @@ class Interpreter:
         return total(mul(*factors), b)
 
     def _swapped(self, x: Node) -> Node | None:
-        """sum_b sum_c w_c S dS as sum_c w_c sum_b S dS, which is a pairing over c with weights."""
+        """sum_b sum_c w_c S dS as sum_c w_c sum_b S dS, which is a state-adjoint product over c with weights."""
         (b,), body = x.attrs, x.args[0]
         factors = factors_of(body)
         for f in factors:

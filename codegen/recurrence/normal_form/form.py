@@ -84,7 +84,7 @@ class StateAdjointProduct:
 
 @dataclass(frozen=True)
 class Cross:
-    """`leaf` = <S_{t-1}, dT_t> for states S and T of one mixed group, dT_t before the step's own reads of T."""
+    """`leaf` = <S_{t-1}, dT_t> for states S and T of one coupled group, dT_t before the step's own reads of T."""
 
     leaf: Node
     state: str
@@ -97,7 +97,7 @@ class NormalForm:
 
     groups: tuple[tuple[StateForm, ...], ...]
     reads: dict[Node, Read]
-    values: dict[str, Node]  # what was asked for, over inputs, reads, pairings and write leaves
+    values: dict[str, Node]  # what was asked for, over inputs, reads, state-adjoint products and write leaves
     state_adjoints: tuple[StateAdjointProduct, ...] = ()
     crosses: tuple[Cross, ...] = ()
 
@@ -115,7 +115,8 @@ class NormalForm:
         return {x.attrs[:2]: x for x in named}
 
     def parts(self, x: Node) -> Iterator[Node]:
-        """The reads, solved writes and pairings in a node, whatever their axes are called there (d or d' of a square state)."""
+        """The reads, solved writes and state-adjoint products in a node, whatever their axes are called there (d or d' of a
+        square state)."""
         for y in walk(x):
             if y.op == "leaf" and y.attrs[:2] in self._leaves:
                 yield self._leaves[y.attrs[:2]]

@@ -152,7 +152,7 @@ class _Canonical:
         self.i = interpreter
         self.state_adjoints: dict[
             str, tuple[Node, Node]
-        ] = {}  # state -> what is added to its pairing, see `state_adjoint_products.py`
+        ] = {}  # state -> what is added to its state-adjoint product, see `state_adjoint_products.py`
         self.drafts = {d.name: d for d in drafts}
         self.values = values
         self.mixed = mixed_states(drafts)

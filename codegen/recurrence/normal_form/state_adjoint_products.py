@@ -1,7 +1,7 @@
 """<S, dS> within a step, from what the step reads and writes: what the gradient of a decay is made of.
 
-In read-write form a step makes S_t = D (S_{t-1} + B) + A, and its adjoint dS_{t-1} = D (dS_t + B') + A'. The pairing is
-P = D <S_{t-1} + B, dS_t + B'>, over the decay's axes. So
+In read-write form a step makes S_t = D (S_{t-1} + B) + A, and its adjoint dS_{t-1} = D (dS_t + B') + A'. The state-adjoint
+product is P = D <S_{t-1} + B, dS_t + B'>, over the decay's axes. So
 
     P = <S_t, dS_t> + <S_t, B'> - <A, dS_t + B'>                  from what the steps after it leave
     <S_{t-1}, dS_{t-1}> = P - D <B, dS_t + B'> + <S_{t-1}, A'>    for the step before it
@@ -58,7 +58,8 @@ def state_adjoint_value(
 
 
 def cancelled(x: Node) -> Node:
-    """x with products spread over sums that hold a pairing, where a decay cancels against its inverse, even a decay of 0."""
+    """x with products spread over sums that hold a state-adjoint product, where a decay cancels against its inverse, even a decay
+    of 0."""
     whole = next((f for f in factors_of(x) if f.op == "add" and depends(f, _is_state_adjoint)), None)
     if whole is None:
         return x

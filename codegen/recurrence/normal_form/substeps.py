@@ -3,7 +3,7 @@
     S_t = F_m(..F_2(F_1(S_{t-1}))) ,   F_i(S) = D_i * S + l_i (v_i - (D_i * S)^T k_i)^T
 
 Kernels for one correction a step are smaller: a chunk of m writes that depend on each other holds m matrices over its steps for
-each read, and its walks spill. So kernels walk over m n `substeps`, whose streams (k_i, v_i, D_i, ..) are made of each step for
+each read, and its sweeps spill. So kernels sweep over m n `substeps`, whose streams (k_i, v_i, D_i, ..) are made of each step for
 itself, and outputs are those of each step's last. The update tells by its structure: every way from it to the previous state
 leads through the inner F.
 """

@@ -76,7 +76,7 @@ class Reader:
         return total(product, axis) if axis is not None else product
 
     def cross(self, name: str) -> Node:
-        """<S_{t-1}, dT_t> of two states of a mixed group."""
+        """<S_{t-1}, dT_t> of two states of a coupled group."""
         x = next(x for x in self.form.crosses if x.leaf.attrs[1] == name)
         s, g = self.form.state(x.state), self.form.state(x.gradient)
         return total(mul(self.snapshot(s, "prev"), self.snapshot(g, "prev")), *s.axes)

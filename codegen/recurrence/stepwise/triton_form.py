@@ -1,7 +1,7 @@
 """The Triton form of a step program: one GPU program for each batch entry and head, with the state in registers.
 
 Two kernels: forwards, with checkpoints of the states in global memory; and backwards, which recomputes the states of a
-segment from its checkpoint into a workspace, then walks the adjoint's steps. Where an axis of the state can be tiled
+segment from its checkpoint into a workspace, then goes through the adjoint's steps. Where an axis of the state can be tiled
 (`tiling.py`), each tile is a program of its own. Nothing is added atomically: parts are written apart, and summed in torch.
 """
 

@@ -74,7 +74,7 @@ class _States(PassText):
         return {n: self.p.sweeps[n] for n in found.values()}
 
     def _needed(self, maps: tuple[SegmentMap, ...]) -> set[Node]:
-        """Reads, solved writes and pairings that the maps are made of, directly or not."""
+        """Reads, solved writes and state-adjoint products that the maps are made of, directly or not."""
         stack = [node for m in maps for node in m.streams.values()]
         found: set[Node] = set()
         makers = {x: s for s in self.p.sweeps for x in s.chunk.outputs}
@@ -100,7 +100,7 @@ class _States(PassText):
         return tuple(n for n in super().edges(s) if n in paired)
 
     def _walked(self, x: Node) -> set[str]:
-        """The states whose values before each chunk a pairing is made of."""
+        """The states whose values before each chunk a state-adjoint product is made of."""
         names = {(p.state, f"d{p.state}") for p in self.p.form.state_adjoints if p.leaf is x}
         names |= {(c.state, c.gradient) for c in self.p.form.crosses if c.leaf is x}
         groups = [{s.name for s in g} for g in self.p.form.groups]

@@ -127,7 +127,7 @@ def _at_steps(text: str, node: Node, x: Node) -> str:
 
 
 class UnrollText:
-    """The function of an `Unroll` stage: everything at once, from the states at the chunks' borders."""
+    """The function of an `Unroll` stage: everything at once, from the states at chunk boundaries."""
 
     def __init__(self, name: str, stage: Unroll, dims: tuple[str, ...]) -> None:
         self.name, self.stage, self.dims = name, stage, dims

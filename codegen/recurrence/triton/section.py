@@ -31,7 +31,7 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     other ops, if it does. `unwanted`: a variable whose gradient nobody wants.
 
     Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel; `GateError`
-    where the plan that kernels walk isn't the recurrence's adjoint.
+    where the plan that kernels sweep isn't the recurrence's adjoint.
     """
     if c.substep is not None and fine is None and unwanted is None:
         texts, kernels = _texts(c.substep, exchanges, stem=SUBSTEP)
@@ -82,7 +82,7 @@ def _texts(
     t = fused_backward_of(c) if fine is None and unwanted is None else None
     hosts = []
     if t is not None:
-        alone = simplified(c.backward)  # whose walks needn't be cut, as one makes all
+        alone = simplified(c.backward)  # whose sweeps needn't be cut, as one makes all
         gate_plan(c.adjoint, c.forward, alone, of_kernels=True)
         hosts.append(FusedBackwardHost(c, alone, cuts, exchanges, t, stem))
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
@@ -98,7 +98,7 @@ def _texts(
 
 @once
 def kernel_plan(c: Compiled, plan: Plan) -> Plan:
-    """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
+    """A backward plan as kernels sweep it: what a sweep loads is known once it is printed."""
     first = simplified(plan)
     plan = simplified(
         by_checkpoints(plan, checkpoint_schedule(first, fuse(first), [s.name for s in c.step.states]).whole)
@@ -109,7 +109,7 @@ def kernel_plan(c: Compiled, plan: Plan) -> Plan:
 
 @once
 def schedule_of(c: Compiled) -> CheckpointSchedule:
-    """What the sweeps of the backward plan do, as kernels walk it, by what reads states at the borders of blocks."""
+    """What the sweeps of the backward plan do, as kernels sweep it, by what reads checkpointed states."""
     assert c.backward is not None
     plan = kernel_plan(c, c.backward)
     return checkpoint_schedule(plan, fuse(plan), [s.name for s in c.step.states])
@@ -117,7 +117,7 @@ def schedule_of(c: Compiled) -> CheckpointSchedule:
 
 @once
 def fused_backward_of(c: Compiled) -> FusedBackward | None:
-    """The backward pass as one walk that makes all of it, where that is faster."""
+    """The backward pass as a fused backward that makes all of it, where that is faster."""
     assert c.backward is not None
     plan = simplified(c.backward)
     return (

@@ -1,4 +1,5 @@
-"""A backward pass as one walk: the gradient of the state stays in registers, whole, while all sweeps of the plan make what they
+"""A backward pass as a fused backward: the gradient of the state stays in registers, whole, while all sweeps of the plan make
+what they
 yield of a block of steps, one after the other.
 
 The forward pass has left the state that enters each block. So a block has <S before it, dS after it> for the decays' gradients,
@@ -46,7 +47,8 @@ READS = 3  # of states and their gradients, of which a program holds what is mad
 
 @dataclass(frozen=True)
 class FusedBackward:
-    """The sweeps of a backward plan by stage, as one walk takes them; `first` is that over the gradient whose tile gives the
+    """The sweeps of a backward plan by stage, as a fused backward takes them; `first` is that over the gradient whose tile gives
+    the
     states' rows."""
 
     state: StateForm
@@ -65,7 +67,7 @@ class FusedBackward:
 
 
 def fused_backward(plan: Plan, fused: Fused, given: Iterable[str]) -> FusedBackward | None:
-    """How one walk makes all of a backward plan; None where it can't: for states of other shapes than one matrix, and for decays
+    """How one sweep makes all of a backward plan; None where it can't: for states of other shapes than one matrix, and for decays
     of each channel, as matrices over a block's steps then take registers of their own."""
     sweeps = {k: s for k, s in enumerate(plan.stages) if isinstance(s, Sweep)}
     names = dict.fromkeys(n for s in sweeps.values() for n in s.states)
@@ -92,7 +94,7 @@ def fused_backward(plan: Plan, fused: Fused, given: Iterable[str]) -> FusedBackw
 
 
 def _pays(t: FusedBackward, fused: Fused) -> bool:
-    """Is one walk faster than one for each sweep? On an H200 that is so where nothing is solved for, and there is no more than a
+    """Is one sweep faster than one for each sweep? On an H200 that is so where nothing is solved for, and there is no more than a
     write and a read, whose factors have one gradient each: with more, or with sums over channels for gradients of numbers, a
     program's registers don't hold what it makes."""
     reads = sum(len(s.reads) for s in t.sweeps.values())
@@ -114,7 +116,7 @@ class WholeTiles(Tiles):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        self.sides: dict[Node, list[Value]] = {}  # operands of products that are made ahead
+        self.sides: dict[Node, list[Value]] = {}  # operands of products that are made in the prologue
 
     def _in_slices(self, axis: str) -> bool:
         return False
@@ -192,7 +194,8 @@ def rows_name(base: str) -> str:
 
 @dataclass
 class Steps:
-    """What a block adds to the gradient of a state's decay at each step. A walk of more than four warps leaves it APART, in parts
+    """What a block adds to the gradient of a state's decay at each step. A sweep of more than four warps leaves it APART, in
+    parts
     that no warp waits for; another adds it up, in one number for each step, so that it takes no memory but what the sums of
     decays lay in."""
 
@@ -226,7 +229,7 @@ class Steps:
 def fused_backward_kernel(
     name: str, t: FusedBackward, stores: dict[int, list[Store]], inside: set[Node], at_once: bool, name_of: NameOf
 ) -> tuple[Kernel, bool]:
-    """The walk; and may what it adds up for each step lie where the sums of decays lay? Of the leaves that are stored, those
+    """The sweep; and may what it adds up for each step lie where the sums of decays lay? Of the leaves that are stored, those
     `inside` stay in registers: nothing else loads them. `at_once`: early terms of the decay's gradient count as late ones."""
     state, gradient = (name_of(leaf("state", s.name)) for s in (t.state, t.gradient))
     rows, columns = t.rows, t.columns

@@ -1,4 +1,5 @@
-"""Kernels of what is made of each step for itself: streams ahead of walks, decays of a function, outputs and gradients of several
+"""Kernels of what is made of each step for itself: streams ahead of sweeps, decays of a function, outputs and gradients of
+several
 terms.
 
 A program takes some steps of one head, as rows of tiles over a dim, or as numbers; sums over a dim stay in the program. Where a
@@ -29,7 +30,7 @@ ZERO, FINITE = 0, 1  # what padding holds, as `NodePrinter` has it
 
 @dataclass(frozen=True)
 class Result:
-    """What a kernel of rows makes: the Python name of a tensor [B, T, H, *order], the value, and the torch text of its dtype.
+    """What a per-step kernel makes: the Python name of a tensor [B, T, H, *order], the value, and the torch text of its dtype.
     `summed`: over sequences and steps, [H, *order], as a parameter's gradient is. `wanted`: when it is, None for always.
     `within`: (tensor, n, count) where it is the nth of `count` values of each step in a tensor that is there,
     [B, count * T, H, *order]."""
@@ -45,7 +46,7 @@ class Result:
 
 @dataclass(frozen=True)
 class RowKernel(Kernel):
-    """A printed kernel of rows. `leaves` are its tensors: the name of each there, that of the tensor, and the leaf."""
+    """A printed per-step kernel. `leaves` are its tensors: the name of each there, that of the tensor, and the leaf."""
 
     parameters: tuple[str, ...] = ()
     leaves: tuple[tuple[str, str, Node], ...] = ()
@@ -61,7 +62,7 @@ class RowKernel(Kernel):
 
 
 def printable(node: Node, order: Axes, summed: bool = False) -> bool:
-    """Does a kernel of rows make this value? Not what has two axes beside steps, nor what is the same at each step."""
+    """Does a per-step kernel make this value? Not what has two axes beside steps, nor what is the same at each step."""
     nodes = list(walk(node))
     return (
         len(order) < 2
@@ -83,7 +84,7 @@ def matrix_product(x: Node) -> tuple[Node, Node] | None:
 
 
 def outer_vectors(x: Node, order: Axes) -> tuple[Node, Node] | None:
-    """The vectors of each step whose product over these two axes a term is, where kernels of rows make both."""
+    """The vectors of each step whose product over these two axes a term is, where per-step kernels make both."""
     found = outer_product(x, order)
     return found if found is not None and all(printable(v, v.axes) for v in found) else None
 

@@ -1,4 +1,4 @@
-"""A walk's statements, slice by slice along the axes that it has whole: a slice's operands are in registers only while a product
+"""A sweep's statements, slice by slice along the axes that it has whole: a slice's operands are in registers only while a product
 takes them, so that states of 256 channels fit.
 
 Statements are printed as if there were one slice. What depends on the number of a slice, `n_d` for the axis d, goes into a loop

@@ -1,5 +1,6 @@
-"""Kernels of sweeps: the walk over chunks, the kernel ahead of it that takes all chunks at once, and the one after it, for what
-reads the states that walks have left at the borders of blocks of steps."""
+"""Kernels of sweeps: the sweep over chunks, the prologue kernel of it that takes all chunks at once, and the one after it, for
+what
+reads the states that sweeps have left at checkpoints."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from .strip_mine import needed_for, sliced
 from .tile_lowering import Argument, Fine, Tiles, Value
 
 NameOf = Callable[[Node], str]
-# KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits, where no launch can make
-# one of them alone: with more, buffers for three chunks of two programs don't fit on a multiprocessor, and one walk for each read
-# is faster.
+# KiB of a chunk's tiles that a sweep which makes several reads loads at most, for dims of 128 in 16 bits, where no launch can
+# make one of them alone: with more, buffers for three chunks of two programs don't fit on a multiprocessor, and one walk for each
+# read is faster.
 MOST = 40
-# Tensors of whose tiles a kernel ahead of a walk loads at most so many for its programs to take one chunk after the other, with
-# the tiles of those ahead under way, which takes 0.75 to 1.01 of the time; or, where it has loops or decays of its own, to do
-# with few registers: then more programs fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more it spills.
+# Tensors of whose tiles a prologue kernel of a sweep loads at most so many for its programs to take one chunk after the other,
+# with the tiles of those ahead under way, which takes 0.75 to 1.01 of the time; or, where it has loops or decays of its own, to
+# do with few registers: then more programs fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more it spills.
 FEW = 4
 # Products with a decay for each channel that such a kernel sums at once, at most, to do with few registers.
 SUMMED = 2
@@ -40,7 +41,7 @@ SUMMED_AT_ONCE = 5
 
 @dataclass(frozen=True)
 class Alone:
-    """What a walk loads and stores for one of its reads, and the states whose decays' gradients it sums there."""
+    """What a sweep loads and stores for one of its reads, and the states whose decays' gradients it sums there."""
 
     loads: frozenset[str]
     stores: frozenset[Node]
@@ -58,28 +59,28 @@ class Kernel:
     axes: tuple[str, ...]  # axes with an index, a size and a block
     tiled: str | None
     sweeps: bool
-    parts: tuple[str, ...] = ()  # axes that are walked in blocks
+    parts: tuple[str, ...] = ()  # axes that are swept in blocks
     finals: tuple[str, ...] = ()  # states whose last value it yields
-    checkpoints: tuple[str, ...] = ()  # states that it stores at the borders of blocks
+    checkpoints: tuple[str, ...] = ()  # states that it stores at checkpoints
     reads: bool = False  # does it read states there?
     many: bool = False  # are there many?
     slow_path: tuple[
         str, ...
-    ] = ()  # the lines of a second kernel, where it takes only chunks that are flat: for all others
-    loads: tuple[tuple[str, str | None], ...] = ()  # what a walk loads, as `_loads` has it
-    heavy: bool = False  # does a walk load more than one that makes several reads should?
-    inside: frozenset[str] = frozenset()  # decays of which a walk loads sums inside chunks
+    ] = ()  # the lines of a second kernel, where it takes only chunks that are of a small decay range: for all others
+    loads: tuple[tuple[str, str | None], ...] = ()  # what a sweep loads, as `_loads` has it
+    heavy: bool = False  # does a sweep load more than one that makes several reads should?
+    inside: frozenset[str] = frozenset()  # decays of which a sweep loads sums inside chunks
     replaces: tuple[str, ...] = ()  # decays whose sums it may replace: each program loads what it has of them alone
-    few: bool = False  # can a kernel ahead of a walk do with few registers?
-    queues: bool = False  # does a program of a kernel ahead of a walk take one chunk after the other?
-    whole: bool = False  # does a walk take blocks of steps, with states whole?
-    rows: bool = False  # are the states that it stores at the borders of blocks for a walk that has them whole?
-    inner: str | None = None  # where a walk makes the matrix of a part's map as well: the axis of its columns
-    late: bool = False  # and it may be zero over the last steps of a part, which launches of their own walk over
-    slim: bool = False  # has that walk the registers for four programs on a multiprocessor?
-    carried: frozenset[str] = frozenset()  # what a walk loads for states alone, not for what it yields
-    products: frozenset[str] = frozenset()  # what a walk loads whose elements may be products with the identity
-    apart: tuple[Alone, ...] = ()  # a walk's reads, where launches may make one each
+    few: bool = False  # can a prologue kernel of a sweep do with few registers?
+    queues: bool = False  # does a program of a prologue kernel of a sweep take one chunk after the other?
+    whole: bool = False  # does a sweep take blocks of steps, with states whole?
+    rows: bool = False  # are the states that it stores at checkpoints for a sweep that has them whole?
+    inner: str | None = None  # where a sweep makes the matrix of a part's map as well: the axis of its columns
+    late: bool = False  # and it may be zero over the last steps of a part, which launches of their own sweep over
+    slim: bool = False  # has that sweep the registers for four programs on a multiprocessor?
+    carried: frozenset[str] = frozenset()  # what a sweep loads for states alone, not for what it yields
+    products: frozenset[str] = frozenset()  # what a sweep loads whose elements may be products with the identity
+    apart: tuple[Alone, ...] = ()  # a sweep's reads, where launches may make one each
 
     def signature(self) -> list[str]:
         """The parameters, a few to a line."""
@@ -129,7 +130,7 @@ def _wide(a: Argument) -> bool:
 
 
 def _loads(tiles: Tiles) -> tuple[tuple[str, str | None], ...]:
-    """What a walk loads for a chunk: the argument, and the axis beside steps, None for a matrix over these, ROW for numbers."""
+    """What a sweep loads for a chunk: the argument, and the axis beside steps, None for a matrix over these, ROW for numbers."""
     found: list[tuple[str, str | None]] = [*tiles.loaded]
     sums = [key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] in ("", "_before")]
     for a in tiles.arguments.values():
@@ -148,7 +149,7 @@ def _is_weight(a: Argument) -> bool:
 
 
 def _heavy(tiles: Tiles, tiled: str | None) -> bool:
-    """Does a walk load more than `MOST`? A value's terms that an earlier walk has stored count as 16 bits, though they are
+    """Does a sweep load more than `MOST`? A value's terms that an earlier walk has stored count as 16 bits, though they are
     float32: the limit was measured so."""
     steps, tile, dim = 32, 64, 128
     bits = 0
@@ -180,13 +181,13 @@ def sweep_kernel(
     rows: str | None = None,
     spare: Collection[Node] = (),
 ) -> Kernel:
-    """The walk over sequences or parts of them in chunks, with the states in registers.
+    """The sweep over sequences or parts of them in chunks, with the states in registers.
 
     Where not YIELD, it makes nothing but the states after each part, from zero states. `ends` says that it is launched so; with
     `linear` it makes the matrix of each part's map as well, in tiles beyond those of the state, whose columns are those of the
     identity at first (see `segments.same_sweep`), or, given no place for states, that alone. Otherwise it yields last states of
     whole sequences, or, with `each`, of each part; and, with `checkpoints`, the states as each block of BLOCK steps finds them;
-    with `rows`, laid out for a walk that has them whole, with this axis in rows. It does without the `spare` leaves of what it
+    with `rows`, laid out for a sweep that has them whole, with this axis in rows. It does without the `spare` leaves of what it
     stores where it is given no place for them. Where no store needs two reads, a launch makes all of them, or one: READ, from
     1.
     """
@@ -293,7 +294,7 @@ def sweep_kernel(
 
 
 class _ByRead:
-    """What a walk does where YIELD, by the number of the read that it needs; what needs none comes with the last."""
+    """What a sweep does where YIELD, by the number of the read that it needs; what needs none comes with the last."""
 
     def __init__(self, o: Opened) -> None:
         self.reads = o.outputs
@@ -340,14 +341,14 @@ class _ByRead:
 
 
 def _makes_matrices(o: Opened) -> bool:
-    """Does a walk make matrices over the steps of a chunk itself? While it does, it waits for tensor cores."""
+    """Does a sweep make matrices over the steps of a chunk itself? While it does, it waits for tensor cores."""
     nodes = walk(*o.outputs.values(), *o.states.values(), *o.definitions.values())
     return any(x.op == "sum" and {ROW, COL} <= set(x.axes) for x in nodes)
 
 
 @dataclass(frozen=True)
 class CheckpointReads:
-    """What is made of the states at the borders of blocks, of one sweep: its outputs, stores and sums."""
+    """What is made of the checkpointed states, of one sweep: its outputs, stores and sums."""
 
     group: tuple[StateForm, ...]
     opened: Opened
@@ -363,7 +364,7 @@ def output_kernel(
     name_of: NameOf,
     fine: Fine | None = None,
 ) -> Kernel:
-    """What reads the states at the borders of blocks, for all blocks at once: pieces of the same tile axis, each of which finds
+    """What reads the checkpointed states, for all blocks at once: pieces of the same tile axis, each of which finds
     in registers what those before it have made.
 
     Of the leaves that are stored only those stay `inside` that nothing else loads. `spans` and `whole` are as in
@@ -378,7 +379,7 @@ def output_kernel(
     tiles.split = _by_channel(*(n for x in sweeps_read for n in x.opened.intra.values()))
     tiles.apart = {} if any(spans[n][0].decay_axes for n in whole) else None
     late = {f"{n}.late" for n in whole}
-    sums: dict[str, list[str]] = {}  # by state: what its pairing is the sum of
+    sums: dict[str, list[str]] = {}  # by state: what its state-adjoint product is the sum of
     of: dict[str, Opened] = {}  # by state: the piece that calls its axes as they are called there
     for sweep in sweeps_read:  # first, so that states are in registers no longer than it takes to hand them to products
         for boundary in sweep.opened.sums:
@@ -437,9 +438,9 @@ def output_kernel(
 
 
 def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: NameOf) -> Kernel:
-    """The products of states and gradients at each step that a stage is for, from the states at the borders of blocks, for all
+    """The products of states and gradients at each step that a stage is for, from the checkpointed states, for all
     blocks at once: of each the sum over a tile, or whole where it is of pairs inside a block alone; or over the channels of a
-    tile, where a decay is one for each of these. `streams` are those of the stage, of which some may be made ahead."""
+    tile, where a decay is one for each of these. `streams` are those of the stage, of which some may be made in the prologue."""
     states = (*stage.forward, *stage.backward)
     axes = states[0].axes
     if any(s.axes != axes for s in states) or len({dim_of(a) for a in axes}) < len(axes):
@@ -540,7 +541,7 @@ def _spanned(s: StateForm, gradient: StateForm, o: Opened, tiles: Tiles, name_of
 
 
 def _paired(sums: Sums, tiles: Tiles, tiled: str | None) -> list[str]:
-    """Terms of the pairing of a state: over the steps of the block, or, of a decay for each channel, at its end."""
+    """Terms of the state-adjoint product of a state: over the steps of the block, or, of a decay for each channel, at its end."""
     terms = []
     if sums.totals:
         if sums.kind == "out":
@@ -576,7 +577,8 @@ def _sum(terms: list[str]) -> str:
 
 
 def _store_ends(state: str, terms: list[str], s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> str:
-    """What is left of a pairing at the end of a block, for each channel: the terms inside it are added afterwards."""
+    """What is left of a state-adjoint product at the end of a block, for each channel: the terms inside it are added
+    afterwards."""
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
     x = leaf("sums", f"{state}.ends", (own,))
     target = tiles.argument(f"{name_of(x)}_out", "sums", x)
@@ -610,8 +612,8 @@ def intra_chunk_kernel(
     name: str, o: Opened, name_of: NameOf, fine: Fine | None = None, making: frozenset[str] = frozenset()
 ) -> Kernel:
     """What needs no state, for each chunk on its own. It makes the sums of the decays `making` itself, of which nothing else
-    needs more than those of whole chunks: as it takes each chunk as flat, and finds out on the way, all sums of those that
-    aren't are stored for the kernel that takes these once more."""
+    needs more than those of whole chunks: as it takes each chunk as of a small decay range, and finds out on the way, all sums of
+    those that aren't are stored for the kernel that takes these once more."""
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.prologue, name_of)
     tiles.by_range, tiles.fine = [], fine
     tiles.split = _by_channel(*o.matrices.values(), *o.products.values(), *o.intra.values())
@@ -670,7 +672,7 @@ def _at_once(
     axes: tuple[str, ...], tiled: str | None, tiles: Tiles, body: list[str], makes: bool = False
 ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
     """The lines of a kernel that takes all chunks at once, and, where decays split it in two, of the kernel for chunks that
-    aren't flat: few are not, so that a program looks at GROUP of them, and mostly finds none."""
+    are of a large decay range: few are not, so that a program looks at GROUP of them, and mostly finds none."""
     start, places = chunk_header(1, sweeps=False), bases(tiles)
     body = [*tiles.head, *body]
     own = "tl.program_id(0)" if tiled is None else f"(tl.program_id(0) // {_tiles_of(tiled)})"
@@ -921,7 +923,7 @@ def store_state(
     s: StateForm, state: str, own: tuple[str, ...], direction: int, each: bool, linear: bool = False
 ) -> list[str]:
     """The state after the last step: of the whole sequence, or, with `each` or where not YIELD, of every part. `linear`: there
-    is a place for it, unless a walk makes matrices of parts' maps alone."""
+    is a place for it, unless a sweep makes matrices of parts' maps alone."""
     where, mask = _state_place(s, own)
     if each:
         return [f"if {state}_last is not None:", f"    tl.store({state}_last + {where}, {state}{mask})"]
@@ -998,7 +1000,7 @@ def _matrix_columns(inner: str, tiled: str, state: str, target: str, tiles: Tile
 
 
 def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[str]:
-    """Where a walk makes no more than what a part leaves, and all its states decay: it begins with the first chunk of which
+    """Where a sweep makes no more than what a part leaves, and all its states decay: it begins with the first chunk of which
     anything is left then."""
     if any(s.decay is None or s.coupling or len(s.decay_axes) > 1 for s in group):
         return []
@@ -1028,7 +1030,7 @@ def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[s
 def _tail_stores(
     inner: str, tiled: str, s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles
 ) -> tuple[list[str], list[str]]:
-    """Where a launch walks forwards over the last LATE steps of each part alone (PIECE 1), or over those before them (2), unless
+    """Where a launch sweeps forwards over the last LATE steps of each part alone (PIECE 1), or over those before them (2), unless
     the map of the last ones is zero (see `runtime/chunk_kernels/segment_tails.py`): where it begins and stops; and what it
     stores besides."""
     late, linear, live = (
@@ -1117,7 +1119,7 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
     what each is the sum of, and the number of the line that makes it."""
     if sums.totals:
         return [(_store_totals(sums, tiles, name_of), add(*sums.reads.values()), len(tiles.lines) - 1)]
-    assert sums.prologue or not sums.own  # the kernel ahead sums what is inside a chunk
+    assert sums.prologue or not sums.own  # the prologue kernel sums what is inside a chunk
     found: dict[str, tuple[str, Node]] = {}
     for slot, node in sums.reads.items():
         v = tiles.paired(node)
@@ -1132,13 +1134,13 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
 
 
 def _over_tile(text: str, axes: tuple[str, ...], tiled: str | None) -> str:
-    """The sum of a walk's tile over its axis: of a part for each warp, so that none waits for another."""
+    """The sum of a sweep's tile over its axis: of a part for each warp, so that none waits for another."""
     assert tiled is not None and axes[1] == ROW
     return f"tl.sum(tl.reshape({text}, [WARPS, {block_name(tiled)} // WARPS, C]), axis=1)"
 
 
 def _stored_sums(target: str, value: str, tiled: str | None) -> str:
-    """Store what a walk has summed for each step, and for each warp where there is a tile: [B, H, tiles * warps, T]."""
+    """Store what a sweep has summed for each step, and for each warp where there is a tile: [B, H, tiles * warps, T]."""
     if tiled is None:
         return f"tl.store({target} + at + i, {value}, mask=i_ok)"
     place = f"(({_tile_row(tiled)}) * WARPS + tl.arange(0, WARPS))[:, None] * T + t0 + i[None, :]"
@@ -1172,7 +1174,7 @@ def _step_place(axis: str, tiles: Tiles) -> str:
 
 
 def _store_totals(sums: Sums, tiles: Tiles, name_of: NameOf) -> str:
-    """What crosses the chunk's border, for each channel."""
+    """What crosses the chunk boundary, for each channel."""
     node = add(*sums.reads.values())
     v = tiles.paired(node)
     (axis,) = (a for a in v.axes if a != ROW)

@@ -1,6 +1,6 @@
 """Chunk-level nodes as Triton statements on tiles: the one place where the kernels' mathematics is printed.
 
-A value is a tensor of at most two axes, in the order steps, full axis, tile axis; in a walk the tile axis comes first, so that
+A value is a tensor of at most two axes, in the order steps, full axis, tile axis; in a sweep the tile axis comes first, so that
 what one product leaves in registers is the left operand of the next one, and goes through no shared memory. A contraction of two
 values that leave one axis each is a product on tensor cores; every other one is a sum. Elementwise work is in float32.
 """
@@ -72,7 +72,7 @@ class Fine:
 
 @dataclass
 class Elements:
-    """The elements of a tile that a walk loads, by a variable of their own; `taken` where anything but a product uses them.
+    """The elements of a tile that a sweep loads, by a variable of their own; `taken` where anything but a product uses them.
     `argument`: what it loads, where these elements may be a product's."""
 
     variable: str
@@ -169,11 +169,11 @@ class Tiles:
         self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
         self.by_range: list[str] | None = (
-            None  # decays whose extent decides how a kernel ahead of the sweep splits them
+            None  # decays whose extent decides how a prologue kernel of the sweep splits them
         )
         # sums over the writes of a chunk without those that no decay lies before, where a kernel needs both
         self.apart: dict[Node, Value] | None = None
-        self.split = False  # are rows that aren't flat stored by a kernel of their own?
+        self.split = False  # are rows that are of a large decay range stored by a kernel of their own?
         self.making: frozenset[str] = frozenset()  # decays whose sums the kernel makes
         self.intra: dict[
             str, Node
@@ -460,7 +460,7 @@ class Tiles:
         if self._in_slices(bound) or apart:
             v = self.assign("p", self.zeros(axes) if onto is None else onto.over(axes), axes)
             line = f'{v.text} = tl.dot({operands}, {v.text}, input_precision="tf32x3")  # {note}'
-            # in a region of its own, or else the compiler has each row of it made by two warps, as a walk's tile has more rows
+            # in a region of its own, or else the compiler has each row of it made by two warps, as a sweep's tile has more rows
             self.lines += [f"if {self.surely}:", f"    {line}"] if apart else [line]
         else:
             v = self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
@@ -504,7 +504,7 @@ class Tiles:
         return bound == ROW or not self._plain(right)
 
     def _in_slices(self, axis: str) -> bool:
-        """Does a walk take an axis slice by slice, so that sums over it are added up?"""
+        """Does a sweep take an axis slice by slice, so that sums over it are added up?"""
         return self.sweeps and axis in self.full
 
     def zeros(self, axes: tuple[str, ...]) -> str:
@@ -639,7 +639,8 @@ class Tiles:
         return rebuild(x, map(self.without_own, x.args)) if x.args else x
 
     def from_slow_path(self, mask: Node, axis: str, read: tuple[str, str] | None = None) -> None:
-        """Which rows are stored by the kernel for those that aren't flat: from the first of these on, and the rows before it
+        """Which rows are stored by the kernel for those that are of a large decay range: from the first of these on, and the rows
+        before it
         where they `read`, by a matrix, what these write."""
         if self.by_range is None:
             return
@@ -874,7 +875,7 @@ class Tiles:
         return self._apart(self.assign(base, loaded, axes, raw=True), f"{base}_p")
 
     def _weight(self, x: Node, order: tuple[str, ...]) -> Value:
-        """How much of one state is in another at each step; or, over no axis, at the last one that the walk takes of a chunk."""
+        """How much of one state is in another at each step; or, over no axis, at the last one that the sweep takes of a chunk."""
         base = self.argument(self.name_of(x), "chunked", x)
         place, mask = ("i", ", mask=i_ok, other=0.0") if order else ("last" if self.forward else "0", "")
         if (base, place) not in self.loads:
@@ -907,7 +908,7 @@ class Tiles:
         """A tile that was loaded, whose elements are taken through a select that changes nothing.
 
         Otherwise the compiler moves the change of layout that elementwise work needs up to the load, and then copies the tile to
-        shared memory by single elements, which it can't do ahead of time for those of two bytes: a walk then waits for the load.
+        shared memory by single elements, which it can't do ahead of time for those of two bytes: a sweep then waits for the load.
 
         Elements of two bytes are products with the identity instead, where there is room (PRODUCTS): tensor cores read the tile
         as it lies in shared memory, without conflicts of its banks, and leave elements in the registers that they are needed in.

@@ -1,5 +1,5 @@
 """The functions of a recurrence that multiplies each entry of its states, and adds to it: scans, forwards and backwards, which
-make what they can of each step on their way, and kernels of rows for the rest."""
+make what they can of each step on their way, and per-step kernels for the rest."""
 
 from __future__ import annotations
 

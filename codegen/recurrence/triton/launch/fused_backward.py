@@ -1,5 +1,6 @@
-"""The function that launches a backward pass on one walk, `triton_backward_whole`: `triton_backward` hands over to it where the
-forward pass has left the states at the borders of blocks for it."""
+"""The function that launches a backward pass by the fused backward, `triton_backward_whole`: `triton_backward` hands over to it
+where the
+forward pass has left the checkpointed states for it."""
 
 from __future__ import annotations
 

@@ -80,13 +80,14 @@ class Host:
         whole: FusedBackward | None = None,
         stem: str = "triton",
     ) -> None:
-        """`later` is the host of the backward pass, where this one is of the forward pass; `whole` the backward pass as one walk,
+        """`later` is the host of the backward pass, where this one is of the forward pass; `whole` the backward pass as a fused
+        backward,
         if it may be one. `stem`: how the function's name begins."""
         self.whole, self.function = whole, stem
         plan, self.transitions = with_transitions(plan)
         self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
         self.unrolls = [x for x in plan.stages if isinstance(x, Unroll)]
-        self.origins: dict[Node, Node] = {}  # what streams of theirs are that are made ahead
+        self.origins: dict[Node, Node] = {}  # what streams of theirs are that are made in the prologue
         self.kind = self.stem = "backward" if backward else "forward"  # the stem of names of kernels
         self.names = Names(c)
         saved = () if backward else tuple(plan.form.write_leaves())
@@ -100,7 +101,7 @@ class Host:
         self.schedule = replace(
             self.schedule, stored=self.schedule.stored | (self._unrolled_from() - self.schedule.given)
         )
-        # chunks' matrices serve several sweeps, and the sums as well, where walks make sums; and what was cut had several
+        # chunks' matrices serve several sweeps, and the sums as well, where sweeps make sums; and what was cut had several
         sweeps = self.schedule.sweeps.values()
         prologue = any(b.own for s in sweeps for b in s.boundary_sums) or len(
             {(s.states, s.side) for s in sweeps}
@@ -121,21 +122,21 @@ class Host:
         self.by_head: dict[str, None] = {}
         self.kept_by_head: dict[str, None] = {}
         self.waiting = list(self.from_checkpoints)
-        self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
+        self.cuts = cuts  # may sequences be cut in parts, which programs of their own sweep over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
         self.block = "config.span" if self.unrolls and not self.from_checkpoints else "BLOCK"  # steps of a block
         self.held: list[tuple[set[str], list[str], tuple[str, ...]]] = []
-        self.checkpointed: set[str] = set()  # states that were left at the borders of blocks
+        self.checkpointed: set[str] = set()  # states that were left at checkpoints
         self.entered: set[str] = set()  # states whose values before each part are known
         self.left: set[str] = set()  # states whose last values are known
-        self.heavy: set[int] = set()  # walks that load too much to do so ahead, and make several reads
+        self.heavy: set[int] = set()  # sweeps that load too much to do so ahead, and make several reads
         self.wanted_reads: dict[str, list[str]] = {}  # by walk: whether each of its reads is needed
-        self.paired: set[str] = set()  # states whose pairings at the ends of parts are known
+        self.paired: set[str] = set()  # states whose state-adjoint products at the ends of parts are known
         self.lines: list[str] = []
         self.numbered = 0  # values of each step that have a number for a name
         self.initial_gradient = ""
         self.ready: set[str] = set()
-        self.of_prologue: dict[str, set[str]] = {}  # what a kernel ahead made, and for which gradients
+        self.of_prologue: dict[str, set[str]] = {}  # what a prologue kernel made, and for which gradients
         self.printer = NodePrinter(Torch(lambda d: size_name(d), like="some"), taken=self.names.reserved | {"some"})
         for v in (*c.step.variables, *c.adjoint.program.variables):
             if v.kind != "trajectory":
@@ -169,7 +170,7 @@ class Host:
         return self._function(f"{self.function}_{self.kind}", head, doc)
 
     def heavy_sweeps(self) -> set[int]:
-        """The walks that load too much to do so ahead, which is known once their kernels are there."""
+        """The sweeps that load too much to do so ahead, which is known once their kernels are there."""
         self._open()
         self._sweeps()
         return self.heavy
@@ -273,7 +274,7 @@ class Host:
         return launched(kernel, results)
 
     def _in_memory(self, x: Node) -> str:
-        """The text of a value of each step, [B, T, H, *axes], which a kernel of rows makes unless it is there."""
+        """The text of a value of each step, [B, T, H, *axes], which a per-step kernel makes unless it is there."""
         if x.op == "leaf" and x.attrs[0] == "input":
             return f"each_head({self.names(x)}, H)"
         if x.op == "leaf" and x.attrs[0] in ("cotangent", "read", "write", "stored", "multiplied"):
@@ -334,7 +335,8 @@ class Host:
     # --- sweeps -----------------------------------------------------------------------------------------------------
 
     def _sweep(self, k: int, sweep: Sweep) -> None:
-        """A sweep, with what must be done ahead of it: what needs no state, and the states that enter parts of the sequence."""
+        """A sweep, with what must be done in the prologue of it: what needs no state, and the states that enter parts of the
+        sequence."""
         o = self.opened[k]
         stores = self.fused.stores[k]
         number = sum(x.sweeps and "ends" not in x.name for x in self.kernels) + 1
@@ -352,7 +354,7 @@ class Host:
                 wanted = group = group.union(*(self._wanted_by(j) for j in self.from_checkpoints))
         if not group:
             return  # what it yields is made by other sweeps, with their stores or sums
-        each = self.backward and sweep.direction > 0  # pairings start from the end of each part
+        each = self.backward and sweep.direction > 0  # state-adjoint products start from the end of each part
         linear = first and self.cuts and self._makes_matrix(sweep)
         kernel = sweep_kernel(
             f"{self.kind}_sweep_{number}",
@@ -432,7 +434,7 @@ class Host:
         return sorted(found)
 
     def _read(self, stages: list[int]) -> None:
-        """Kernels that read states at the borders of blocks: for these stages, one for those of the same tile axis."""
+        """Kernels that read checkpointed states: for these stages, one for those of the same tile axis."""
         if not stages:
             return
         self._launch_held()
@@ -464,7 +466,7 @@ class Host:
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)
             lines = [self._allocated(k, s) for k in same for s in self._stores_at(k) if s.leaf not in inside]
-            # a kernel for rows that aren't flat loads the sums once more
+            # a kernel for rows that are of a large decay range loads the sums once more
             free = set() if self.waiting or tile != tiles[-1] or kernel.slow_path else set(kernel.replaces)
             for a in kernel.arguments:
                 x = a.source
@@ -486,7 +488,7 @@ class Host:
             self._under(wanted, lines + self._launch(kernel, block="block_"))
 
     def _decay_of(self, state_adjoint: Node, k: int) -> str:
-        """The name of the decay whose gradient a pairing goes into, as the piece of stage k has it."""
+        """The name of the decay whose gradient a state-adjoint product goes into, as the piece of stage k has it."""
         decay = self.plan.form.state(state_adjoint.attrs[1].removesuffix(".pairing")).decay
         assert decay is not None
         return self.names(rename(decay, self.from_checkpoints[k].rename))
@@ -504,7 +506,7 @@ class Host:
         return found
 
     def _stores_at(self, k: int) -> list[Store]:
-        """What the piece of a stage stores: nothing where a walk does."""
+        """What the piece of a stage stores: nothing where a sweep does."""
         return [] if k in self.schedule.sweeps else self.fused.stores[k]
 
     def _only_in(self, store: Store, stages: list[int]) -> bool:
@@ -521,7 +523,7 @@ class Host:
     def _launch_prologue_by_intervals(
         self, o: Opened, prologue: Mapping[Node, Node], wanted: set[str], name: str
     ) -> None:
-        """The kernel ahead of one that takes blocks, for what that one doesn't make itself."""
+        """The prologue kernel of one that takes blocks, for what that one doesn't make itself."""
         if not prologue:
             return
         some = replace(o, matrices={x: n for x, n in o.matrices.items() if x in prologue}, intra={}, own=[])
@@ -537,7 +539,7 @@ class Host:
         self.kernels.append(kernel)
 
     def _can_wait(self, k: int) -> bool:
-        """May a walk over states come after gradients of states were sent for, from other parts of the sequence?"""
+        """May a sweep over states come after gradients of states were sent for, from other parts of the sequence?"""
         later = [(j, x) for j, x in enumerate(self.plan.stages) if j > k and isinstance(x, Sweep)]
         if not any(x.direction < 0 and not set(x.states) <= self.entered for _, x in later):
             return False
@@ -545,7 +547,7 @@ class Host:
         return not any(uses(n, s.leaf) for n in nodes for s in self.fused.stores[k])
 
     def _launch_held(self) -> None:
-        """Walks that were put off until what comes from other parts is on its way."""
+        """Sweeps that were put off until what comes from other parts is on its way."""
         for wanted, lines, finals in self.held:
             self._under(wanted, lines)
             self.left.update(finals)
@@ -571,7 +573,8 @@ class Host:
         return f"some.new_empty(({shape}), dtype=torch.float32)"
 
     def _makes(self, sweep: Sweep, o: Opened, walk: Kernel) -> frozenset[str]:
-        """The decays whose sums the kernel ahead of a walk makes: where nothing else needs more than those of whole chunks, and
+        """The decays whose sums the prologue kernel of a sweep makes: where nothing else needs more than those of whole chunks,
+        and
         one product in that kernel needs them all, so that it has the registers."""
         alone = (
             len(self.schedule.sweeps) == 1 and not self.from_checkpoints and not feeds_back(sweep.group, sweep.solve)
@@ -584,7 +587,7 @@ class Host:
     def _launch_prologue(
         self, o: Opened, wanted: set[str], name: str, k: int, making: frozenset[str] = frozenset()
     ) -> None:
-        """The kernel ahead of sweep k, for what no kernel has made for these gradients yet; and, as it is at it, matrices of
+        """The prologue kernel of sweep k, for what no kernel has made for these gradients yet; and, as it is at it, matrices of
         later sweeps."""
         made = [*o.matrices, *o.scaled, *o.intra]
         prologue = [x for x in made if not wanted <= self.of_prologue.get(self.names(x), set())]
@@ -653,7 +656,7 @@ class Host:
         return frozenset(found)
 
     def _matrices_early(self, o: Opened, later: Opened, k: int) -> dict[Node, Node]:
-        """The matrices of a later sweep that the kernel ahead of sweep k, which is for `o`, can make: its axes and streams are
+        """The matrices of a later sweep that the prologue kernel of sweep k, which is for `o`, can make: its axes and streams are
         added to those of `o`."""
         if not _plain(o, later):
             return {}
@@ -672,7 +675,8 @@ class Host:
         return all(self.fused.made.get(y.attrs[:2], late.get(y.attrs[0], -1)) < k for y in made)
 
     def _share_sums(self) -> None:
-        """Hand pairs inside chunks, which are summed for the gradient of a decay, to the kernel ahead of a walk, up to their own,
+        """Hand pairs inside chunks, which are summed for the gradient of a decay, to the prologue kernel of a sweep, up to their
+        own,
         that loads all that they are made of, or all but one; so that no kernel is there for them alone."""
         if not self.backward:
             return
@@ -708,7 +712,7 @@ class Host:
                         sweeps[j].own.append(share)
 
     def _makes_matrix(self, sweep: Sweep) -> bool:
-        """Does a walk make the matrix of each part's map? Not where another pass's serves, transposed."""
+        """Does a sweep make the matrix of each part's map? Not where another pass's serves, transposed."""
         turned = self.backward and sweep.group[0].name[1:] in self.turned
         return _matrix_map(sweep, self.plan) is not None and not turned
 
@@ -767,7 +771,7 @@ class Host:
         return "parts > 1 or exchange is not None" if self.exchanges else "parts > 1"
 
     def _inputs(self, kernel: Kernel, block: str = "", makes: frozenset[str] = frozenset()) -> None:
-        """What is made ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
+        """What is made in the prologue of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
         step over blocks."""
         loaded = [a.source for a in kernel.arguments if a.source is not None]
         self._streams(loaded)
@@ -956,14 +960,14 @@ class Host:
         return f"cdiv({size_name(dim_of(o.tile[0]))}, {self._tile(o.tile[0], reads)})"
 
     def _sums_of(self, k: int) -> str:
-        """How many sums over its tile axis a sweep leaves of each step: one for each tile, and of a walk for each warp."""
+        """How many sums over its tile axis a sweep leaves of each step: one for each tile, and of a sweep for each warp."""
         if k not in self.opened:
             return self._tile_count(self.from_checkpoints[k], reads=True)
         tiles = self._tile_count(self.opened[k])
         return f"{tiles} * config.warps" if len(self.opened[k].tile) == 1 else tiles
 
     def _boundary_sums(self, o: Opened) -> list[Node]:
-        """What the walk of a sweep sums for gradients of decays."""
+        """What the sweep of a sweep sums for gradients of decays."""
         found = [(s.state, f"{s.kind}.{slot}") for s in o.sums if not s.totals for slot in s.reads]
         found += [(s.state, f"own.{slot}") for s in o.sums if not s.prologue for slot in s.slots]
         totals = [
@@ -983,7 +987,7 @@ class Host:
         return self.fine is not None and variable in self.fine.gradients
 
     def _tile(self, axis: str, reads: bool = False) -> str:
-        """How wide a tile is, of a walk or of what reads states at the borders of blocks."""
+        """How wide a tile is, of a sweep or of what reads checkpointed states."""
         return f"min(config.{'read_tile' if reads else 'tile'}, config.padded({size_name(dim_of(axis))}))"
 
     def _block(self, kernel: Kernel, axis: str) -> str:
@@ -993,7 +997,7 @@ class Host:
         return f"min(config.slice, {whole})" if kernel.sweeps and not kernel.whole else whole
 
     def _launch(self, kernel: Kernel, ends: bool = False, block: str = "") -> list[str]:
-        """The launch of a kernel; of a walk, for its `ends`: what each part makes of the states, and nothing of what it yields.
+        """The launch of a kernel; of a sweep, for its `ends`: what each part makes of the states, and nothing of what it yields.
         `block` begins the names of decays over blocks, where it takes blocks at once."""
         if kernel.slow_path:
             return [*self._launched(kernel, ends, block, True), *self._launched(kernel, ends, block, False)]
@@ -1179,7 +1183,7 @@ class Host:
         self.lines.append(f"return {{{outputs}}}, {{{finals}}}, saved")
 
     def _per_step_results(self, values: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, Result]:
-        """Those among values that a kernel of rows makes."""
+        """Those among values that a per-step kernel makes."""
         found = {}
         for name, node in values.items():
             if node.op != "leaf" and not self._terms(node, orders[name]) and printable(node, orders[name]):
@@ -1317,7 +1321,7 @@ class Host:
         return text or f"{self._values({name: node}, {name: v.axes}, made)[name]}.float().sum((0, 1))"
 
     def _gradients_per_step(self, variables: list[Var], values: dict[str, Node]) -> dict[str, str]:
-        """The names of gradients that one kernel of rows makes, or sums over some steps each, which it launches."""
+        """The names of gradients that one per-step kernel makes, or sums over some steps each, which it launches."""
         per_step = [v for v in variables if v.per_step]
         found = self._per_step_results(
             {gradient_name(v): values[gradient_name(v)] for v in per_step}, _orders(per_step)
@@ -1427,7 +1431,7 @@ class Host:
     # --- who needs what ---------------------------------------------------------------------------------------------
 
     def _paired(self, state: str) -> set[str]:
-        """The variables whose gradients use the pairing of a state."""
+        """The variables whose gradients use the state-adjoint product of a state."""
         return {
             v.name
             for v in self.c.step.variables
@@ -1461,7 +1465,7 @@ class Host:
         return wanted.union(*(self._store_wants(k, s) for s in self.fused.stores[k]))
 
     def _wants(self, k: int, read: Alone) -> str:
-        """When somebody uses what a walk stores for one of its reads."""
+        """When somebody uses what a sweep stores for one of its reads."""
         stores = [self._store_wants(k, s) for s in self.fused.stores[k] if s.leaf in read.stores]
         wanted = set().union(*stores, *map(self._paired, read.states))
         return "bool(needs & {" + ", ".join(f'"{n}"' for n in sorted(wanted, key=plain_name)) + "})"

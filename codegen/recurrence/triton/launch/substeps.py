@@ -1,6 +1,6 @@
 """`triton_forward` and `triton_backward` of a step that is several corrections (see `chunkwise/substeps.py`).
 
-Around the functions of one substep, which walk over several for each step, stand kernels of rows, which make the streams of
+Around the functions of one substep, which sweep over several for each step, stand per-step kernels, which make the streams of
 substeps, and the gradients of a step of theirs.
 """
 

@@ -1,9 +1,9 @@
-"""Which sweeps of a backward plan need no walk of their own: what they make is read off states at the borders of blocks.
+"""Which sweeps of a backward plan need no sweep of their own: what they make is read off checkpointed states.
 
-A walk leaves its states as each block of steps finds them. What else is made of these states, outputs, gradients and the sums for
-decays, is then made by a kernel that takes all blocks at once, with nothing to carry and nothing to wait for. The forward pass
-leaves the recurrence's own states; of the states of gradients the first sweep that is over them does, which makes its own part on
-the way. With both states at hand, the decays of a block times <S before it, dS after it> is what it says (see
+A sweep leaves its states as each block of steps finds them. What else is made of these states, outputs, gradients and the sums
+for decays, is then made by a kernel that takes all blocks at once, with nothing to carry and nothing to wait for. The forward
+pass leaves the recurrence's own states; of the states of gradients the first sweep that is over them does, which makes its own
+part on the way. With both states at hand, the decays of a block times <S before it, dS after it> is what it says (see
 `decay_gradient_sums.py`).
 """
 
@@ -21,12 +21,12 @@ from .value_placement import Fused
 
 @dataclass(frozen=True)
 class CheckpointSchedule:
-    """`sweeps`: the sweeps that walk, as far as they do, by stage. `from_checkpoints`: what is read at the borders of blocks,
+    """`sweeps`: the sweeps that sweep, as far as they do, by stage. `from_checkpoints`: what is read at checkpoints,
     likewise.
 
-    `stored` are the states that walks leave at the borders, or `given`: those that an earlier pass has left there. `spans` are
-    the states, with their gradients, whose decay's gradient is summed there; `whole` those of a decay for each channel of which
-    the kernel that reads makes all terms inside blocks.
+    `stored` are the states that sweeps leave at the boundaries, or `given`: those that an earlier pass has left there. `spans`
+    are the states, with their gradients, whose decay's gradient is summed there; `whole` those of a decay for each channel of
+    which the kernel that reads makes all terms inside blocks.
     """
 
     sweeps: dict[int, Sweep]
@@ -38,13 +38,13 @@ class CheckpointSchedule:
 
 
 def checkpoint_schedule(plan: Plan, fused: Fused, given: Iterable[str]) -> CheckpointSchedule:
-    """The roles of a plan's sweeps; `given` are the states that an earlier pass can leave at the borders of blocks."""
+    """The roles of a plan's sweeps; `given` are the states that an earlier pass can leave at checkpoints."""
     planned = {k: s for k, s in enumerate(plan.stages) if isinstance(s, Sweep)}
     own = frozenset(given)
     if not own or not any(s.decay_axes for group in plan.form.groups for s in group):
         return CheckpointSchedule(planned)
     spans: dict[str, tuple[StateForm, StateForm]] = {}
-    apart: set[str] = set()  # states whose walks sum on their way
+    apart: set[str] = set()  # states whose sweeps sum on their way
     for stage in plan.stages:
         if isinstance(stage, Accumulate) and stage.at_boundaries:
             s, g = plan.form.state(stage.state_adjoint.state), plan.form.state(f"d{stage.state_adjoint.state}")
@@ -55,7 +55,7 @@ def checkpoint_schedule(plan: Plan, fused: Fused, given: Iterable[str]) -> Check
                 apart |= {s.name, g.name}
     sweeps: dict[int, Sweep] = {}
     from_checkpoints: dict[int, Sweep] = {}
-    swept_by: dict[str, int] = {}  # the first walk over each state
+    swept_by: dict[str, int] = {}  # the first sweep over each state
     for k, sweep in planned.items():
         here = tuple(b for b in sweep.boundary_sums if b.state in spans)
         kept = tuple(n for n in sweep.finals if n not in spans)
@@ -85,8 +85,8 @@ def checkpoint_schedule(plan: Plan, fused: Fused, given: Iterable[str]) -> Check
 
 
 def by_checkpoints(plan: Plan, whole: frozenset[str]) -> Plan:
-    """The plan, with the gradients of decays for each channel made by a kernel of their own, from the states at the borders of
-    blocks: of those that no kernel which reads there makes as a `whole`; and of those whose reads see a write with no decay
+    """The plan, with the gradients of decays for each channel made by a kernel of their own, from the states at
+    checkpoints: of those that no kernel which reads there makes as a `whole`; and of those whose reads see a write with no decay
     before it, at the step after that, since sums over what reads make don't leave such pairs out."""
     stages: list[Stage] = []
     apart: set[str] = set()
@@ -102,7 +102,7 @@ def by_checkpoints(plan: Plan, whole: frozenset[str]) -> Plan:
 
 
 def _without_sums(stages: list[Stage], states: set[str]) -> tuple[Stage, ...]:
-    """The stages without what only sums for the decays of these states need: sums at borders, last values, and reads."""
+    """The stages without what only sums for the decays of these states need: sums at checkpoints, last values, and reads."""
     out: list[Stage] = []
     for stage in stages:
         if isinstance(stage, Sweep):
@@ -129,7 +129,7 @@ def _without_sums(stages: list[Stage], states: set[str]) -> tuple[Stage, ...]:
             )
         others = [s for s in out if isinstance(s, Sweep)]
         idle = [s for s in others if not s.chunk.outputs and not s.finals and not s.boundary_sums]
-        for s in idle:  # another walk over the same states leaves these at borders
+        for s in idle:  # another sweep over the same states leaves these at checkpoints
             if sum(x.states == s.states for x in others) > 1:
                 out.remove(s)
                 break
@@ -155,8 +155,9 @@ def _seen_undecayed(s: StateForm, g: StateForm) -> bool:
 
 
 def _pays(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep]) -> bool:
-    """Is reading at borders faster, though the states go through memory? On an H200 that is so where a state has a decay for each
-    channel, and one kernel reads all that is read with none ahead of it; or else where writes depend on reads, as walks that
+    """Is reading at checkpoints faster, though the states go through memory? On an H200 that is so where a state has a decay for
+    each
+    channel, and one kernel reads all that is read with none ahead of it; or else where writes depend on reads, as sweeps that
     make more of such a state spill registers."""
     read = [opened(s, True) for s in from_checkpoints.values()]
     alone = len({o.tile for o in read}) == 1 and not any(made_in_prologue(o) for o in read)
@@ -164,7 +165,7 @@ def _pays(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep]) -> bool:
 
 
 def _waits(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep], own: frozenset[str], fused: Fused) -> bool:
-    """Does a walk load what is only read where it has left its states? Or does a kernel that reads at borders, for one tile
+    """Does a sweep load what is only read where it has left its states? Or does a kernel that reads at checkpoints, for one tile
     axis, load what one for another makes later, or what it makes itself of which each of its programs has only a tile?"""
     read = [j for j in from_checkpoints if j not in sweeps]
     late = {j for j in read if from_checkpoints[j].boundary_sums or not own.issuperset(from_checkpoints[j].states)}
@@ -191,7 +192,7 @@ def _waits(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep], own: fr
 
 
 def _taken_whole(o: Opened) -> Iterator[Node]:
-    """What a kernel that reads at borders loads, but for what its programs have in registers: numbers and tiles of steps."""
+    """What a kernel that reads at checkpoints loads, but for what its programs have in registers: numbers and tiles of steps."""
     ahead = (*o.matrices.values(), *o.scaled.values(), *o.intra.values())
     yield from (y for y in walk(*ahead) if y.op == "leaf")
     for y in walk(*o.outputs.values(), *o.definitions.values(), *(x for s in o.sums for x in s.reads.values())):

@@ -1,4 +1,5 @@
-"""A sweep's chunk program as a kernel wants it: streams opened into factors, and what is done ahead, chunks in parallel.
+"""A sweep's chunk program as a kernel wants it: streams opened into factors, and what is done in the prologue, chunks in
+parallel.
 
 Scalar factors of a stream (beta_t of beta_t k_t) are taken out of it, so that k_t goes to the tensor cores as it was loaded
 and nothing is rounded twice. Done ahead, by a kernel whose programs each take one chunk: triangular inverses, products over
@@ -40,7 +41,7 @@ PROLOGUE_LEAVES = ("matrix", "scaled", "intra", "own")
 @dataclass
 class Sums:
     """What a sweep sums for the gradient of a decay (see `BoundarySums`): `reads` by slot, and `own` matrices with the slots of
-    their row sums and of their column sums. Where `prologue` isn't empty the kernel ahead makes the latter, and stores these
+    their row sums and of their column sums. Where `prologue` isn't empty the prologue kernel makes the latter, and stores these
     leaves. With `totals`, reads are summed over the chunk, for each channel.
     """
 
@@ -59,13 +60,13 @@ class Sums:
 
 SIDES = ("row", "column")  # of a matrix that is summed
 HALVES = (
-    2  # sums of columns that a kernel ahead of a walk makes, of so many parts of their steps, so that no warp waits
+    2  # sums of columns that a prologue kernel of a sweep makes, of so many parts of their steps, so that no warp waits
 )
 
 
 @dataclass
 class Own:
-    """Pairs inside a chunk that a kernel ahead of a walk sums: matrices with the slots of their row sums and of their column
+    """Pairs inside a chunk that a prologue kernel of a sweep sums: matrices with the slots of their row sums and of their column
     sums, which are subtracted, for these leaves, by slot, [B, H, parts, T]. `place` is its place among all kernels that do so,
     `first` says where its parts of a slot's rows or columns begin, and `counts` how many a slot has of all kernels."""
 
@@ -74,7 +75,7 @@ class Own:
     place: int
     first: dict[tuple[str, str], int]
     counts: dict[str, int]
-    source: Opened | None = None  # whose streams the matrices are made of, where they are another walk's
+    source: Opened | None = None  # whose streams the matrices are made of, where they are another sweep's
 
     @property
     def state(self) -> str:
@@ -97,7 +98,7 @@ def owned(prologue: dict[str, Node], parts: list[list[tuple[Node, str, str]]]) -
 
 @dataclass
 class Opened:
-    """`definitions`, `outputs` and `states` are for the sweep; `matrices`, `scaled` for the kernel ahead of it.
+    """`definitions`, `outputs` and `states` are for the sweep; `matrices`, `scaled` for the prologue kernel of it.
 
     `intra` are sums over the writes of a chunk with a decay along the kept axis, or sums of such. `products` are contractions
     over an axis with a decay of its own: leaves of kind `product`, computed block by block. `rename` gives the axes of square
@@ -110,11 +111,11 @@ class Opened:
     decays: dict[Node, Node]
     rename: dict[str, str] = field(default_factory=dict)
     streams: dict[Node, Node] = field(default_factory=dict)
-    origins: dict[Node, Node] = field(default_factory=dict)  # what a stream is, also where it is made ahead
+    origins: dict[Node, Node] = field(default_factory=dict)  # what a stream is, also where it is made in the prologue
     definitions: dict[Node, Node] = field(default_factory=dict)
     outputs: dict[Node, Node] = field(default_factory=dict)
     states: dict[str, Node] = field(default_factory=dict)
-    prologue: dict[Node, Node] = field(default_factory=dict)  # definitions of the kernel ahead
+    prologue: dict[Node, Node] = field(default_factory=dict)  # definitions of the prologue kernel
     matrices: dict[Node, Node] = field(default_factory=dict)
     scaled: dict[Node, Node] = field(default_factory=dict)
     intra: dict[Node, Node] = field(default_factory=dict)
@@ -159,12 +160,13 @@ def uses(node: Node, x: Node) -> bool:
 
 
 def opened(sweep: Sweep, prologue: bool = False) -> Opened:
-    """The sweep's program, opened; `prologue`: matrices over the steps of a chunk are made ahead even where there is only one."""
+    """The sweep's program, opened; `prologue`: matrices over the steps of a chunk are made in the prologue even where there is
+    only one."""
     return _Opening(sweep, prologue).run()
 
 
 def turned(x: Node) -> Node | None:
-    """A matrix over the steps of a chunk that a walk backwards sees, transposed: one that a walk forwards sees.
+    """A matrix over the steps of a chunk that a sweep backwards sees, transposed: one that a sweep forwards sees.
 
     None where it has no decays or order, or holds what is computed elsewhere.
     """
@@ -241,7 +243,8 @@ class _Opening:
         return out
 
     def many(self, definitions: dict[Node, Node]) -> bool:
-        """Are there so many matrices over the steps of a chunk that a kernel ahead should compute them, for all tiles at once?"""
+        """Are there so many matrices over the steps of a chunk that a prologue kernel should compute them, for all tiles at
+        once?"""
         if any(x.op == "inverse" for x in definitions.values()):
             return True
         chunk = self.sweep.chunk
@@ -331,10 +334,10 @@ class _Opening:
         self.out.streams[stream] = node
         return stream
 
-    # --- what is done ahead -----------------------------------------------------------------------------------------
+    # --- what is done in the prologue -----------------------------------------------------------------------------------------
 
     def hoist(self, x: Node) -> Node:
-        """x with leaves in place of what the kernel ahead computes."""
+        """x with leaves in place of what the prologue kernel computes."""
         if x.op == "leaf" and x.attrs[0] == "inner":
             base = next(d for d in self.out.prologue if d.attrs[1] == x.attrs[1])
             if self.out.prologue[base].op == "inverse":
@@ -380,7 +383,7 @@ class _Opening:
         return mul(moved, *(y for y in x.args if y is not f and y not in numbers))
 
     def matrix(self, node: Node) -> Node:
-        """The leaf of a matrix that the kernel ahead makes, perhaps as the transposed one of another walk."""
+        """The leaf of a matrix that the prologue kernel makes, perhaps as the transposed one of another sweep."""
         turn = turned(node)
         node, axes = (node, (ROW, COL)) if turn is None else (turn, (COL, ROW))
         self.out.matrices[leaf("matrix", node.key[:12], (ROW, COL))] = node
@@ -412,7 +415,7 @@ class _Opening:
         return body
 
     def summed(self, decay: Node) -> bool:
-        """Does the walk sum reads for each of these decays' channels? Then it takes writes as exactly as what it reads."""
+        """Does the sweep sum reads for each of these decays' channels? Then it takes writes as exactly as what it reads."""
         tiled = any(a in self.out.tile for a in decay.axes)
         return tiled and any(boundary.totals for boundary in self.sweep.boundary_sums)
 
@@ -449,11 +452,11 @@ class _Opening:
             s.reads = new(s.reads)
 
     def prune(self) -> None:
-        """Drop definitions that are not used, and name the products of the kernel ahead."""
+        """Drop definitions that are not used, and name the products of the prologue kernel."""
         out = self.out
         reads = [x for s in out.sums for x in s.reads.values()]
         out.definitions = _used(out.definitions, [*out.outputs.values(), *out.states.values(), *reads])
-        # matrices that only another matrix uses stay definitions of the kernel ahead
+        # matrices that only another matrix uses stay definitions of the prologue kernel
         nodes = walk(*out.definitions.values(), *out.outputs.values(), *out.states.values(), *reads)
         live = {y.attrs[1] for y in nodes if y.op == "leaf" and y.attrs[0] in PROLOGUE_LEAVES}
         out.matrices = {x: n for x, n in out.matrices.items() if x.attrs[1] in live}
@@ -512,7 +515,7 @@ def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:
 
 
 def made_in_prologue(o: Opened) -> dict[Node, Node]:
-    """What a kernel that reads states at the borders of blocks can't make itself."""
+    """What a kernel that reads checkpointed states can't make itself."""
     return {x: n for x, n in o.matrices.items() if not made_here(n, o)} | o.scaled
 
 

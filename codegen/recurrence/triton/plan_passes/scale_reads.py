@@ -20,7 +20,7 @@ from .reuse_write_gradients import reused
 
 
 def simplified(plan: Plan) -> Plan:
-    """The plan as kernels walk it, before walks that load too much are cut."""
+    """The plan as kernels sweep it, before sweeps that load too much are cut."""
     return scaled(reused(plan))
 
 

@@ -1,4 +1,4 @@
-"""Walks that load too much to do so chunks ahead, cut in one for each read that they make."""
+"""Sweeps that load too much to do so chunks ahead, cut in one for each read that they make."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _parts(sweep: Sweep) -> list[Stage]:
 
 
 def _over(boundary: BoundarySums, read: Node) -> BoundarySums:
-    """What a border sums of the products with states that this read is made of; of totals over a chunk nothing, as they are one
+    """What a boundary sums of the products with states that this read is made of; of totals over a chunk nothing, as they are one
     sum."""
     if boundary.totals:
         return replace(boundary, reads={}, own=())

@@ -1,8 +1,8 @@
 """Which sweep computes what of the values that a plan is for: outputs and gradients made of several sweeps' reads.
 
 A value's terms are computed in the sweep that makes the last of their reads, where that read is still in registers in float32;
-what comes before is handed on in float32. What no sweep can compute (a pairing's sum over the sequence, a product of two sums)
-is left to kernels of rows, or to torch, over the tensors that the sweeps have stored.
+what comes before is handed on in float32. What no sweep can compute (a state-adjoint product's sum over the sequence, a product
+of two sums) is left to per-step kernels, or to torch, over the tensors that the sweeps have stored.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Store:
 class Fused:
     """`stores` by stage; `values` and `state_adjoints` (late, early) are over inputs and stored leaves, for torch.
 
-    Pairings of decays that are one scalar a step aren't among them: sweeps sum these. `at_once`: those states whose early terms
-    stand in the value that has the pairing, for the step itself, so that all terms together count as late.
+    State-adjoint products of decays that are one scalar a step aren't among them: sweeps sum these. `at_once`: those states whose
+    early terms stand in the value that has the state-adjoint product, for the step itself, so that all terms together count as
+    late.
     """
 
     stores: dict[int, list[Store]]
@@ -212,7 +213,8 @@ class _Fusion:
 
 
 def _as_one(p: StateAdjointProduct, values: dict[str, Node]) -> tuple[Node, Node]:
-    """The late and early terms of a pairing; where one value has other terms beside the pairing, as if all were late.
+    """The late and early terms of a state-adjoint product; where one value has other terms beside the state-adjoint product, as
+    if all were late.
 
     Early terms count from the next step on, so that value loses those of its own step: one tensor less, between sweeps and torch.
     """

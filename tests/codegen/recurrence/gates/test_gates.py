@@ -228,7 +228,7 @@ def test_sums_at_the_borders_of_chunks_are_proved(
     name: str, change: Callable[[BoundarySums], BoundarySums], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patched(pipeline, "plan", at_the_boundaries(change))(monkeypatch)
-    with pytest.raises(GateError, match="from the borders of chunks"):
+    with pytest.raises(GateError, match="from chunk boundaries"):
         pipeline.compile_spec(spec(name))
 
 
@@ -391,7 +391,7 @@ def test_a_corrupted_pass_is_refused(
 def test_a_decays_gradient_that_counts_a_step_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It isn't what the sums at the borders of chunks make."""
     patched(pipeline, "plan", counted_twice)(monkeypatch)
-    with pytest.raises(GateError, match="the pairing of S, summed and from the borders of chunks"):
+    with pytest.raises(GateError, match="the state-adjoint product of S, summed and from chunk boundaries"):
         pipeline.compile_spec(spec("lightning_attention"))
 
 

@@ -106,7 +106,7 @@ def test_the_gate_refuses_walks_that_compute_something_else():
     k, sweep = [(k, s) for k, s in enumerate(plan.stages) if isinstance(s, Sweep)][-1]
     doubled = {x: mul(2, node) for x, node in sweep.chunk.outputs.items()}
     wrong = replace(sweep, chunk=replace(sweep.chunk, outputs=doubled))
-    with pytest.raises(GateError, match="the pairing of S"):
+    with pytest.raises(GateError, match="the state-adjoint product of S"):
         gate_plan(
             c.adjoint,
             c.forward,
