@@ -111,10 +111,8 @@ def without_code(text: str, tex: bool) -> str:
     text = re.sub(
         r"^([ \t>]*)(`{3,}|~{3,})[ \t]*math[ \t]*\n(.*?)^[ \t>]*\2[ \t]*$", _math_fence, text, flags=re.S | re.M
     )
-    text = re.sub(r"^[ \t>]*(`{3,}|~{3,})(?!.*`).*?^[ \t>]*\1[ \t]*$", blank, text, flags=re.S | re.M)
-    return re.sub(
-        r"(?<!`)(`+)(?!`)[^\n]+?(?<!`)\1(?!`)", lambda m: m.group(0) if m.group(0).startswith("`$") else blank(m), text
-    )
+    text = re.sub(r"^[ \t>]*(`{3,}|~{3,})(?![^\n]*`).*?^[ \t>]*\1[ \t]*$", blank, text, flags=re.S | re.M)
+    return re.sub(r"(?<![`$])(`+)(?!`)[^\n]+?(?<!`)\1(?!`)", blank, text)
 
 
 def _math_fence(m: re.Match[str]) -> str:

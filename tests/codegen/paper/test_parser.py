@@ -87,6 +87,11 @@ def test_a_macro_that_calls_itself_ends_with_a_message() -> None:
     assert not source.rows[1].broken
 
 
+def test_code_is_passed_over_and_math_fences_are_read() -> None:
+    text = "```math\na = b\n```\n\n```python\nx = '$$ y = z $$'\n```\n\n`$$ u = v $$`\n\n<!-- $$ c = d $$ -->\n$$ e = f $$\n"
+    assert [r.text for r in read_source(text, "a.md").rows] == ["a = b", "e = f"]
+
+
 PIECES = (
     r"\frac { } { ( ) [ ] \left \right ^ _ & \\ \sum \prod _{i=1} ^{n} \mathbf{ \bar \begin{aligned} \end{aligned} ' ^\top "
     r"\begin{cases} \end{cases} \over \partial \nabla \exp \log d q t \lambda = \le \in \mathbb{R} , ; . $$ \[ \] | \| \langle "
