@@ -22,11 +22,11 @@ $(SETUP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	@touch $@
 
-test: lint  ## lint, types and tests
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal
+test: lint  ## lint, types and tests; the ten slowest are printed
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal --durations=10
 
 test-all: lint  ## the tests, with those that take minutes: the tutorials, for one
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal -m ""
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal --durations=10 -m ""
 
 docs: setup build/typing  ## the documentation as a site, in build/site; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -27,9 +27,13 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
     return found
 
 
-@functools.cache
 def imports(root: Path = ROOT) -> list[tuple[str, str, str]]:
     """(module, module that it imports from, name) of each import between modules of the packages."""
+    return _all_imports(root)
+
+
+@functools.cache
+def _all_imports(root: Path) -> list[tuple[str, str, str]]:
     return list(_imports(root))
 
 
