@@ -6,7 +6,6 @@ import io
 import json
 from collections.abc import Callable, Iterable
 from html import escape
-from typing import Any
 
 from rich.console import Console
 
@@ -23,7 +22,7 @@ def text_of(print_to: Callable[[Console], object]) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def json_of(data: Any) -> str:
+def json_of(data: object) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False)
 
 

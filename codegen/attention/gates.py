@@ -259,7 +259,7 @@ def run_derived(
     return values, gradients
 
 
-def point_zero(c: CompiledAttention, name: str, m: Any, sizes: dict[str, int]) -> Any:
+def point_zero(c: CompiledAttention, name: str, m: Any, sizes: dict[str, int]) -> np.ndarray:
     shape = tuple(sizes[dim_of(a)] for a in c.features.axes[name])
     return np.broadcast_to(np.asarray(m.const(Fraction(0)), dtype=object), shape)
 

@@ -20,7 +20,7 @@ def inspect_attention(
     arch: str,
     dtypes: tuple[str, ...],
     widths: tuple[int, ...],
-    module: Any = None,
+    module: object = None,
     causal: bool = True,
 ) -> list[InspectRow]:
     """Rows for each kernel that a call launches, in each dtype and width."""

@@ -134,7 +134,7 @@ class _AttentionLowering(Lowering):
                 return frequencies(axis, Fraction(int(sympy.Rational(m.args[0]).p), int(sympy.Rational(m.args[0]).q)))
         return super()._matrix(m, row, col)
 
-    def _atom(self, x: Any) -> Node | None:
+    def _atom(self, x: object) -> Node | None:
         return self._known(x.name, x.kind, ()) if isinstance(x, Atom) else super()._atom(x)
 
     def _known(self, name: str, kind: str, axes: tuple[str, ...]) -> Node:
@@ -165,5 +165,5 @@ class _AttentionLowering(Lowering):
         return pairwise_gradient(self.bare_energy, (kind, name), (self.query, *axes), (self.query, KEY))
 
 
-def _dims(term: Any) -> tuple[Any, ...]:
+def _dims(term: object) -> tuple[Any, ...]:
     return tuple(x for x in term.shape if x is not UNIT) if isinstance(term, Matrix) else ()

@@ -10,12 +10,13 @@ Each has its row in the tables of derivatives and of exact meanings; in a field 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from ..ir.evaluate import CHUNK_OPERATIONS, aligned
+from ..ir.evaluate import CHUNK_OPERATIONS, Arithmetic, aligned
 from ..ir.expr import Node, add, dim_of, fn, leaf, make, mul, rebuild, replace, terms_of, walk
 from ..recurrence.step.adjoint import DERIVATIVES
 
@@ -118,13 +119,13 @@ def turned(value: Any, position: int, m: Any) -> Any:
     return np.concatenate([m.mul(second, m.const(Fraction(-1))), first], axis=position)
 
 
-def _cat(a: Any, b: Any, position: int) -> Any:
+def _cat(a: object, b: object, position: int) -> Any:
     import torch
 
     return torch.cat((a, b), position)
 
 
-def _frequencies(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _frequencies(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> Any:
     (axis,), base = x.attrs
     return frequency_values(sizes[dim_of(axis)], base, m)
 

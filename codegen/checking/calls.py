@@ -117,7 +117,7 @@ def call(subject: Subject, row: Row) -> Tried:
         return Tried(row, {}, f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
 
-def reproduction(cause: Cause, factors: Mapping[str, Sequence[Any]], spec: str, name: str, device: str) -> str:
+def reproduction(cause: Cause, factors: Mapping[str, Sequence[object]], spec: str, name: str, device: str) -> str:
     """A few lines of Python that make the smallest call that fails, and print what is wrong."""
     row = cause.smallest.row
     choices = {n: row[n] for n, some in factors.items() if row[n] != some[0]}

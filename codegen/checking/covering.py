@@ -11,7 +11,7 @@ Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 
 def covering(
-    factors: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool] = lambda row: True
+    factors: Mapping[str, Sequence[object]], allowed: Callable[[Row], bool] = lambda row: True
 ) -> tuple[Row, ...]:
     """Rows of one choice for each factor, the same ones at each call. `allowed` says of some of a row's choices whether they go
     together; a pair that no row can have is left out. The first row has each factor's first choice.
@@ -34,7 +34,7 @@ def covering(
     return tuple(rows)
 
 
-def pairs_of(factors: Mapping[str, Sequence[Any]]) -> list[Pair]:
+def pairs_of(factors: Mapping[str, Sequence[object]]) -> list[Pair]:
     """Each pair of choices of two factors."""
     choices = [[(n, x) for x in some] for n, some in factors.items()]
     return [pair for a, b in itertools.combinations(choices, 2) for pair in itertools.product(a, b)]
@@ -43,7 +43,7 @@ def pairs_of(factors: Mapping[str, Sequence[Any]]) -> list[Pair]:
 def _completed(
     row: Row,
     names: list[str],
-    factors: Mapping[str, Sequence[Any]],
+    factors: Mapping[str, Sequence[object]],
     allowed: Callable[[Row], bool],
     missing: Mapping[Pair, None],
 ) -> Row | None:
@@ -55,7 +55,7 @@ def _completed(
         return row
     name = left[0]
 
-    def gain(x: Any) -> int:
+    def gain(x: object) -> int:
         new = (name, x)
         ordered = ((new, old) if names.index(name) < names.index(old[0]) else (old, new) for old in row.items())
         return sum(pair in missing for pair in ordered)

@@ -88,7 +88,7 @@ def causes(search: Search, tried: Sequence[Tried]) -> list[Cause]:
     return found
 
 
-def _size(factors: Mapping[str, Sequence[Any]], row: Row) -> tuple[int, int]:
+def _size(factors: Mapping[str, Sequence[object]], row: Row) -> tuple[int, int]:
     return sum(row[n] != some[0] for n, some in factors.items()), row.get("T", 0)
 
 
@@ -162,10 +162,10 @@ WIDTHS: tuple[tuple[str, Callable[[Sequence[int]], bool]], ...] = (
 )
 
 
-def _either(some: Sequence[Any]) -> str:
+def _either(some: Sequence[object]) -> str:
     *most, last = map(_shown, some)
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _shown(x: Any) -> str:
+def _shown(x: object) -> str:
     return " x ".join(map(str, x)) if isinstance(x, tuple) else str(x)

@@ -137,7 +137,7 @@ class Arithmetic:
             x = Fraction(rng.randrange(1, 100), 100)
         return self.sample(rng, domain) if domain == "positive" and x <= 0 else self.real(self.number(x))
 
-    def real(self, x: Any) -> Any:
+    def real(self, x: object) -> Any:
         return self.number(x) if isinstance(x, Fraction | int) else mpf(x)
 
 

@@ -60,7 +60,7 @@ def decide_bound(statement: AtMost, setting: Setting, fixed: Mapping[str, Fracti
     return Bound(False)
 
 
-def scalar(x: Formula, symbols: Mapping[str, Any]) -> Any:
+def scalar(x: Formula, symbols: Mapping[str, object]) -> Any:
     """A formula of scalars as a SymPy expression."""
     match x.op:
         case "number":
@@ -135,7 +135,7 @@ def substituted(x: Any, substitution: list[tuple[Any, Any]]) -> Any:
     return x
 
 
-def nonnegative(x: Any, box: list) -> bool:
+def nonnegative(x: object, box: list) -> bool:
     """Whether x >= 0 on the open unit box: every factor of odd power has one sign, and the signs multiply to plus."""
     x = sympy.expand(x)
     if x == 0:

@@ -111,7 +111,7 @@ def formula_leaves(
             leaf(q.source.partition(".")[0], setting.recurrence, names, constants, seen)
 
 
-def term_leaves(x: Any, r: Recurrence, names: set, constants: set, seen: set) -> None:
+def term_leaves(x: object, r: Recurrence, names: set, constants: set, seen: set) -> None:
     """The same of a term of the recurrence."""
     if isinstance(x, Matrix):
         if x.op == "symbol":

@@ -352,7 +352,7 @@ class Terms:
             return at(base)
         return at(base, self.t - 1 if which == "prev" else self.t)
 
-    def __call__(self, m: Any) -> Formula:
+    def __call__(self, m: object) -> Formula:
         if not isinstance(m, Matrix):
             return self.scalar(m, {})
         match m.op:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def _line(claim: Claim, path: str) -> int:
     return claim.where.line if own and claim.where is not None else 10**9
 
 
-def run(module: Any, file: Path, unstated: list[Claim]) -> None:
+def run(module: object, file: Path, unstated: list[Claim]) -> None:
     """Execute a file statement by statement, so that one which states a claim may fail alone."""
     tree = ast.parse(file.read_bytes(), str(file))
     module.__doc__ = ast.get_docstring(tree)
@@ -60,7 +61,7 @@ def run(module: Any, file: Path, unstated: list[Claim]) -> None:
             unstated.append(_unreadable(statement, error, file, vars(module)))
 
 
-def _states(statement: ast.stmt, names: dict[str, Any]) -> bool:
+def _states(statement: ast.stmt, names: Mapping[str, object]) -> bool:
     """Does a statement state a claim: r.claim(...), or the function of a document's section?"""
     if not isinstance(statement, ast.Expr | ast.Assign | ast.For | ast.While | ast.If | ast.With):
         return False
@@ -74,7 +75,7 @@ def _states(statement: ast.stmt, names: dict[str, Any]) -> bool:
     return False
 
 
-def _unreadable(statement: ast.stmt, error: Exception, file: Path, names: dict[str, Any]) -> Claim:
+def _unreadable(statement: ast.stmt, error: Exception, file: Path, names: Mapping[str, object]) -> Claim:
     """The claim that a statement would have stated."""
     line, trace = statement.lineno, error.__traceback__
     while trace is not None:

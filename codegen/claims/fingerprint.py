@@ -82,7 +82,7 @@ class Residual:
     def key_of(self, term: Formula) -> Any:
         return self.normalised(self.vector(term))[0]
 
-    def ratio(self, scale: Any, term: Formula) -> Fraction | None:
+    def ratio(self, scale: object, term: Formula) -> Fraction | None:
         """What a term must be multiplied with to have this scale, if that is a small fraction."""
         own = self.normalised(self.vector(term))[1]
         return (

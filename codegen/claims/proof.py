@@ -4,7 +4,6 @@ compared."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import sympy
 
@@ -50,11 +49,11 @@ def symbolic_proof(statement: Statement, setting: Setting, bodies: Mapping[str, 
     return f"{sizes}: {entries} entries agree, among them {shown}" if entries else ""
 
 
-def vanishes(x: Any) -> bool:
+def vanishes(x: object) -> bool:
     return sympy.expand(x) == 0 or sympy.cancel(sympy.together(x)) == 0
 
 
-def longer(shown: str, x: Any) -> str:
+def longer(shown: str, x: object) -> str:
     """The longest entry that still fits on a line."""
     text = str(x)
     return text if len(shown) < len(text) <= 110 or not shown else shown

@@ -48,7 +48,7 @@ class Algebra:
         self.arithmetic = arithmetic
         self.reduce = arithmetic.reduce
 
-    def scalar(self, x: Any) -> Value:
+    def scalar(self, x: object) -> Value:
         return Value("1", "1", np.array([[x]], dtype=object))
 
     def full(self, x: Any, rows: str, cols: str, r: int, c: int) -> Value:
@@ -109,7 +109,7 @@ class Algebra:
             slope = x.a @ y.slope if slope is None else slope + x.a @ y.slope
         return self.settle(x.rows, y.cols, x.a @ y.a, slope)
 
-    def settle(self, rows: str, cols: str, a: np.ndarray, slope: Any) -> Value:
+    def settle(self, rows: str, cols: str, a: np.ndarray, slope: object) -> Value:
         return Value(rows, cols, self.reduce(a), None if slope is None else self.reduce(slope))
 
     def entrywise(self, x: Value, y: Value, where: object) -> Value:

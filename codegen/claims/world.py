@@ -287,7 +287,7 @@ def dims_of(dims: Any) -> tuple[str, str]:
     return first, second
 
 
-def term_dims(term: Any) -> tuple[str, str]:
+def term_dims(term: object) -> tuple[str, str]:
     rows, cols = getattr(term, "shape", ("1", "1"))
     return str(rows), str(cols)
 

@@ -160,7 +160,7 @@ def _error_bound(check: Callable[[Point], Compared], point: Point, points: int) 
     return min(1.0, float(degree) / PRIME) ** points
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, str):
         return value
     entries = np.asarray(value, dtype=object).reshape(-1)

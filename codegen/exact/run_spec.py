@@ -71,7 +71,7 @@ class SpecStep:
         value = np.asarray(value, dtype=object)
         return value.reshape(shape) if value.ndim else np.broadcast_to(value, shape)
 
-    def flat(self, value: Any) -> Any:
+    def flat(self, value: Any) -> np.ndarray:
         return np.asarray(value, dtype=object)
 
     # --- matrices ---------------------------------------------------------------------------------------------------
@@ -112,12 +112,12 @@ class SpecStep:
                 return self.scalar(body, {entry(i): self.term(y) for i, y in enumerate(args)})
         raise NotImplementedError(f"the term {x.op} has no meaning here")
 
-    def identity(self, dim: Dim) -> Any:
+    def identity(self, dim: Dim) -> np.ndarray:
         one, zero = (np.asarray(self.m.const(x), dtype=object).item() for x in (Fraction(1), Fraction(0)))
         n = self.size(dim)
         return np.array([[one if i == j else zero for j in range(n)] for i in range(n)], dtype=object)
 
-    def named(self, name: str) -> Any:
+    def named(self, name: str) -> np.ndarray:
         base, _, which = name.partition(".")
         if which == "prev":
             return np.asarray(self.states[base], dtype=object)

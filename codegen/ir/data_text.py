@@ -29,7 +29,7 @@ class Writer:
         self.before: dict[int, tuple[str, Any]] = {}
         self.show = show or _Expressions().text
 
-    def text(self, where: str, name: str, value: Any) -> str:
+    def text(self, where: str, name: str, value: object) -> str:
         """`value` under its name; it was made by the pass `where`."""
         lines = list(self.lines(name, value))
         if value is not None:
@@ -59,10 +59,10 @@ class Writer:
             for n, x in enumerate(value, 1):
                 yield from self.lines(str(n), x, depth + 1)
 
-    def key(self, x: Any) -> str:
+    def key(self, x: object) -> str:
         return self.node(x) if isinstance(x, Node) else str(x)
 
-    def short(self, x: Any) -> str | None:
+    def short(self, x: object) -> str | None:
         """x in one line, where it goes into one."""
         if id(x) in self.before:
             return f"as after {self.before[id(x)][0]}"

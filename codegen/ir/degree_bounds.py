@@ -18,20 +18,20 @@ class Degrees:
 
     exact = True
 
-    def const(self, value: Fraction) -> Any:
+    def const(self, value: Fraction) -> np.ndarray:
         return np.array(0j)
 
-    def number(self, text: str) -> Any:
+    def number(self, text: str) -> np.ndarray:
         return np.array(1 + 0j)
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: Any, b: Any) -> np.ndarray:
         a, b = _complex(a), _complex(b)
         return np.asarray(np.maximum(a.real + b.imag, b.real + a.imag) + 1j * (a.imag + b.imag))
 
-    def mul(self, a: Any, b: Any) -> Any:
+    def mul(self, a: Any, b: Any) -> np.ndarray:
         return np.asarray(_complex(a) + _complex(b))
 
-    def pow(self, a: Any, n: Fraction) -> Any:
+    def pow(self, a: Any, n: Fraction) -> np.ndarray:
         a = _complex(a)
         if n.denominator != 1:
             a = a.real + a.imag + 1
@@ -39,11 +39,11 @@ class Degrees:
             a = np.asarray(a.imag + 1j * a.real)
         return np.asarray(a * abs(n.numerator))
 
-    def fn(self, name: str, a: Any) -> Any:
+    def fn(self, name: str, a: Any) -> np.ndarray:
         a = _complex(a)
         return np.asarray(a.real + a.imag + 1 + 0j)
 
-    def sum(self, a: Any, axis: int) -> Any:
+    def sum(self, a: Any, axis: int) -> np.ndarray:
         a = _complex(a)
         below = a.imag.sum(axis=axis, keepdims=True)
         above = (a.real + below - a.imag).max(axis=axis, initial=0)
@@ -52,10 +52,10 @@ class Degrees:
     def peak(self, a: Any, axis: int) -> Any:
         return self.fn("peak", self.sum(a, axis))
 
-    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:
+    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> np.ndarray:
         return np.ones(shape, dtype=complex)
 
-    def equal(self, a: Any, b: Any) -> bool:
+    def equal(self, a: object, b: object) -> bool:
         return True
 
     @staticmethod
@@ -65,5 +65,5 @@ class Degrees:
         return int(np.max(np.maximum(a.real + b.imag, b.real + a.imag), initial=0))
 
 
-def _complex(a: Any) -> Any:
+def _complex(a: object) -> np.ndarray:
     return np.asarray(a, dtype=complex)

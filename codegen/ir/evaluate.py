@@ -212,7 +212,7 @@ def _sympy_derivative(name: str) -> Node:
     return scalar_node(slope, {x: leaf("input", "x")}, lambda _: None, name, differentiable=False)
 
 
-def _array(value: Any, shape: tuple[int, ...] | None = None) -> Any:
+def _array(value: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
     out = np.empty(np.shape(value) if shape is None else shape, dtype=object)
     flat = np.asarray(value, dtype=object).ravel() if shape is None else value
     out.ravel()[:] = flat
@@ -224,7 +224,7 @@ def _along(f: Callable[[Any], Any], a: Any, axis: int) -> Any:
     return _array([f(list(x)) for x in rows.reshape(-1, rows.shape[-1])], rows.shape[:-1])
 
 
-def stacked(values: Iterable[Any], axis: int = 0) -> Any:
+def stacked(values: Iterable[Any], axis: int = 0) -> np.ndarray:
     """Values, as of each step, as one array of Python numbers: machine integers would overflow."""
     return np.stack([np.asarray(x, dtype=object) for x in values], axis)
 

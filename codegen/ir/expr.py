@@ -47,16 +47,16 @@ class Node:
     def __lt__(self, other: Node) -> bool:
         return self.key < other.key
 
-    def __add__(self, other: Any) -> Node:
+    def __add__(self, other: object) -> Node:
         return add(self, other)
 
-    def __sub__(self, other: Any) -> Node:
+    def __sub__(self, other: object) -> Node:
         return add(self, mul(-1, other))
 
     def __neg__(self) -> Node:
         return mul(-1, self)
 
-    def __mul__(self, other: Any) -> Node:
+    def __mul__(self, other: object) -> Node:
         return mul(self, other)
 
     __radd__, __rmul__ = __add__, __mul__

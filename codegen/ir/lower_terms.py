@@ -31,7 +31,7 @@ def scalar_node(
 ) -> Node:
     """A SymPy scalar as a node. `env` and `atom` give the nodes of its symbols."""
 
-    def go(y: Any) -> Node:
+    def go(y: object) -> Node:
         return scalar_node(y, env, atom, where, differentiable)
 
     if x in env:

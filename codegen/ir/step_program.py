@@ -93,7 +93,7 @@ class StepProgram:
         return next(s for s in self.states if s.name == name)
 
 
-def axes_of(dims: tuple[Any, ...]) -> tuple[str, ...]:
+def axes_of(dims: tuple[object, ...]) -> tuple[str, ...]:
     """Axes for dims in order, primed where a dim comes twice."""
     axes: list[str] = []
     for dim in dims:

@@ -375,7 +375,7 @@ def reads_now(body: Formula, name: str) -> bool:
     return any(y.op == "at" and y.attrs[0] == name and y.args == (index(STEP),) for y in walk(body))
 
 
-def _given(name: str, made: Any) -> Callable[[Formula | None], Any]:
+def _given(name: str, made: object) -> Callable[[Formula | None], Any]:
     def value(at: Formula | None) -> Any:
         if at is not None and letter_of(at) != (STEP, 0):
             raise Fault(f"a step reads {name} at {at}; only its value at the step itself can be read")
@@ -405,7 +405,7 @@ def term(x: Formula, values: Mapping[str, Callable[[Formula | None], Any]], dims
     def inner(y: Formula) -> Any:
         return term(y, values, dims)
 
-    def matrix(v: Any) -> bool:
+    def matrix(v: object) -> bool:
         return isinstance(v, Matrix)
 
     try:

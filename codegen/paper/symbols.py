@@ -519,7 +519,7 @@ def one_more(
     return None
 
 
-def set_loss(found: Symbols, equations: Sequence[Equation], resolve: Any) -> None:
+def set_loss(found: Symbols, equations: Sequence[Equation], resolve: object) -> None:
     """The loss of a document without a recurrence: any function of its outputs, whose gradients by them are given. An output is
     what the document has a gradient by, and no formula for this gradient."""
     if found.recurrence is not None:

@@ -66,7 +66,7 @@ def inspect_op(
     arch: str = "sm_90",
     dtypes: tuple[str, ...] = DTYPES,
     widths: tuple[int, ...] = WIDTHS,
-    module: Any = None,
+    module: object = None,
 ) -> list[InspectRow]:
     """Rows for every kernel that a call of the op launches. `module` is the generated one; by default it is built anew."""
     module = module or _module(c)

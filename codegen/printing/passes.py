@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from chunkform.runtime.launch.files import folder_made, write_whole
 
@@ -25,7 +25,7 @@ VARIABLE = "CHUNKFORM_DUMP"
 K = TypeVar("K")
 
 
-def _no_gates(known: Any) -> Iterable[GateResult]:
+def _no_gates(known: object) -> Iterable[GateResult]:
     return ()
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
 FOLDER = Path(__file__).resolve().parent.parent
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, **values: object) -> str:
     """The text of a template, named by its path below codegen/, such as `recurrence/generated.py.jinja`."""
     return _environment().get_template(template).render(**values).strip() + "\n"
 

@@ -108,7 +108,7 @@ def _name(p: Program, name: str, page: Page, d: bool = False, math: bool = False
     return f"${shown}$" if math else shown
 
 
-def _term(term: Any, page: Page) -> str:
+def _term(term: object, page: Page) -> str:
     """A term of the spec in LaTeX, with this page's letters."""
     shown = re.sub(r"\\mathbf\{([A-Za-z]\w*)\}", lambda m: page.letter(m[1], m[0], True), latex(term))
     return re.sub(rf"\\({'|'.join(sorted(GREEK))})(?![A-Za-z])", lambda m: page.letter(m[1], m[0], False), shown)

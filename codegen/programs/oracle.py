@@ -101,7 +101,7 @@ def _node(
     return {n.name: torch.linalg.solve(matrix, b.unsqueeze(-1)).squeeze(-1)}, last
 
 
-def iterate(matrix: Tensor, b: Tensor, step: Any, method: neumann) -> Tensor:
+def iterate(matrix: Tensor, b: Tensor, step: object, method: neumann) -> Tensor:
     """The Neumann iteration with a dense matrix."""
     x = b if method.start == "right side" else torch.zeros_like(b)
     for _ in range(method.steps):

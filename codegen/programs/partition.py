@@ -77,7 +77,7 @@ class _Partition:
     def kind(self, name: str) -> str:
         return "let" if name in self.lets else self.kinds.get(name, "state")
 
-    def mentioned(self, term: Any) -> Iterable[tuple[str, str]]:
+    def mentioned(self, term: object) -> Iterable[tuple[str, str]]:
         for name, kind in names_in(term).items():
             if kind == "state":
                 yield "state", name.partition(".")[0]
@@ -107,7 +107,7 @@ class _Partition:
         """Is a let part of the recurrences that mention it, not a quantity that one op hands to the next?"""
         return name in self.inner or self.is_matrix(name)
 
-    def closure(self, *terms: Any) -> tuple[list[str], list[str], list[str]]:
+    def closure(self, *terms: object) -> tuple[list[str], list[str], list[str]]:
         """(states, inlined lets, other names) that a recurrence with these terms needs, in the order of the spec."""
         states: set[str] = set()
         lets: set[str] = set()
@@ -157,7 +157,7 @@ class _Partition:
                 self.equations[x.name] = x
                 self.aliases[f"output {x.name}"] = x.name
 
-    def _alias(self, term: Any, name: str, s: Solve) -> str:
+    def _alias(self, term: object, name: str, s: Solve) -> str:
         found = names_in(term)
         for one, kind in found.items():
             whole = (

@@ -35,7 +35,7 @@ def at(a: Any, *index: int) -> Any:
     return _scalar(a[index])
 
 
-def _scalar(x: Any) -> Any:
+def _scalar(x: Any) -> np.ndarray:
     out = np.empty((), dtype=object)
     out[()] = x.item() if isinstance(x, np.ndarray) else x
     return out
@@ -252,7 +252,7 @@ def run_adjoint_graph(
     return found, starts
 
 
-def _zeros(shape: tuple[int, ...], m: Any) -> Any:
+def _zeros(shape: tuple[int, ...], m: Any) -> np.ndarray:
     return np.broadcast_to(m.const(Fraction(0)), shape)
 
 

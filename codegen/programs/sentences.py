@@ -41,7 +41,7 @@ def _equations(p: Program) -> dict[str, Any]:
     return {x.name: x.term for x in (*p.step.lets, *p.step.outputs)}
 
 
-def stepped(p: Program, term: Any) -> str:
+def stepped(p: Program, term: object) -> str:
     """A term of the spec with its steps written out: S.prev is S_{t-1}, an input q is q_t."""
     shown = text(term)
     shown = re.sub(r"\b(\w+)\.prev\b", r"\1_{t-1}", shown)

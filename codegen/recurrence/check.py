@@ -159,7 +159,7 @@ def judge_all(
 
 
 def samples(
-    c: Any,
+    c: object,
     case: Case,
     largest: float = EXPLODED,
     draw: Callable[[Any, Case], Sample] | None = None,

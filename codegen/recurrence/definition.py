@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,7 +48,7 @@ def defined(
 
 
 def _one_by_one(
-    c: Any,
+    c: object,
     s: Sample,
     whole: dict[str, Tensor],
     axis: dict[str, int],
@@ -56,7 +56,7 @@ def _one_by_one(
     gradients: bool,
     dtype: torch.dtype,
     of: Oracle,
-    options: dict[str, Any],
+    options: Mapping[str, object],
 ) -> tuple[Quantities, Quantities, Quantities, Quantities]:
     parts: list[tuple[Quantities, ...]] = []
     at = 0

@@ -37,7 +37,7 @@ _FUNCTIONS = {
 class TorchNumbers:
     """The evaluator's arithmetic on torch tensors, with any leading batch axes."""
 
-    def __init__(self, device: Any = "cpu", dtype: torch.dtype = torch.float64) -> None:
+    def __init__(self, device: object = "cpu", dtype: torch.dtype = torch.float64) -> None:
         self.device, self.dtype = device, dtype
 
     def const(self, value: Fraction) -> Tensor:
@@ -68,7 +68,7 @@ class TorchNumbers:
 class Rounded(TorchNumbers):
     """Each product with a matrix or a vector is rounded to `low`, gradients alike, as kernels hold what they read and write."""
 
-    def __init__(self, device: Any, dtype: torch.dtype, low: torch.dtype) -> None:
+    def __init__(self, device: object, dtype: torch.dtype, low: torch.dtype) -> None:
         super().__init__(device, dtype)
         self.low = low
 
@@ -142,7 +142,7 @@ def initial_state(
     sizes: dict[str, int],
     batch: int,
     heads: int,
-    device: Any,
+    device: object,
 ) -> Tensor:
     """The spec's own initial value of a state, [B, H, *dims]."""
     s = program.state(name)
@@ -185,7 +185,7 @@ def run_steps_of(
     steps: int,
     batch: int,
     heads: int,
-    device: Any,
+    device: object,
     low: torch.dtype | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     dtype = next(iter(given.values())).dtype

@@ -197,7 +197,7 @@ class Subject:
         return f"d{self.keys[name]}" if quantity not in self.compiled.step.outputs and name in self.keys else quantity
 
     def _drawn(self, row: Row) -> Callable[[Any, Case], Sample]:
-        def draw(c: Any, case: Case) -> Sample:
+        def draw(c: object, case: Case) -> Sample:
             s = self.draw(c, case)
             states = dict(s.states)
             if self.spec is self.declared and row["initial state"] in ("given", "first given"):

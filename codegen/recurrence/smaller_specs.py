@@ -61,7 +61,7 @@ def _smaller_specs(r: Recurrence) -> Iterator[Recurrence]:
             yield from _pruned(r, states=[*r.states[:n], replace(state, initial=None), *r.states[n + 1 :]])
 
 
-def _pruned(r: Recurrence, **changes: Any) -> Iterator[Recurrence]:
+def _pruned(r: Recurrence, **changes: object) -> Iterator[Recurrence]:
     """The spec with these lists changed and without what nothing reads, if it is a spec still."""
     made = copy.copy(r)
     made.claims = []
@@ -104,7 +104,7 @@ def _pruned(r: Recurrence, **changes: Any) -> Iterator[Recurrence]:
         return
 
 
-def _dims(term: Any) -> tuple[Any, ...]:
+def _dims(term: object) -> tuple[Any, ...]:
     return term.shape if isinstance(term, Matrix) else ()
 
 
@@ -177,7 +177,7 @@ def spec_text(r: Recurrence) -> str:
     return "\n".join(lines) + "\n"
 
 
-def term_text(x: Any) -> str:
+def term_text(x: object) -> str:
     """A term as Python reads it back."""
     if not isinstance(x, Matrix):
         return _scalar_text(sympy.sympify(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -123,7 +124,7 @@ class Setting:
             else torch.full((), x, dtype=self.dtype, device=self.device)
         )
 
-    def per_head(self, x: Any) -> Tensor:
+    def per_head(self, x: object) -> Tensor:
         """A number a head, [H]."""
         return self.number(x).expand(self.heads).contiguous()
 
@@ -139,7 +140,7 @@ class Setting:
 
 
 def checked(
-    s: AttentionSignature, given: dict[str, Any], causal: bool
+    s: AttentionSignature, given: Mapping[str, object], causal: bool
 ) -> tuple[dict[str, Tensor], dict[str, float], Setting]:
     """Tensors of fitting shapes, dtypes and devices, inputs in one common dtype, or autocast's; the constants; and the setting.
 
@@ -217,7 +218,7 @@ def setting_of(s: AttentionSignature, tensors: dict[str, Tensor], causal: bool) 
 
 
 def _check_tensor(
-    s: AttentionSignature, a: AttentionArgument, value: Any, sizes: dict[str, tuple[int, str]], heads: dict[str, int]
+    s: AttentionSignature, a: AttentionArgument, value: object, sizes: dict[str, tuple[int, str]], heads: dict[str, int]
 ) -> None:
     what = f"{s.name}: {a.name}"
     layout = tuple("T" if d == "S" and s.aligned else d for d in a.layout)
@@ -277,7 +278,7 @@ def check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
         value._chunkform_positive = seen
 
 
-def temperature(s: AttentionSignature, a: AttentionArgument, value: Any, sizes: dict[str, int]) -> float:
+def temperature(s: AttentionSignature, a: AttentionArgument, value: object, sizes: dict[str, int]) -> float:
     if value is None and a.default is not None:
         return float(a.default(sizes) if callable(a.default) else a.default)
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
@@ -287,7 +288,7 @@ def temperature(s: AttentionSignature, a: AttentionArgument, value: Any, sizes: 
     return float(value)
 
 
-def _constant(what: str, value: Any) -> float:
+def _constant(what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ArgumentError(f"{what} must be a finite number, got {value!r}")
     return float(value)

@@ -305,11 +305,11 @@ def fit(at: Setting, *sizes: int) -> bool:
 
 
 def of_positions(
-    kernel: Any,
+    kernel: object,
     at: Setting,
     count: int,
     positions: tuple[Tensor, ...],
-    others: tuple[Any, ...],
+    others: tuple[object, ...],
     outs: dict[str, int | None],
     sizes: dict[str, int],
 ) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ Here is what all attentions share. A backend computes, for features [B, H, T, wi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -108,7 +108,7 @@ class AttentionOp:
         results = results[: len(self.signature.outputs) + bool(output_lse)]
         return results[0] if len(results) == 1 else self.signature.result(output_lse)(*results)
 
-    def _tensors(self, known: Known, given: dict[str, Any]) -> list[Tensor]:
+    def _tensors(self, known: Known, given: Mapping[str, object]) -> list[Tensor]:
         """What is computed with, in the order of a call's names."""
         at = known.call.at
         tensors = [x for a in self.signature.arguments if isinstance(x := given[a.name], Tensor)]
@@ -178,7 +178,7 @@ class AttentionOp:
         return Known(call, tuple(casts), tuple(numbers), tuple(temperatures))
 
 
-def _outside_of_graphs(op: AttentionOp, *arguments: Any) -> Any:
+def _outside_of_graphs(op: AttentionOp, *arguments: object) -> Any:
     """A call within a compiled function, which breaks its graph: the kernels are launched as ever."""
     return torch.compiler.disable(op)(*arguments)  # here, since it loads torch's compiler
 

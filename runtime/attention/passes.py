@@ -8,10 +8,11 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from chunkform.errors import ArgumentError, BackendError
 
@@ -128,7 +129,7 @@ def forward_kept(call: Call, tensors: Sequence[Tensor]) -> tuple[list[Any], Kept
     return replayed(call.replays, "forward", tensors, functools.partial(forward_pass, call), owner(call))
 
 
-def owner(call: Call, *others: Any) -> tuple[Any, ...]:
+def owner(call: Call, *others: object) -> tuple[Any, ...]:
     """What passes depend on that launch the same kernels, beside tensors."""
     return id(call.op), call.backend, call.needs_backward, call.at.causal, *others
 
@@ -188,7 +189,7 @@ class Run(torch.autograd.Function):
     """Both passes of an attention. Second derivatives are refused."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
+    def forward(ctx: FunctionCtx, call: Call, *tensors: Tensor) -> Any:
         results, kept = forward_kept(call, tensors)
         count = len(results) - (kept.count if call.needs_backward else 0)
         ctx.call, ctx.kept = call, kept
@@ -198,7 +199,7 @@ class Run(torch.autograd.Function):
         return tuple(x.detach() for x in results[:count])
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> Any:
         call, wanted = ctx.call, tuple(ctx.needs_input_grad[1:])
         tensors = (*ctx.saved_tensors, *cotangents)
         refuse_tangents(call.op.signature.name, tensors)
@@ -216,7 +217,7 @@ class Run(torch.autograd.Function):
         return None, *found
 
     @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
+    def jvp(ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_jvp(ctx.call.op.signature.name)
 
 
@@ -250,12 +251,12 @@ class _NoSecond(torch.autograd.Function):
     """Passes gradients through, and refuses to be differentiated."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, count: int, *tensors: Tensor | None) -> Any:
+    def forward(ctx: FunctionCtx, name: str, count: int, *tensors: Tensor | None) -> Any:
         ctx.name = name
         return tuple(x.view_as(x) for x in tensors[:count] if x is not None)
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_second(ctx.name)
 
 

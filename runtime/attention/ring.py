@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dis
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ Span = tuple[int, int]  # steps of the whole sequence
 
 @outside_of_graphs
 def ring_attention(
-    op: Attention, given: dict[str, Any], context_parallel: Any, causal: bool = False, output_lse: bool = False
+    op: Attention, given: Mapping[str, object], context_parallel: object, causal: bool = False, output_lse: bool = False
 ) -> Any:
     """A generated attention (`OP` of its file) where each rank has a part of the queries, and a part of the keys and values.
 
@@ -95,7 +95,7 @@ def _facts(op: Attention, group: Group, made: Any, causal: bool) -> tuple[dict[s
     return same, {"queries": at.queries, "keys": at.keys}
 
 
-def _prepared(op: Attention, given: dict[str, Any], causal: bool, output_lse: bool) -> Any:
+def _prepared(op: Attention, given: Mapping[str, object], causal: bool, output_lse: bool) -> Any:
     s = op.signature
     if not isinstance(causal, bool):
         raise ArgumentError(f"{s.name}: causal must be True or False, got {causal!r}")
@@ -176,7 +176,7 @@ class _Ring:
         lse: Tensor | None,
         d: Tensor,
         D: Tensor,
-        *wanted: Any,
+        *wanted: object,
     ) -> Features:
         """The cotangent of each feature of this rank's part."""
         where = _Places(self, at.causal)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from ..op.autograd import fold, no_second, unfold
 from ..op.forward_mode import no_jvp
@@ -29,13 +30,13 @@ class Functional(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> Any:
         wanted = tuple(ctx.needs_input_grad[1:])
         found = iter(Backward.apply(ctx.call, wanted, *ctx.saved_tensors, *cotangents))
         return None, *(next(found) if w else None for w in wanted)
 
     @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
+    def jvp(ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_jvp(ctx.call.op.signature.name)
 
     @staticmethod
@@ -64,11 +65,11 @@ class Backward(torch.autograd.Function):
         ctx.name = inputs[0].op.signature.name
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_second(ctx.name)
 
     @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
+    def jvp(ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_second(ctx.name)
 
     @staticmethod

@@ -194,7 +194,7 @@ def map_of_all(
     p: Places,
     parts: int,
     forward: bool,
-    decay: tuple[Tensor, Any] | None = None,
+    decay: tuple[Tensor, object] | None = None,
     linear: Tensor | None = None,
     axis: int = 0,
     exact: bool = False,

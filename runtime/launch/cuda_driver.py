@@ -159,7 +159,7 @@ def attempt(code: int, device: int, function: Any, *values: Any) -> None:
 class Graph:
     """Launches as one graph, whose launches follow each other whatever their streams. `nodes` read their parameters when set."""
 
-    def __init__(self, executable: int, nodes: list[tuple[int, int]], memory: Any, device: int) -> None:
+    def __init__(self, executable: int, nodes: list[tuple[int, int]], memory: object, device: int) -> None:
         driver = _driver()
         self.executable, self.nodes, self.memory, self.device = executable, nodes, memory, device
         self.set, self.run = driver.cuGraphExecKernelNodeSetParams_v2, driver.cuGraphLaunch
@@ -178,7 +178,7 @@ class Graph:
             attempt(code, self.device, self.run, executable, stream)
 
 
-def graph_of(launches: Sequence[tuple[int, int, int]], memory: Any, device: int) -> Graph | None:
+def graph_of(launches: Sequence[tuple[int, int, int]], memory: object, device: int) -> Graph | None:
     """A graph of launches, whose values lie in `memory` as for `Kernels`; None where the driver makes none."""
     driver, graph, executable = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
     if driver.cuGraphCreate(ctypes.byref(graph), 0):
@@ -204,7 +204,7 @@ def graph_of(launches: Sequence[tuple[int, int, int]], memory: Any, device: int)
     return found
 
 
-def _destroy(executable: Any, graph: Any) -> None:
+def _destroy(executable: object, graph: object) -> None:
     with _beside_captures():
         _driver().cuGraphExecDestroy(executable)
         _driver().cuGraphDestroy(graph)

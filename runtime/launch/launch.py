@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -354,7 +354,7 @@ def _scratch(device: int) -> Iterator[list[torch.Tensor]]:
     allocator = triton.runtime._allocation._allocator
     taken: list[torch.Tensor] = []
 
-    def allocate(size: int, alignment: int, stream: Any) -> torch.Tensor:
+    def allocate(size: int, alignment: int, stream: object) -> torch.Tensor:
         taken.append(torch.empty(size, dtype=torch.int8, device=torch.device("cuda", device)))
         return taken[-1]
 
@@ -400,11 +400,13 @@ def _fitting(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options:
         return _fitting(kernel, grid, args, options | {"STAGES": options["STAGES"] - 1})
 
 
-def _key(kernel: Any, args: tuple[Any, ...], options: dict[str, Any], device: int) -> tuple[Any, ...]:
+def _key(kernel: object, args: tuple[object, ...], options: Mapping[str, object], device: int) -> tuple[Any, ...]:
     return (id(kernel), device, *map(_special, args), *options.values())
 
 
-def compiled_for(kernel: Any, args: tuple[Any, ...], options: dict[str, Any], device: int) -> tuple[Any, bool]:
+def compiled_for(
+    kernel: object, args: tuple[object, ...], options: Mapping[str, object], device: int
+) -> tuple[Any, bool]:
     """What a kernel is compiled for, with these arguments, and whether it was."""
     key = _key(kernel, args, options, device)
     return key, key in _COMPILED

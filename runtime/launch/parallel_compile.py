@@ -24,7 +24,7 @@ _lock = threading.RLock()
 
 
 def compile_first(
-    owner: Any,
+    owner: object,
     tensors: Sequence[Tensor | None],
     run: Callable[[Any], Any],
     then: Callable[[Any], Any] | None = None,
@@ -87,7 +87,7 @@ def compile_ahead(call: Callable[[], Any], threads: int = THREADS, then: Callabl
     return made
 
 
-def _without_data(x: Any) -> Any:
+def _without_data(x: object) -> Any:
     """An argument that a kernel is compiled for as for this one, which holds no memory."""
     if isinstance(x, Tensor) and not x.data_ptr() & 15:
         return torch.empty(0, dtype=x.dtype, device="meta")

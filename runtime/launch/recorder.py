@@ -136,7 +136,7 @@ class Watch(TorchDispatchMode):
         watching.note, watching.act = self.launched, self.acted
         return super().__enter__()
 
-    def __exit__(self, *why: Any) -> None:
+    def __exit__(self, *why: object) -> None:
         watching.note = watching.act = None
         super().__exit__(*why)
 
@@ -173,7 +173,7 @@ class Watch(TorchDispatchMode):
         except Unknown:
             self.refused = True
 
-    def seen(self, x: Any) -> Any:
+    def seen(self, x: object) -> Any:
         """An argument as it is kept: a `Part` for a tensor."""
         if not isinstance(x, Tensor):
             return x

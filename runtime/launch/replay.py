@@ -116,7 +116,7 @@ class Recorded:
     than if each tensor went after its last use. In between memory is taken at once, and kernels follow.
     """
 
-    def __init__(self, watch: Watch, results: list[Part | None], rest: Any) -> None:
+    def __init__(self, watch: Watch, results: list[Part | None], rest: object) -> None:
         """Raises `Unknown` where a kernel can't be launched in this way."""
         self.rest, self.device = rest, watch.device
         self.lock = threading.Lock()
@@ -193,7 +193,7 @@ class Recorded:
         return [slots[x] if isinstance(x, int) else None if x is None else x.of(slots) for x in self.results]
 
 
-def _periods(spans: Mapping[int, tuple[int, int, int]], steps: Sequence[Any]) -> list[int]:
+def _periods(spans: Mapping[int, tuple[int, int, int]], steps: Sequence[object]) -> list[int]:
     """The period of each step, for memory (first use, last use, bytes): as few as hold no more than is in use at some step."""
     born = [[x for x in spans.values() if x[0] == k] for k in range(len(steps))]
     most = max(
@@ -213,7 +213,7 @@ def _periods(spans: Mapping[int, tuple[int, int, int]], steps: Sequence[Any]) ->
 class _Rooms:
     """Takes memory for tensors. models: slots of arguments, by the layouts that they have."""
 
-    def __init__(self, rooms: list[Part], models: Mapping[Any, int], device: torch.device) -> None:
+    def __init__(self, rooms: list[Part], models: Mapping[object, int], device: torch.device) -> None:
         found = [(x, models.get((x.shape, x.stride, x.dtype))) for x in rooms]
         self.rooms = [(x.slot, model, (x.shape, x.stride, x.dtype, device)) for x, model in found]
 

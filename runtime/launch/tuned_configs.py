@@ -128,6 +128,6 @@ def write(
     return path
 
 
-def save(path: Path, table: dict[str, Any]) -> None:
+def save(path: Path, table: Mapping[str, object]) -> None:
     """Put a table in the place of what is there, at once."""
     write_whole(path, json.dumps(table, indent=1, sort_keys=True) + "\n")

@@ -54,7 +54,7 @@ def _batches(borders: tuple[int, ...]) -> list[list[int]]:
     return list(by_length.values())
 
 
-def check_starts(name: str, starts: Any, batch: Any, device: torch.device) -> None:
+def check_starts(name: str, starts: object, batch: object, device: torch.device) -> None:
     """Refuse what can't be the `cu_seqlens` of inputs [batch, T, ...] on `device`, whatever its values are.
 
     Raises:

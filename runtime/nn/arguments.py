@@ -116,7 +116,7 @@ class Arguments(nn.Module):
         return ", ".join(steps)
 
     def forward(
-        self, x: Tensor, tail: Tensor | None = None, cu_seqlens: Tensor | None = None, context_parallel: Any = None
+        self, x: Tensor, tail: Tensor | None = None, cu_seqlens: Tensor | None = None, context_parallel: object = None
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """(arguments by keyword, new tail of the convolution)."""
         out: dict[str, Tensor] = {}

@@ -99,7 +99,7 @@ class AttentionCall:
         state: tuple[Tensor, ...] | None,
         cu_seqlens: Tensor | None,
         keep: bool,
-        options: dict[str, Any],
+        options: Mapping[str, object],
     ) -> tuple[list[Tensor], Any]:
         """(outputs of the new steps, what the next call needs of these and earlier ones)."""
         if cu_seqlens is not None:

@@ -80,7 +80,7 @@ class Schedule:
         penalty: float = 0.0,
         mean: bool = False,
         dtype: torch.dtype | None = None,
-        device: Any = None,
+        device: object = None,
     ) -> Schedule:
         """Steps of several points that share one W: `sizes` points each, with one rate or one rate a step.
 
@@ -115,7 +115,7 @@ class Schedule:
             tensor(penalties) if penalty else None,
         )
 
-    def to(self, *where: Any) -> Schedule:
+    def to(self, *where: object) -> Schedule:
         """On another device, or in another dtype, as `Tensor.to` has it."""
         return Schedule(*(None if x is None else x.to(*where) for x in self._parts))
 
@@ -489,17 +489,17 @@ def _link(what: str, loss: str) -> Any:
     return LINKS[loss]
 
 
-def _points(what: str, x: Any, name: str) -> None:
+def _points(what: str, x: object, name: str) -> None:
     if not isinstance(x, Tensor) or x.dim() < 2 or not x.is_floating_point():
         raise ArgumentError(f"{what}: {name} must be a floating-point tensor [..., T, width], got {_said(x)}")
 
 
-def _weight(what: str, x: Any, name: str, m: int, n: int) -> None:
+def _weight(what: str, x: object, name: str, m: int, n: int) -> None:
     if x is not None and (not isinstance(x, Tensor) or x.dim() < 2 or x.shape[-2:] != (m, n)):
         raise ArgumentError(f"{what}: {name} must be a tensor [..., m, n] = [..., {m}, {n}], got {_said(x)}")
 
 
-def _said(x: Any) -> str:
+def _said(x: object) -> str:
     if isinstance(x, Tensor):
         return f"{str(x.dtype).removeprefix('torch.')} of the shape {list(x.shape)}"
     return type(x).__name__

@@ -89,7 +89,7 @@ class Mixer(nn.Module):
         maps: Maps | None = None,
         constants: Mapping[str, float] | None = None,
         backend: str | None = None,
-        context_parallel: Any = None,
+        context_parallel: object = None,
         deterministic: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -164,7 +164,7 @@ class Mixer(nn.Module):
             output_cache: bool = False,
         ) -> Tensor | tuple[Tensor, Cache]: ...
 
-        def __call__(self, *arguments: Any, **options: Any) -> Any: ...
+        def __call__(self, *arguments: object, **options: object) -> Any: ...
 
     @named
     def forward(
@@ -265,7 +265,7 @@ def _sizes(s: Signature, width: int, heads: int, dims: Mapping[str, int] | None)
     return sizes
 
 
-def _known(what: str, given: Mapping[str, Any] | None, names: list[str], op: str) -> None:
+def _known(what: str, given: Mapping[str, object] | None, names: list[str], op: str) -> None:
     for n in given or {}:
         if n not in names:
             raise ArgumentError(f"Mixer: {what} has {n!r}, but {op} has {', '.join(names) or 'none'}")

@@ -23,16 +23,16 @@ class Later:
         return type(self._find())
 
     @__class__.setter
-    def __class__(self, kind: Any) -> None:
+    def __class__(self, kind: object) -> None:
         raise AttributeError("the class of what an op says about itself can't be changed")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._find(), name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self._find(), name, value)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._find()[key]
 
     def __dir__(self) -> list[str]:
@@ -50,7 +50,7 @@ class Later:
     def __hash__(self) -> int:
         return hash(self._find())
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return self._find().__reduce_ex__(protocol)
 
 

@@ -85,7 +85,7 @@ def checked(signature: Signature, given: dict[str, Any]) -> tuple[dict[str, Tens
 
 
 def checked_states(
-    signature: Signature, initial: Any, tensors: dict[str, Tensor], sizes: Sizes, sequences: int | None
+    signature: Signature, initial: object, tensors: dict[str, Tensor], sizes: Sizes, sequences: int | None
 ) -> dict[str, Tensor | None]:
     """The initial states by name, in float32 (float64 where an argument is); `sequences` are packed, or None."""
     states = states_of(signature, initial)
@@ -95,7 +95,7 @@ def checked_states(
     return {n: None if x is None else x.to(wide) for (n, _), x in zip(signature.states, states, strict=True)}
 
 
-def _check_tensor(signature: Signature, a: Argument, value: Any) -> None:
+def _check_tensor(signature: Signature, a: Argument, value: object) -> None:
     what, shape = f"{signature.name}: {a.key}", f"[{', '.join(a.layout)}]"
     if not isinstance(value, Tensor):
         raise ArgumentError(f"{what} must be a tensor {shape}, got {type(value).__name__}")
@@ -122,7 +122,7 @@ def _heads(signature: Signature, heads: dict[str, int]) -> int:
     return heads[most]
 
 
-def _constant(what: str, a: Argument, value: Any) -> float:
+def _constant(what: str, a: Argument, value: object) -> float:
     if value is None:
         value = a.default
     if isinstance(value, bool) or not isinstance(value, Real) or not -math.inf < float(value) < math.inf:
@@ -154,7 +154,7 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
     return None
 
 
-def states_of(signature: Signature, initial: Any) -> list[Any]:
+def states_of(signature: Signature, initial: object) -> list[Any]:
     """The initial states in order, None where the spec's own is meant."""
     if initial is None:
         return [None] * len(signature.states)
@@ -184,12 +184,12 @@ def _check_states(signature: Signature, states: Sequence[Any], sizes: Sizes, seq
             raise ArgumentError(f"{what} is on {value.device}, but the inputs are on {like.device}")
 
 
-def one_of(name: str, key: str, value: Any, allowed: tuple[str, ...], other: str = "") -> None:
+def one_of(name: str, key: str, value: object, allowed: tuple[str, ...], other: str = "") -> None:
     """Refuse an option that isn't one of `allowed`; `other` is what else the caller takes."""
     if not isinstance(value, str) or value not in allowed:
         *most, last = [*map(repr, allowed), *([other] if other else [])]
         raise ArgumentError(f"{name}: {key} must be {', '.join(most)} or {last}, got {value!r}")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__

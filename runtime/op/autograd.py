@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from chunkform.errors import DoubleBackwardError
 
@@ -40,7 +41,7 @@ def _forward(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], t
             return [*results, *saved.values()], tuple(saved)
         return [*results], None
 
-    def then(found: tuple[list[Any], tuple[str, ...] | None]) -> None:
+    def then(found: tuple[Sequence[object], tuple[str, ...] | None]) -> None:
         results, kept = found
         task = Task(call, kept, tuple(x is not None and x.requires_grad for x in tensors), overwrites=True)
         count = len(call.signature.outputs)
@@ -76,7 +77,7 @@ class Run(torch.autograd.Function):
     """Both passes of a call."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> Any:
+    def forward(ctx: FunctionCtx, call: Call, *tensors: Tensor | None) -> Any:
         results, kept = _forward(call, tensors)
         ctx.call, ctx.kept, ctx.spent = call, kept, False
         ctx.alike = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
@@ -86,7 +87,7 @@ class Run(torch.autograd.Function):
         return tuple(x.detach() if x._is_view() else x for x in results[:count])  # views couldn't be changed in place
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> Any:
         call, wanted, known = ctx.call, ctx.needs_input_grad[1:], ctx.saved_tensors
         if not ctx.alike:  # whatever hooks have made of it: passes take what they have saved as they have left it
             count = len(wanted)
@@ -104,7 +105,7 @@ class Run(torch.autograd.Function):
         return None, *task.gradients(tensors)
 
     @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
+    def jvp(ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_jvp(ctx.call.signature.name)
 
 
@@ -122,13 +123,13 @@ class Functional(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> Any:
         wanted = ctx.needs_input_grad[1:]
         task = Task(ctx.call, None, tuple(wanted))
         return None, *_spread(Backward.apply(task, *ctx.saved_tensors, *cotangents), wanted)
 
     @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
+    def jvp(ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_jvp(ctx.call.signature.name)
 
     @staticmethod
@@ -190,11 +191,11 @@ class Backward(torch.autograd.Function):
         ctx.name = inputs[0].call.signature.name
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_second(ctx.name)
 
     @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
+    def jvp(ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_second(ctx.name)
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ def interprets(backend: str | None) -> bool:
     return backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def is_traced(tensors: Sequence[Any]) -> bool:
+def is_traced(tensors: Sequence[object]) -> bool:
     """Does something look at the call from outside: a compiler, a dispatch mode, a tensor subclass?"""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return True

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from chunkform.errors import ArgumentError, BackendError, ChunkformError
 
@@ -228,7 +229,7 @@ def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dic
     return same, {"T": p.sizes["T"]}
 
 
-def _device(given: dict[str, Any]) -> torch.device:
+def _device(given: Mapping[str, object]) -> torch.device:
     return next((x.device for x in given.values() if isinstance(x, Tensor)), torch.device("cpu"))
 
 
@@ -278,7 +279,7 @@ class _Parallel(torch.autograd.Function):
     """Both passes of an op on one part of a sequence."""
 
     @staticmethod
-    def forward(ctx: Any, job: _Job, group: Group, *tensors: Tensor | None) -> Any:
+    def forward(ctx: FunctionCtx, job: _Job, group: Group, *tensors: Tensor | None) -> Any:
         found = _exchanging(job, group, "forward", tensors, lambda flat: _forward(job, group, flat))
         results, (ctx.call, ctx.entering, ctx.saved) = found
         count = len(job.call.signature.outputs) + len(job.call.signature.states)
@@ -289,7 +290,7 @@ class _Parallel(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *gradients: Tensor | None) -> Any:
         job, group, wanted = ctx.job, ctx.group, ctx.needs_input_grad[2:]
         kept = job.given, len(ctx.entering), len(ctx.saved)
         tensors = (*ctx.saved_tensors, *gradients)
@@ -306,7 +307,7 @@ class _Parallel(torch.autograd.Function):
 
 
 def _exchanging(
-    job: _Job, group: Group, key: Any, tensors: Flat, run: Callable[[Flat], Any]
+    job: _Job, group: Group, key: object, tensors: Flat, run: Callable[[Flat], Any]
 ) -> tuple[list[Tensor | None], Any]:
     """run(tensors), or a replay of it, whose collectives have no message of ours.
 

@@ -42,7 +42,7 @@ class debug:
         _on = self.before
 
 
-def look(signature: Signature, tensors: Sequence[Any], starts: Any = None) -> None:
+def look(signature: Signature, tensors: Sequence[object], starts: object = None) -> None:
     """Look at arguments and states in order, which may be anything so far.
 
     Raises:

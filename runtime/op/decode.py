@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -356,28 +356,30 @@ def _launch(
     return _Launch(cut, kernel.constants, order, tuple(strides), fixed, tensors[0].device)
 
 
-def _listed(x: Any) -> list[Any]:
+def _listed(x: object) -> list[Any]:
     return [] if x is None else list(x) if isinstance(x, tuple | list) else [x]
 
 
 # --- checks beside those of the op ----------------------------------------------------------------------------------
 
 
-def _refuse_transforms(name: str, tensors: list[Any]) -> None:
+def _refuse_transforms(name: str, tensors: Sequence[object]) -> None:
     """Refuse what a launch by address, and a state that is written to, know nothing of."""
     refuse_tangents(name, tensors)
     if any(isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors):
         raise ArgumentError(f"{name} takes no transforms of functorch (vmap, grad): use the op itself, on one step")
 
 
-def _check_states(signature: Signature, states: list[Any], tensors: dict[str, Tensor], sizes: dict[str, int]) -> None:
+def _check_states(
+    signature: Signature, states: Sequence[object], tensors: dict[str, Tensor], sizes: dict[str, int]
+) -> None:
     try:
         checked_states(signature, states, tensors, sizes, None)
     except ArgumentError as error:
         raise ArgumentError(str(error).replace("initial_state", "state")) from None
 
 
-def _check_out(signature: Signature, outs: list[Any], shapes: list[tuple[int, ...]], like: Tensor) -> None:
+def _check_out(signature: Signature, outs: Sequence[object], shapes: list[tuple[int, ...]], like: Tensor) -> None:
     if outs and len(outs) != len(shapes):
         names = ", ".join(n for n, _ in signature.outputs)
         raise ArgumentError(f"{signature.name}: out must hold {len(shapes)} tensors ({names}), got {len(outs)}")

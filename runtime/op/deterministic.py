@@ -51,7 +51,12 @@ class OneByOne:
     backend: Backend
 
     def forward(
-        self, given: Tensors, states: Maybe, constants: dict[str, float], packed: Packed | None = None, **options: Any
+        self,
+        given: Tensors,
+        states: Maybe,
+        constants: dict[str, float],
+        packed: Packed | None = None,
+        **options: object,
     ) -> tuple[Tensors, Maybe, Tensors]:
         """As `Backend.forward`."""
         batch, steps, heads, pieces = self._pieces(given, packed)

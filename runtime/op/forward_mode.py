@@ -23,7 +23,7 @@ def is_on() -> bool:
     return forward_ad._current_level >= 0
 
 
-def refuse_tangents(name: str, tensors: Iterable[Any]) -> None:
+def refuse_tangents(name: str, tensors: Iterable[object]) -> None:
     """Refuse tensors with tangents. Where there can be none, this costs nothing.
 
     Raises:
@@ -65,7 +65,7 @@ def register_autograd(
     op = torch._library.utils.lookup_op(own)
     differentiated = torch._library.autograd.make_autograd_impl(op, torch._library.autograd.Info(backward, setup))
 
-    def guarded(keys: Any, *arguments: Any, **options: Any) -> Any:
+    def guarded(keys: object, *arguments: object, **options: object) -> Any:
         if forward_ad._current_level >= 0:  # here a transform of functorch has unwrapped what it wrapped
             given = (y for x in arguments for y in (x if isinstance(x, list | tuple) else (x,)))
             if any(isinstance(x, Tensor) and _unpacked(x) is not None for x in given):

@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from chunkform.errors import ArgumentError
@@ -18,7 +18,7 @@ def named(function: Function) -> Function:
     """The function, with an `ArgumentError` in the place of Python's TypeError where arguments don't fit by name or number."""
     refused, misfit = ArgumentError, _misfit
 
-    def call(*arguments: Any, **options: Any) -> Any:
+    def call(*arguments: object, **options: object) -> Any:
         try:
             return function(*arguments, **options)
         except TypeError as error:
@@ -33,7 +33,7 @@ def named(function: Function) -> Function:
     return functools.update_wrapper(made, function)  # type: ignore[return-value]
 
 
-def _misfit(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+def _misfit(function: Callable[..., Any], arguments: tuple[object, ...], options: Mapping[str, object]) -> str | None:
     """What is wrong with the names and the number of arguments, in one sentence; None where nothing is."""
     parameters = list(inspect.signature(function).parameters.values())
     if parameters and parameters[0].name == "self":

@@ -133,7 +133,9 @@ class Op:
             call = replace(call, packed=packed_of(self.signature.name, starts, known.checked.sizes["T"]))
         return apply(call, tensors)
 
-    def _traced(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
+    def _traced(
+        self, known: Known, tensors: Sequence[object], starts: object, options: tuple[object, ...]
+    ) -> Sequence[Tensor]:
         assert self.registered is not None
         precision, _, recompute, *_, deterministic = options
         c = known.checked
@@ -192,7 +194,7 @@ def _stored(state: Any, dtype: torch.dtype | None) -> Any:
 
 
 def _check_options(
-    name: str, recompute: str, precision: str, state_dtype: torch.dtype | None, deterministic: Any
+    name: str, recompute: str, precision: str, state_dtype: torch.dtype | None, deterministic: object
 ) -> None:
     one_of(name, "recompute", recompute, ("auto", "always", "never"))
     one_of(name, "precision", precision, ("fast", "default", "high"))

@@ -25,5 +25,5 @@ def _new(op: str, names: tuple[str, ...]) -> Any:
     return made
 
 
-def _restored(op: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+def _restored(op: str, names: tuple[str, ...], values: tuple[object, ...]) -> Any:
     return result_type(op, names)(*values)

@@ -108,7 +108,7 @@ class Transfer:
             raise self.group.failed(error) from error
 
 
-def group_of(name: str, given: Any) -> Group:
+def group_of(name: str, given: object) -> Group:
     """The group of a ProcessGroup or a one-dimensional DeviceMesh.
 
     Raises:

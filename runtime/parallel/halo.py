@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from chunkform.errors import ArgumentError
 
@@ -16,7 +17,7 @@ from .shards import host_borders, pieces_of
 
 
 @outside_of_graphs
-def halo(x: Tensor, width: int, group: Any, name: str = "halo") -> Tensor:
+def halo(x: Tensor, width: int, group: object, name: str = "halo") -> Tensor:
     """[B, T, ...] -> [B, width + T, ...]: the `width` steps before this rank's part, and then the part.
 
     Zeros on the first rank, and where the sequence is shorter than that. Parts may differ in length, and be shorter than
@@ -36,7 +37,7 @@ def halo(x: Tensor, width: int, group: Any, name: str = "halo") -> Tensor:
 
 @outside_of_graphs
 def tails(
-    x: Tensor, width: int, group: Any, cu_seqlens: Tensor | None = None, name: str = "tails"
+    x: Tensor, width: int, group: object, cu_seqlens: Tensor | None = None, name: str = "tails"
 ) -> tuple[Tensor, Tensor | None]:
     """What a layer that looks `width` steps back begins this part with: (tails [N, width, ...], boundaries in this part).
 
@@ -57,7 +58,7 @@ def tails(
     return torch.cat((seen, others)), local
 
 
-def _agreed(x: Tensor, width: int, group: Any, name: str, always: bool = False) -> tuple[Group, list[int]]:
+def _agreed(x: Tensor, width: int, group: object, name: str, always: bool = False) -> tuple[Group, list[int]]:
     """(the group, the lengths of all parts)."""
     found = group_of(name, group)
     error = None
@@ -81,7 +82,7 @@ def _agreed(x: Tensor, width: int, group: Any, name: str, always: bool = False) 
 
 class _Halo(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, width: int, group: Group, lengths: list[int]) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, width: int, group: Group, lengths: list[int]) -> Tensor:
         ctx.width, ctx.group, ctx.lengths = width, group, lengths
         tails = group.gather(_tail(x, width)).wait()
         ahead = x.new_zeros((x.shape[0], width, *x.shape[2:]))
@@ -91,7 +92,7 @@ class _Halo(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Any:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> Any:
         width, group, lengths = ctx.width, ctx.group, ctx.lengths
         everything = group.gather(gradient[:, :width]).wait()
         own = gradient[:, width:].clone()

@@ -24,7 +24,7 @@ class Exchange:
         self.group, self.direction, self.starts, self.packed = group, direction, starts, packed
         self.arrived: dict[str, Tensor] = {}  # what the rank before hands on, by state
 
-    def __call__(self, segments: tuple[Any, ...]) -> tuple[Map, ...]:
+    def __call__(self, segments: tuple[object, ...]) -> tuple[Map, ...]:
         return self.begin(segments)()
 
     def begin(self, segments: tuple[Any, ...]) -> Callable[[], tuple[Map, ...]]:

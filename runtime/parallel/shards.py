@@ -54,7 +54,7 @@ def pieces_of(borders: list[int], lengths: list[int], rank: int) -> list[Piece]:
 _known_borders: dict[int, tuple[weakref.ref[Tensor], Any, list[int]]] = {}
 
 
-def host_borders(name: str, cu_seqlens: Any, batch: int) -> list[int]:
+def host_borders(name: str, cu_seqlens: object, batch: int) -> list[int]:
     """cu_seqlens on the host. On a GPU this waits for it, once for each version of a tensor."""
     what = f"{name}: cu_seqlens"
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):

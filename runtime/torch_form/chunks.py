@@ -65,7 +65,7 @@ def in_segments(
     states: tuple[Tensor, ...],
     lead: tuple[int, int, int],
     direction: int,
-    *rest: Any,
+    *rest: object,
 ) -> Any:
     """Run a sweep over segments of the sequence, so that memory beside its results doesn't grow with the length."""
     steps = lead[2]
@@ -90,7 +90,7 @@ def in_parts(
     edges: tuple[Tensor, ...],
     lead: tuple[int, int, int],
     size: int,
-    *rest: Any,
+    *rest: object,
 ) -> tuple[Tensor, ...]:
     """Like `in_segments` for what has the states at chunk boundaries, [B, H, N, ...], and so needs no sweep."""
     steps = lead[2]

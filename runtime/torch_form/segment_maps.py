@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +55,7 @@ def in_pieces(
     lead: tuple[int, int, int],
     direction: int,
     size: int,
-    *rest: Any,
+    *rest: object,
 ) -> Map:
     """The map [B, H, ...] of a whole sequence; `chunks` makes the maps [B, H, N, ...] of its chunks of `size` steps."""
     steps = lead[2]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import sympy
 
@@ -94,7 +94,7 @@ class Attention(Declaration):
         self.beta: sympy.Expr = sympy.Integer(1)
         self.nodes: Dim | None = None  # the dim that counts fixed queries
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name in ELSEWHERE:
             raise SpecError(f"an attention has no {name}: write {ELSEWHERE[name]}", caller())
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -138,7 +138,7 @@ class Attention(Declaration):
         """Quantities given once a head, [H, ...]: scalars, vectors or matrices."""
         return self._declare(names, "parameter", dims)
 
-    def inverse_temperature(self, name: str, default: Any = None) -> Any:
+    def inverse_temperature(self, name: str, default: object = None) -> Any:
         """A positive scalar a head, [H] or one number. `default` may be made of `a.size(dim)`."""
         value = None if default is None else scalar_of(default)
         if default is not None and (value is None or any(_kind(s) != "size" for s in value.free_symbols)):
@@ -156,7 +156,7 @@ class Attention(Declaration):
         (variable,) = self._variables(name, "constant", (), most=0, default=value)
         return _symbol(variable.name, "constant", ())
 
-    def size(self, dim: Dim) -> Any:
+    def size(self, dim: Dim) -> Atom:
         """The size of a dim, as a number."""
         if dim not in self.dim_list:
             raise DimensionError(f"{dim!r} is not a dim of {self.name}", caller())
@@ -168,19 +168,19 @@ class Attention(Declaration):
 
     # --- equations --------------------------------------------------------------------------------------------------
 
-    def softmax(self, energy: Any, beta: Any = 1) -> None:
+    def softmax(self, energy: object, beta: object = 1) -> None:
         """Weights softmax_j(beta E_ij), where beta > 0."""
         self._energy("softmax", energy, beta)
 
-    def exponential(self, energy: Any, beta: Any = 1) -> None:
+    def exponential(self, energy: object, beta: object = 1) -> None:
         """Weights exp(beta E_ij), without a normaliser. They overflow where the energy is above 88."""
         self._energy("exponential", energy, beta)
 
-    def linear(self, energy: Any) -> None:
+    def linear(self, energy: object) -> None:
         """Weights E_ij, without a normaliser."""
         self._energy("linear", energy, 1)
 
-    def average(self, term: Any) -> Any:
+    def average(self, term: object) -> Any:
         """sum_j A_ij term: a vector or a scalar for each i; with fixed queries a matrix or a vector over all of them."""
         where = caller()
         value = self._term(term, "the averaged term")
@@ -194,7 +194,7 @@ class Attention(Declaration):
         own = (value.rows,) if isinstance(value, Matrix) else ()
         return _named(name, "average", (self.nodes, *own) if self.nodes is not None else own)
 
-    def energy_gradient(self, by: Any) -> Any:
+    def energy_gradient(self, by: object) -> Any:
         """dE_ij / dx_i, to be averaged: `a.average(a.energy_gradient(x_i))`."""
         kind = _kind(by)
         if kind not in ("query", "fixed") or (isinstance(by, Matrix) and by.op != "symbol"):
@@ -206,7 +206,7 @@ class Attention(Declaration):
             else Atom(name, "energy gradient")
         )
 
-    def output(self, name: str, term: Any) -> None:
+    def output(self, name: str, term: object) -> None:
         """An output: a term in averages, in what belongs to position i, and in parameters."""
         name = self._new(name, "output")
         value = self._term(term, f"the output {name}")
@@ -237,7 +237,7 @@ class Attention(Declaration):
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
-    def _energy(self, normaliser: str, energy: Any, beta: Any) -> None:
+    def _energy(self, normaliser: str, energy: object, beta: object) -> None:
         where = caller()
         if self.energy is not None:
             raise SpecError(f"the energy of {self.name} is declared twice, first at {self.energy.where}", where)
@@ -261,7 +261,9 @@ class Attention(Declaration):
         symbols = tuple(_symbol(v.name, kind, dims) for v in made)
         return symbols[0] if len(symbols) == 1 else symbols
 
-    def _variables(self, names: str, kind: str, dims: tuple, most: int, default: Any = None) -> list[AttentionVariable]:
+    def _variables(
+        self, names: str, kind: str, dims: tuple, most: int, default: object = None
+    ) -> list[AttentionVariable]:
         made = []
         for name in split_names(names):
             name = self._new(name, kind)
@@ -277,7 +279,7 @@ class Attention(Declaration):
         self.variables += made
         return made
 
-    def _new(self, given: Any, kind: str) -> str:
+    def _new(self, given: object, kind: str) -> str:
         """A name that isn't used so far, as Python spells it."""
         name = quantity_name(given)
         own = _called(name, kind)
@@ -296,7 +298,7 @@ class Attention(Declaration):
                 )
         return name
 
-    def _term(self, term: Any, what: str) -> Term:
+    def _term(self, term: object, what: str) -> Term:
         value = term if isinstance(term, Matrix) else scalar_of(term)
         if value is None:
             raise SpecError(f"{what} must be a term of the spec, got {term!r}", caller())
@@ -375,7 +377,7 @@ def _named(name: str, kind: str, dims: tuple[Dim, ...]) -> Any:
     return Matrix("symbol", (name, kind), rows, cols)
 
 
-def _kind(s: Any) -> str | None:
+def _kind(s: object) -> str | None:
     if isinstance(s, Matrix):
         return s.args[1] if s.op == "symbol" else None
     return s.kind if isinstance(s, Atom) else None

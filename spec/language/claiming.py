@@ -48,11 +48,11 @@ class Claiming:
         """Let the n steps be N chunks of c steps, for all claims: `c, N = r.chunked()`."""
         return self._claimed.chunked(chunk, chunks)
 
-    def indices(self, names: str, low: Any = None, high: Any = None) -> Any:
+    def indices(self, names: str, low: object = None, high: object = None) -> Any:
         """More indices, and the values that they run over where a claim leaves them free: `i = r.indices("i", 1, N)`."""
         return self._claimed.indices(names, low, high)
 
-    def rows(self, name: str, of: Any) -> Any:
+    def rows(self, name: str, of: object) -> Any:
         """The matrix with a row for each step: `Q = r.rows("Q", q)`."""
         return self._claimed.rows(name, of)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from chunkform.errors import NameError_, SpecError, nearest
 
@@ -71,7 +71,7 @@ class Quantity:
     between: tuple[Formula, Formula] | None = None
     shown: str = ""
 
-    def __call__(self, *indices: Any) -> Formula:
+    def __call__(self, *indices: object) -> Formula:
         if len(indices) != len(self.parameters):
             wanted = ", ".join(self.parameters) or "no index"
             raise SpecError(f"{self.name} takes {wanted}; got {len(indices)} indices", caller())
@@ -82,7 +82,7 @@ class Quantity:
         at = ", ".join(self.parameters)
         return f"{self.name} has a value for each {at}: write {self.name}({at}) for it, or another index"
 
-    def _refused(self, *other: Any) -> Any:
+    def _refused(self, *other: object) -> NoReturn:
         raise SpecError(self.unindexed(), caller())
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _refused
@@ -98,7 +98,7 @@ class Setting:
         self,
         name: str,
         recurrence: Claimable | None = None,
-        initial: Mapping[str, Any] | None = None,
+        initial: Mapping[str, object] | None = None,
         final_loss: bool = True,
     ) -> None:
         self.name = name
@@ -143,7 +143,7 @@ class Setting:
             made.append(Dim(name))
         return made[0] if len(made) == 1 else tuple(made)
 
-    def indices(self, names: str, low: Any = None, high: Any = None) -> Any:
+    def indices(self, names: str, low: object = None, high: object = None) -> Any:
         """Indices; `low` and `high` are the values over which a claim that leaves them free is meant."""
         made = [Formula("index", (), (x,)) for x in names.split()]
         if low is not None:
@@ -391,7 +391,7 @@ class Document:
         return claim
 
 
-def statement_of(what: tuple, over: Any = ()) -> Statement:
+def statement_of(what: tuple, over: object = ()) -> Statement:
     ranges = tuple((i, *r) for i, r in zip(*_over(over), strict=True)) if over else ()
     if len(what) == 1 and isinstance(what[0], Statement):
         return replace(what[0], over=what[0].over or ranges)
@@ -410,7 +410,7 @@ def setting_of(r: Claimable) -> Setting:
 
 
 def add_claim(
-    r: Claimable, name: str, *what: Any, over: Any = (), latex: str = "", section: str = "", note: str = ""
+    r: Claimable, name: str, *what: object, over: object = (), latex: str = "", section: str = "", note: str = ""
 ) -> Claim:
     """See `Recurrence.claim`."""
     if any(c.id == name for c in r.claims):

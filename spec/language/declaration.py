@@ -36,7 +36,7 @@ class Declaration(Methods):
 
     claim = define = given = ambiguous = recursive = chunked = carried = assume = quantities
 
-    def validate(self) -> Any:
+    def validate(self) -> Declaration:
         """Check what only the whole declaration can show; returns self."""
         return self
 

@@ -120,7 +120,7 @@ class _Analysis:
         """What is known of a scalar's sign."""
         slots = slots or {}
 
-        def go(y: Any) -> int:
+        def go(y: object) -> int:
             return self.sign(y, slots)
 
         if x in slots:

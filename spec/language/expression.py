@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, NoReturn, Union
 
 import sympy
 
@@ -30,7 +30,7 @@ class Dim:
 
     __repr__ = __str__
 
-    def _refuse(self, *others: Any) -> Any:
+    def _refuse(self, *others: object) -> Any:
         """Whatever is one of the language's own, as a claim's step is, answers for itself."""
         if any(type(x).__module__.startswith("chunkform.") and not isinstance(x, Matrix | Dim) for x in others):
             return NotImplemented
@@ -71,7 +71,7 @@ class Atom(sympy.Symbol):
         return (self.name, self.kind, self.ref)
 
     @property
-    def T(self) -> Any:
+    def T(self) -> NoReturn:
         raise DimensionError(f"{self} is a scalar, which has no transpose", caller())
 
 
@@ -91,7 +91,7 @@ class Contraction(sympy.Symbol):
     def _hashable_content(self) -> Any:
         return ("contraction", self.matrix)
 
-    def _latex(self, printer: Any) -> str:
+    def _latex(self, printer: object) -> str:
         return latex(self.matrix)
 
 
@@ -145,7 +145,7 @@ class Matrix:
             return self.args[0]
         return Matrix("transpose", (self,), self.cols, self.rows)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> Any:
         if isinstance(other, Matrix):
             if other.shape != self.shape:
                 hint = "; write .T after one of them" if other.shape == self.shape[::-1] else ""
@@ -177,22 +177,22 @@ class Matrix:
     def __sub__(self, other: Any) -> Any:
         return self + (-other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: object) -> Any:
         return (-self) + other
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: object) -> Any:
         if isinstance(other, Matrix):
             return matmul(self, other)
         value = scalar_of(other)
         return foreign(self, other) if value is None else scale(value, self)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: object) -> Any:
         value = scalar_of(other)
         return foreign(self, other) if value is None else scale(value, self)
 
     __matmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: object) -> Any:
         if isinstance(other, Matrix):
             other._refuse_division()
             if other.shape != self.shape:
@@ -205,7 +205,7 @@ class Matrix:
         value = scalar_of(other)
         return foreign(self, other) if value is None else scale(1 / value, self)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: object) -> Any:
         value = scalar_of(other)
         self._refuse_division()
         return foreign(self, other) if value is None else scale(value, self**-1)
@@ -214,7 +214,7 @@ class Matrix:
         if not self.is_vector:
             raise DimensionError(f"can't divide by {shape_text(self)}: a matrix has no inverse here", caller())
 
-    def __pow__(self, exponent: Any) -> Matrix:
+    def __pow__(self, exponent: object) -> Matrix:
         power = scalar_of(exponent)
         if power is None or not power.is_number:
             hint = ""
@@ -231,7 +231,7 @@ class Matrix:
             )
         return apply(lambda x: x**power, self)
 
-    def __rpow__(self, base: Any) -> Matrix:
+    def __rpow__(self, base: object) -> Matrix:
         number = scalar_of(base)
         if number is None or not number.is_positive or not self.is_vector:
             raise SpecError(
@@ -239,19 +239,19 @@ class Matrix:
             )
         return apply(lambda x: number**x, self)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> NoReturn:
         raise SpecError(
             f"{self} has no entries in a spec: write it with dot, total, hadamard, diag, and products", caller()
         )
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> NoReturn:
         raise SpecError(
             f"{self} is one term over {self.rows} x {self.cols}: it can't be unpacked or looped over", caller()
         )
 
     __array_ufunc__ = None  # numpy then leaves `array * Matrix` to us, which refuses it
 
-    def _sympy_(self) -> Any:
+    def _sympy_(self) -> NoReturn:
         raise NotAScalar(
             f"{shape_text(self)} isn't a scalar, so SymPy's functions can't be applied to it: use those of "
             "chunkform.spec.language, which act on each entry",
@@ -272,7 +272,7 @@ class Matrix:
     __repr__ = __str__
 
 
-def scalar_of(value: Any) -> sympy.Expr | None:
+def scalar_of(value: object) -> sympy.Expr | None:
     """`value` as a SymPy scalar, or None when it isn't one."""
     if isinstance(value, sympy.Expr):
         return value
@@ -281,7 +281,7 @@ def scalar_of(value: Any) -> sympy.Expr | None:
     return None
 
 
-def foreign(m: Matrix, other: Any) -> Any:
+def foreign(m: Matrix, other: object) -> Any:
     """The result of an operator on something that isn't a term: what is ours may answer for itself, the rest is refused."""
     if type(other).__module__.startswith("chunkform."):
         return NotImplemented
@@ -332,7 +332,7 @@ def dot(a: Matrix, b: Matrix) -> sympy.Expr:
     return matmul(column(a, "dot").T, column(b, "dot"))
 
 
-def column(a: Any, user: str) -> Matrix:
+def column(a: object, user: str) -> Matrix:
     """A vector as a column. `user` is what needs one."""
     if isinstance(a, Matrix) and a.is_vector:
         return a if a.cols is ONE else a.T
@@ -356,7 +356,7 @@ def hadamard(a: Any, b: Any) -> Any:
     return Matrix("hadamard", (a, b), a.rows, a.cols)
 
 
-def diag(a: Any) -> Any:
+def diag(a: object) -> Any:
     """The diagonal matrix of a vector: `diag(a) * S` scales rows of S, `S * diag(a)` columns."""
     if isinstance(a, formulas.Formula):
         return formulas.diag(a)

@@ -48,36 +48,36 @@ class Formula:
     def T(self) -> Formula:
         return self.args[0] if self.op == "transpose" else Formula("transpose", (self,))
 
-    def __add__(self, other: Any) -> Formula:
+    def __add__(self, other: object) -> Formula:
         return add(self, formula(other))
 
-    def __radd__(self, other: Any) -> Formula:
+    def __radd__(self, other: object) -> Formula:
         return add(formula(other), self)
 
-    def __sub__(self, other: Any) -> Formula:
+    def __sub__(self, other: object) -> Formula:
         return add(self, negative(formula(other)))
 
-    def __rsub__(self, other: Any) -> Formula:
+    def __rsub__(self, other: object) -> Formula:
         return add(formula(other), negative(self))
 
     def __neg__(self) -> Formula:
         return negative(self)
 
-    def __mul__(self, other: Any) -> Formula:
+    def __mul__(self, other: object) -> Formula:
         return product(self, formula(other))
 
-    def __rmul__(self, other: Any) -> Formula:
+    def __rmul__(self, other: object) -> Formula:
         return product(formula(other), self)
 
     __matmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Formula:
+    def __truediv__(self, other: object) -> Formula:
         return Formula("divide", (self, formula(other)))
 
-    def __rtruediv__(self, other: Any) -> Formula:
+    def __rtruediv__(self, other: object) -> Formula:
         return Formula("divide", (formula(other), self))
 
-    def __pow__(self, exponent: Any) -> Formula:
+    def __pow__(self, exponent: object) -> Formula:
         return Formula("power", (self, formula(exponent)))
 
     def __bool__(self) -> bool:
@@ -148,41 +148,41 @@ def product(*factors: Formula) -> Formula:
     return Formula("product", tuple(flat)) if len(flat) > 1 else flat[0]
 
 
-def hadamard(*factors: Any) -> Formula:
+def hadamard(*factors: object) -> Formula:
     """The product of entries; a column vector multiplies each column of a matrix."""
     return Formula("hadamard", tuple(formula(x) for x in factors))
 
 
-def inverse(x: Any) -> Formula:
+def inverse(x: object) -> Formula:
     return Formula("inverse", (formula(x),))
 
 
-def tril(x: Any, offset: int = 0) -> Formula:
+def tril(x: object, offset: int = 0) -> Formula:
     """The lower triangle: entries (i, j) with j <= i + offset."""
     return Formula("tril", (formula(x),), (offset,))
 
 
-def diag(x: Any) -> Formula:
+def diag(x: object) -> Formula:
     return Formula("diag", (formula(x),))
 
 
-def eye(dim: Any) -> Formula:
+def eye(dim: object) -> Formula:
     return Formula("eye", (), (str(dim),))
 
 
-def ones(dim: Any) -> Formula:
+def ones(dim: object) -> Formula:
     return Formula("ones", (), (str(dim),))
 
 
-def sqrt(x: Any) -> Formula:
+def sqrt(x: object) -> Formula:
     return Formula("sqrt", (formula(x),))
 
 
-def exp(x: Any) -> Formula:
+def exp(x: object) -> Formula:
     return Formula("exp", (formula(x),))
 
 
-def log(x: Any) -> Formula:
+def log(x: object) -> Formula:
     return Formula("log", (formula(x),))
 
 
@@ -191,85 +191,85 @@ def entrywise(name: str, x: Formula) -> Formula:
     return Formula(name, (x,)) if name in ("exp", "log", "sqrt") else Formula("function", (x,), (name,))
 
 
-def cumsum(x: Any) -> Formula:
+def cumsum(x: object) -> Formula:
     """Sums over rows from the first to each row."""
     return Formula("cumsum", (formula(x),))
 
 
-def revcumsum(x: Any) -> Formula:
+def revcumsum(x: object) -> Formula:
     """Sums over rows from each row to the last."""
     return Formula("revcumsum", (formula(x),))
 
 
-def rowsum(x: Any) -> Formula:
+def rowsum(x: object) -> Formula:
     """The sum of each row, a column."""
     return Formula("rowsum", (formula(x),))
 
 
-def colsum(x: Any) -> Formula:
+def colsum(x: object) -> Formula:
     """The sum of each column, a row."""
     return Formula("colsum", (formula(x),))
 
 
-def inner(a: Any, b: Any) -> Formula:
+def inner(a: object, b: object) -> Formula:
     """The sum over all entries of the product, <a, b>."""
     return Formula("inner", (formula(a), formula(b)))
 
 
-def softmax(x: Any) -> Formula:
+def softmax(x: object) -> Formula:
     """Softmax of a column vector, or of each row of a matrix."""
     return Formula("softmax", (formula(x),))
 
 
-def differences(x: Any, y: Any) -> Formula:
+def differences(x: object, y: object) -> Formula:
     """x[:, None] - y[None, :], the differences of all pairs."""
     return Formula("differences", (formula(x), formula(y)))
 
 
-def beside(*blocks: Any) -> Formula:
+def beside(*blocks: object) -> Formula:
     """Matrices side by side, [A, B]."""
     return Formula("beside", tuple(formula(x) for x in blocks))
 
 
-def sum_over(index: Formula, low: Any, high: Any, body: Any) -> Formula:
+def sum_over(index: Formula, low: object, high: object, body: object) -> Formula:
     """The sum of `body` over `index` = low..high; `high=None` for an infinite series."""
     top = Formula("infinity") if high is None else formula(high)
     return Formula("sum", (formula(low), top, formula(body)), (_index_name(index),))
 
 
-def product_over(index: Formula, low: Any, high: Any, body: Any) -> Formula:
+def product_over(index: Formula, low: object, high: object, body: object) -> Formula:
     """The product of `body` over `index` = low..high; of matrices in that order, A_low ... A_high. Over nothing it is 1, or the
     identity."""
     return Formula("product over", (formula(low), formula(high), formula(body)), (_index_name(index),))
 
 
-def product_down(index: Formula, high: Any, low: Any, body: Any) -> Formula:
+def product_down(index: Formula, high: object, low: object, body: object) -> Formula:
     """The product over `index` from high down to low: of matrices A_high ... A_low, as a recurrence applies them."""
     return Formula("product down", (formula(low), formula(high), formula(body)), (_index_name(index),))
 
 
-def hadamard_over(index: Formula, low: Any, high: Any, body: Any) -> Formula:
+def hadamard_over(index: Formula, low: object, high: object, body: object) -> Formula:
     """The product of entries over `index` = low..high, such as that of the decays of each channel. Over nothing it is 1 in
     every entry."""
     return Formula("hadamard over", (formula(low), formula(high), formula(body)), (_index_name(index),))
 
 
-def matrix(i: Formula, j: Formula, rows: Any, cols: Any, body: Any) -> Formula:
+def matrix(i: Formula, j: Formula, rows: object, cols: object, body: object) -> Formula:
     """The matrix over the dims `rows` x `cols` with the entries `body`."""
     return Formula("matrix", (formula(body),), (_index_name(i), _index_name(j), str(rows), str(cols)))
 
 
-def stack(i: Formula, rows: Any, body: Any) -> Formula:
+def stack(i: Formula, rows: object, body: object) -> Formula:
     """The matrix whose row i is the vector `body`, i = 1, 2, ..."""
     return Formula("stack", (formula(body),), (_index_name(i), str(rows)))
 
 
-def columns(i: Formula, cols: Any, body: Any) -> Formula:
+def columns(i: Formula, cols: object, body: object) -> Formula:
     """The matrix whose column i is the vector `body`."""
     return stack(i, cols, formula(body).T).T
 
 
-def cases(*pairs: tuple[Formula | None, Any]) -> Formula:
+def cases(*pairs: tuple[Formula | None, object]) -> Formula:
     """`cases((i >= j, a), (None, b))`: the first value whose condition is true; None is otherwise."""
     args: list[Formula] = []
     for condition, value in pairs:
@@ -277,32 +277,32 @@ def cases(*pairs: tuple[Formula | None, Any]) -> Formula:
     return Formula("cases", tuple(args))
 
 
-def compare(left: Any, relation: str, right: Any) -> Formula:
+def compare(left: object, relation: str, right: object) -> Formula:
     """A condition on indices, `compare(i, ">=", j)`."""
     return Formula("compare", (formula(left), formula(right)), (relation,))
 
 
-def unit(dim: Any, index: Any) -> Formula:
+def unit(dim: object, index: object) -> Formula:
     """The unit vector e_i of a dim."""
     return Formula("unit", (formula(index),), (str(dim),))
 
 
-def constant(rows: Any, cols: Any, entries: tuple[tuple[int, ...], ...]) -> Formula:
+def constant(rows: object, cols: object, entries: tuple[tuple[int, ...], ...]) -> Formula:
     """A matrix of numbers."""
     return Formula("constant", (), (str(rows), str(cols), entries))
 
 
-def row(x: Any, index: Any) -> Formula:
+def row(x: object, index: object) -> Formula:
     """One row of a matrix, 1 x m."""
     return Formula("row", (formula(x), formula(index)))
 
 
-def named(name: str, body: Any, *indices: Any) -> Formula:
+def named(name: str, body: object, *indices: object) -> Formula:
     """`body`, printed under a name."""
     return Formula("named", (formula(body), *(formula(x) for x in indices)), (name,))
 
 
-def gradient(of: Any, by: Formula, holding: Any = ()) -> Formula:
+def gradient(of: object, by: Formula, holding: object = ()) -> Formula:
     """The derivative of the scalar `of` by a quantity, in the shape of that quantity; taken by dual numbers. Defined
     quantities in `holding` are held as they are: a partial derivative, past all that goes through them."""
     held = holding if isinstance(holding, tuple | list) else (holding,)
@@ -314,7 +314,7 @@ def gradient(of: Any, by: Formula, holding: Any = ()) -> Formula:
     return Formula("gradient", (formula(of), by, *held))
 
 
-def jacobian(of: Any, by: Formula, along: Any) -> Formula:
+def jacobian(of: object, by: Formula, along: object) -> Formula:
     """`along` contracted with the derivative of `of` by a quantity: what a chain rule's factor contributes."""
     return Formula("jacobian", (formula(of), by, formula(along)))
 

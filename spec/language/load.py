@@ -88,7 +88,7 @@ def near_name(error: BaseException, beside: Iterable[str] = ()) -> str:
     return nearest(unknown, [*(x for x in beside if not x.startswith("_")), *sys.modules[__package__].__all__, *public])
 
 
-def declared(module: Any, where: str) -> list[Any]:
+def declared(module: object, where: str) -> list[Any]:
     found = [x for x in vars(module).values() if isinstance(x, Declaration)]
     if not found:
         raise LoadError('holds no Recurrence: write `r = Recurrence("name")` at its top level', where)

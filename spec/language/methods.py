@@ -25,7 +25,7 @@ class Method:
         return ""
 
 
-def _count(steps: Any, what: str) -> None:
+def _count(steps: object, what: str) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise SpecError(f"{what} takes a whole number of steps, at least 1, got {steps!r}", caller())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import keyword
 import unicodedata
-from typing import Any
 
 from chunkform.errors import NameError_
 
@@ -22,7 +21,7 @@ OF_FILES = frozenset(
 OF_FUNCTIONS = ("torch_", "triton_", "forward_", "backward_", "step_", "substep_", "default_", "moved_")
 
 
-def quantity_name(name: Any, where: Source | None = None) -> str:
+def quantity_name(name: object, where: Source | None = None) -> str:
     """The name of something in a spec, as Python spells it.
 
     Raises:
@@ -38,7 +37,7 @@ def quantity_name(name: Any, where: Source | None = None) -> str:
     return found
 
 
-def spec_name(name: Any, what: str, where: Source | None = None) -> str:
+def spec_name(name: object, what: str, where: Source | None = None) -> str:
     """The name of a whole spec, which is that of its op.
 
     Raises:
@@ -67,7 +66,7 @@ def _letters(name: str, where: Source | None) -> None:
         raise NameError_(f"the letter {other!r} of {name!r} is the compiler's own: choose another", where)
 
 
-def split_names(names: Any, what: str = "") -> list[str]:
+def split_names(names: object, what: str = "") -> list[str]:
     """The names in a string such as 'q k', as Python spells them."""
     if not isinstance(names, str) or not names.replace(",", " ").split():
         told = f" ({what})" if what else ""

@@ -101,7 +101,7 @@ class Program(Declaration):
         """A state, as in a recurrence."""
         return self.step.state(name, *dims, initial=initial)
 
-    def update(self, state: State, term: Any) -> None:
+    def update(self, state: State, term: object) -> None:
         """`state.next = term`."""
         self.step.update(state, term)
 
@@ -109,7 +109,7 @@ class Program(Declaration):
         """A quantity of the step that others read: a node of the graph, where it isn't a matrix."""
         return self.step.let(name, term)
 
-    def output(self, name: str, term: Any) -> None:
+    def output(self, name: str, term: object) -> None:
         """An output of the op, one value a step."""
         self.step.output(name, term)
 
@@ -150,7 +150,7 @@ class Program(Declaration):
         self.solves.append(Solve(name, matrix, right, method, where, step))
         return made
 
-    def apply(self, recurrence: Recurrence | str, **quantities: Any) -> Any:
+    def apply(self, recurrence: Recurrence | str, **quantities: object) -> Any:
         """The outputs of a recurrence: one of the catalogue, by name, or any other. Its inputs are named as it names them.
 
         Decays, parameters and constants are handed on as they are, so they must be this program's own; an input may be any term.
@@ -222,7 +222,7 @@ class Program(Declaration):
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    def _signed(self, made: Any, names: str, sign: str | None) -> Any:
+    def _signed(self, made: object, names: str, sign: str | None) -> Any:
         if sign is not None:
             if sign not in SIGNS:
                 raise SpecError(f'the sign of {names} is ">= 0" or "> 0", got {sign!r}', caller())
@@ -245,7 +245,7 @@ class Program(Declaration):
             self.step._check_term(value, f"the step size of {name}")
         return value
 
-    def _quantity(self, value: Any, own: str, kind: str, name: str, where: Source) -> str:
+    def _quantity(self, value: object, own: str, kind: str, name: str, where: Source) -> str:
         """The name of a term that is handed to a recurrence; a term without one gets it."""
         found = names_in(value) if isinstance(value, Matrix) or scalar_of(value) is not None else {}
         single = next(iter(found)) if len(found) == 1 else None
@@ -259,7 +259,7 @@ class Program(Declaration):
         self.step.lets.append(self._let(name, value, where))
         return name
 
-    def _let(self, name: str, value: Any, where: Source) -> Equation:
+    def _let(self, name: str, value: object, where: Source) -> Equation:
         self.step._new(name)
         term = self.step._term(value, name)
         self.step._check_term(term, name)

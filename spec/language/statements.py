@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from .formula import Formula, formula
 
@@ -142,29 +141,29 @@ class Factors(Statement):
     terms: int
 
 
-def differs(left: Any, right: Any) -> Statement:
+def differs(left: object, right: object) -> Statement:
     return Differs(formula(left), formula(right))
 
 
-def at_most(left: Any, right: Any) -> Statement:
+def at_most(left: object, right: object) -> Statement:
     return AtMost(formula(left), formula(right))
 
 
-def within(x: Any, low: Any, high: Any) -> Statement:
+def within(x: object, low: object, high: object) -> Statement:
     """low <= x <= high."""
     return Together((at_most(low, x), at_most(x, high)))
 
 
-def equal(*sides: Any) -> Statement:
+def equal(*sides: object) -> Statement:
     return Equal(tuple(formula(x) for x in sides))
 
 
-def eigenvalues(of: Any, *values: tuple[Any, Any]) -> Statement:
+def eigenvalues(of: object, *values: tuple[object, object]) -> Statement:
     """`of` has these eigenvalues, each with its multiplicity."""
     return Eigenvalues(formula(of), tuple((formula(v), formula(m)) for v, m in values))
 
 
-def only_if(premise: Statement, left: Any, relation: str, right: Any) -> Statement:
+def only_if(premise: Statement, left: object, relation: str, right: object) -> Statement:
     return OnlyIf(premise, formula(left), relation, formula(right))
 
 

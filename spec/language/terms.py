@@ -18,7 +18,7 @@ def names_in(term: Term) -> dict[str, str]:
     return {name_of(x): kind_of(x) or "" for x in atoms(term)}
 
 
-def renamed(term: Any, names: Mapping[str, str]) -> Any:
+def renamed(term: object, names: Mapping[str, str]) -> Any:
     """A term with quantities renamed."""
     if isinstance(term, Matrix):
         if term.op == "symbol":

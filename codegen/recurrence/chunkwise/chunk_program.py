@@ -19,13 +19,14 @@ Each carries the direction of the sweep; a write is `late` when it comes after i
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, stacked
+from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, Arithmetic, stacked
 from ...ir.expr import COL, INNER, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
 from ..normal_form.abstract_values import split_scalars
 from ..normal_form.form import NotAffine, Read, StateForm, Write, affine_terms
@@ -329,7 +330,7 @@ def _between(d: Any, i: int, j: int, late: bool, write_late: bool, m: Any, order
     return value
 
 
-def _rows_last(x: Node, value: Any, m: Any, sizes: dict[str, int]) -> Any:
+def _rows_last(x: Node, value: object, m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     """The decay's values with the chunk axis last, one beyond the sequence's end."""
     position = x.axes.index(ROW) - len(x.axes)
     d = np.moveaxis(np.asarray(value, dtype=object), position, -1).copy()
@@ -341,7 +342,7 @@ def _sweep_order(count: int, direction: int) -> list[int]:
     return list(range(count)) if direction > 0 else list(range(count - 1, -1, -1))
 
 
-def _mask(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _mask(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     count = sizes[ROW]
     late, write_late, inclusive, direction = x.attrs if x.op == "decay_mask" else (False, False, *x.attrs)
     least = inclusive if x.op == "apart_mask" else 0 if inclusive else 1
@@ -360,7 +361,7 @@ def _mask(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     return out
 
 
-def _edge(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _edge(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     d = _rows_last(x.args[0], args[0], m, sizes)
     count, lead = d.shape[-1], d.shape[:-1]
     late, direction = x.attrs
@@ -378,7 +379,7 @@ def _edge(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     return out
 
 
-def _all(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _all(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     d = _rows_last(x.args[0], args[0], m, sizes)
     value = np.broadcast_to(m.const(Fraction(1)), d.shape[:-1])
     for s in range(d.shape[-1]):
@@ -386,7 +387,7 @@ def _all(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     return value
 
 
-def _inverse(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _inverse(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     """(I - T)^-1 = I + T + T^2 + ... for strictly triangular T, exactly; one system for each entry of further axes."""
     count = sizes[ROW]
     t = np.asarray(args[0], dtype=object)

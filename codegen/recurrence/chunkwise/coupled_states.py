@@ -14,13 +14,13 @@ The arguments are the entries of A; `positions` says where each stands, and (to,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, WHOLES
+from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, WHOLES, Arithmetic
 from ...ir.expr import (
     COL,
     ONE,
@@ -176,7 +176,7 @@ def _products_of(x: Node) -> Node:
     return make("mix_products", x.args, (*x.attrs[:2], x.attrs[-1]))
 
 
-def _products(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _products(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     """[i, j, to, of] -> the product of the matrices A of the steps from j up to i, without i, the last of them leftmost; steps
     are counted in the order of the sweep. A is the identity for the steps beyond the sequence's end."""
     positions, n, direction = x.attrs

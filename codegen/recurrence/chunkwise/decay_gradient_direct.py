@@ -23,7 +23,7 @@ def unrolled(
     out: dict[Node, Node] = {}
     made: dict[Any, Node] = {}  # many crosses sum the same products, with other weights
 
-    def once(key: Any, make: Callable[..., Node], *args: Any) -> Node:
+    def once(key: object, make: Callable[..., Node], *args: object) -> Node:
         if key not in made:
             made[key] = make(*args)
         return made[key]

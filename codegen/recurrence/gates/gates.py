@@ -6,7 +6,7 @@ A pass that changed the meaning of a program raises `GateError`, and nothing is 
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -17,7 +17,7 @@ from chunkform.spec.language import Recurrence
 
 from ...exact.random_points import Compared, GateResult, Point, compare
 from ...exact.run_spec import initial_value, run_spec
-from ...ir.evaluate import Env, evaluate, stacked
+from ...ir.evaluate import Arithmetic, Env, evaluate, stacked
 from ...ir.expr import ZERO, Node, dim_of, expand, leaf
 from ...ir.step_program import StepProgram, Var
 from ..chunkwise.plan import Plan, Sweep
@@ -310,7 +310,7 @@ def run_adjoint(
     initial: Sequences,
     cotangents: Sequences,
     last: Sequences,
-    m: Any,
+    m: Arithmetic,
     sizes: dict[str, int],
     steps: int,
 ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
@@ -326,7 +326,9 @@ def chunkings(steps: int) -> list[tuple[list[int], int]]:
     return [([1] * steps, 0), ([steps], 0), ([2, 1, steps - 3], 0), ([3, steps - 3], 2)]
 
 
-def _broadcast(value: Any, axes: tuple[str, ...], wanted: tuple[str, ...], sizes: dict[str, int], *lead: int) -> Any:
+def _broadcast(
+    value: object, axes: tuple[str, ...], wanted: tuple[str, ...], sizes: dict[str, int], *lead: int
+) -> np.ndarray:
     """A value over `axes` (sorted), repeated over the sorted axes `wanted`."""
     value = np.asarray(value, dtype=object)
     own = dict(zip(axes, value.shape[value.ndim - len(axes) :], strict=True))
@@ -352,7 +354,7 @@ def _mapped(
     env: Env,
     constant: set[tuple[str, str]],
     states: Sequences,
-    m: Any,
+    m: Arithmetic,
     sizes: dict[str, int],
     steps: int,
 ) -> Generator[tuple[str, Any, Any], None, tuple[Affine, dict[Pair, Any]]]:
@@ -393,18 +395,18 @@ def _mapped(
     return affine, linear
 
 
-def _put(affine: Affine, kind: str, linear: dict[Pair, Any], local: dict[str, Any]) -> Env:
+def _put(affine: Affine, kind: str, linear: Mapping[Pair, object], local: Mapping[str, object]) -> Env:
     """Values for the leaves of a named map."""
     env: Env = {(kind, f"{to}<-{of}"): x for (to, of), x in linear.items()}
     return env | {(kind, n): x for n, x in local.items()}
 
 
-def _stored(node: Node, affine: Affine, name: str, env: Env, m: Any, sizes: dict[str, int]) -> Any:
+def _stored(node: Node, affine: Affine, name: str, env: Env, m: Arithmetic, sizes: dict[str, int]) -> Any:
     axes = next(s.axes for s in affine.group if s.name == name)
     return stored(evaluate(expand(node, axes), env, m, sizes), tuple(sorted(axes)), axes)
 
 
-def _identity(s: StateForm, own: bool, affine: Affine, m: Any, sizes: dict[str, int]) -> Any:
+def _identity(s: StateForm, own: bool, affine: Affine, m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     """What a state of a linear sweep starts from."""
     assert s.row is not None
     n = sizes[dim_of(s.row)]
@@ -413,10 +415,10 @@ def _identity(s: StateForm, own: bool, affine: Affine, m: Any, sizes: dict[str, 
 
 
 def _dual(
-    found: tuple[Affine, dict[Pair, Any]],
-    forward: dict[Pair, tuple[Affine, Any]],
+    found: tuple[Affine, Mapping[Pair, object]],
+    forward: Mapping[Pair, tuple[Affine, object]],
     sweep: Sweep,
-    m: Any,
+    m: Arithmetic,
     sizes: dict[str, int],
 ) -> Compared:
     """Going backwards, a state's gradient meets the transpose of what the state met."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ir.evaluate import Env, evaluate
+from ...ir.evaluate import Arithmetic, Env, evaluate
 from ...ir.expr import Node, add, expand, leaf, mul, total, walk
 from ..normal_form.form import NormalForm, StateForm
 
 
 def run_form(
-    form: NormalForm, env: Env, arithmetic: Any, sizes: dict[str, int]
+    form: NormalForm, env: Env, arithmetic: Arithmetic, sizes: dict[str, int]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(values, states after the step), axes sorted as in `node.axes`. `env` holds the step's leaves and each state."""
     step = _Step(form, env, arithmetic, sizes)
@@ -20,7 +20,7 @@ def run_form(
 
 
 def state_adjoint_defects(
-    form: NormalForm, env: Env, arithmetic: Any, sizes: dict[str, int]
+    form: NormalForm, env: Env, arithmetic: Arithmetic, sizes: dict[str, int]
 ) -> dict[str, tuple[Any, Any]]:
     """For each state-adjoint product (D <S_{t-1}, dS_t> + early, <S_{t-1}, dS_{t-1}>): equal where `late` and `early` are
     right."""
@@ -39,7 +39,7 @@ def state_leaf(s: StateForm) -> Node:
 
 
 class _Step:
-    def __init__(self, form: NormalForm, env: Env, m: Any, sizes: dict[str, int]) -> None:
+    def __init__(self, form: NormalForm, env: Env, m: Arithmetic, sizes: dict[str, int]) -> None:
         self.form, self.env, self.m, self.sizes = form, dict(env), m, sizes
         self.writes = {x: w.right for x, (_, w) in form.write_leaves().items()}
         self.state_adjoints = {p.leaf: p for p in form.state_adjoints}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from ...ir.evaluate import BEYOND, Env, evaluate, evaluate_all, stacked
+from ...ir.evaluate import BEYOND, Arithmetic, Env, evaluate, evaluate_all, stacked
 from ...ir.expr import ROW, ZERO, Node, add, dim_of, expand, leaf, total, walk
 from ..chunkwise.plan import Accumulate, BoundarySums, Map, Plan, Sweep, Unroll
 from ..chunkwise.segment_maps import Pair, SegmentMap
@@ -68,7 +69,7 @@ def run_plan(
     return values, finals, env
 
 
-def _sequence(node: Node, env: Env, m: Any, sizes: dict[str, int], steps: int) -> Any:
+def _sequence(node: Node, env: Env, m: Arithmetic, sizes: dict[str, int], steps: int) -> np.ndarray:
     """A step-level node over all steps."""
     value = evaluate(node, env, m, sizes)
     shape = (steps, *(sizes[dim_of(a)] for a in node.axes))
@@ -146,7 +147,7 @@ def boundary_values(
     """The sums of one sweep over one chunk: in.late, in.early, out.late, out.early, own.late, own.early."""
     out: dict[str, Any] = {}
 
-    def put(slot: str, value: Any) -> None:
+    def put(slot: str, value: object) -> None:
         out[slot] = m.add(out[slot], value) if slot in out else value
 
     if boundary.totals:
@@ -168,7 +169,7 @@ def boundary_values(
 
 
 def run_map(
-    segment: SegmentMap, env: Env, m: Any, sizes: dict[str, int], steps: int
+    segment: SegmentMap, env: Env, m: Arithmetic, sizes: dict[str, int], steps: int
 ) -> tuple[dict[Pair, Any], dict[str, Any]]:
     """(blocks, local parts) of the map of a segment of `steps`; blocks over their axes, sorted, local parts as stored."""
     own = {**sizes, ROW: steps}
@@ -187,7 +188,7 @@ def run_map(
     return blocks, parts
 
 
-def _unroll(stage: Unroll, env: Env, m: Any, sizes: dict[str, int], lengths: list[int], beyond: int) -> None:
+def _unroll(stage: Unroll, env: Env, m: Arithmetic, sizes: dict[str, int], lengths: list[int], beyond: int) -> None:
     starts = np.concatenate([[0], np.cumsum(lengths)])
     streams = {x: _padded(_sequence(node, env, m, sizes, sum(lengths)), beyond, m) for x, node in stage.streams.items()}
     pieces: dict[Node, list[Any]] = {x: [] for x in stage.outputs}
@@ -205,7 +206,7 @@ def _unroll(stage: Unroll, env: Env, m: Any, sizes: dict[str, int], lengths: lis
         env["pairing", x.attrs[1]] = np.concatenate(parts)
 
 
-def _whole(value: Any, node: Node, own: dict[str, int]) -> Any:
+def _whole(value: object, node: Node, own: dict[str, int]) -> np.ndarray:
     shape = tuple(own[ROW] if a.startswith("%") else own[dim_of(a)] for a in node.axes)
     return np.broadcast_to(np.asarray(value, dtype=object), shape)
 
@@ -213,10 +214,10 @@ def _whole(value: Any, node: Node, own: dict[str, int]) -> Any:
 def _accumulate(
     stage: Accumulate,
     env: Env,
-    finals: dict[str, Any],
-    finals_dot: dict[str, Any],
+    finals: Mapping[str, object],
+    finals_dot: Mapping[str, object],
     p: Plan,
-    m: Any,
+    m: Arithmetic,
     sizes: dict[str, int],
     steps: int,
 ) -> None:
@@ -237,9 +238,9 @@ def _accumulate(
 def _at_the_end(
     name: str,
     p: Plan,
-    finals: dict[str, Any],
-    finals_dot: dict[str, Any],
-    m: Any,
+    finals: Mapping[str, object],
+    finals_dot: Mapping[str, object],
+    m: Arithmetic,
     sizes: dict[str, int],
     axes: tuple[str, ...],
 ) -> Any:
@@ -331,7 +332,7 @@ def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, 
                 raise GateError(f"the state-adjoint product of {name}, summed and from checkpointed states")
 
 
-def _over(node: Node, axes: tuple[str, ...], env: Env, m: Any, sizes: dict[str, int], steps: int) -> Any:
+def _over(node: Node, axes: tuple[str, ...], env: Env, m: Arithmetic, sizes: dict[str, int], steps: int) -> Any:
     from ...ir.expr import expand
 
     return _sequence(expand(node, axes), env, m, sizes, steps)

@@ -6,6 +6,7 @@ The gates (see `gates.py`) say more, at random points; this says it in a form th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice
 from typing import Any
@@ -114,7 +115,7 @@ class _Proof:
             )
         return out
 
-    def derivative(self, loss: Any, symbols: Any, of_log: bool = False) -> Any:
+    def derivative(self, loss: object, symbols: object, of_log: bool = False) -> Any:
         """None where that takes more operations than there is patience for."""
         if self.operations > PATIENCE or _larger(loss, PATIENCE):
             return None
@@ -122,7 +123,7 @@ class _Proof:
         flat = [sympy.diff(loss, x) * (x if of_log else 1) for x in symbols.ravel()]
         return _filled(flat, symbols.shape)
 
-    def verdict(self, name: str, what: str, one: Any, other: Any) -> str:
+    def verdict(self, name: str, what: str, one: object, other: object) -> str:
         left = f"  {name} {what}: left to the gates"
         if self.operations > PATIENCE or other is None:
             return left
@@ -165,7 +166,7 @@ class _Symbols:
         a = np.asarray(a, dtype=object)
         return _filled([TABLE[name].sympy(x) for x in a.ravel()], a.shape)
 
-    def sum(self, a: Any, axis: int) -> Any:
+    def sum(self, a: Any, axis: int) -> np.ndarray:
         return np.asarray(a.sum(axis=axis), dtype=object)
 
     def peak(self, a: Any, axis: int) -> Any:
@@ -183,7 +184,7 @@ def _named(name: str, shape: tuple[int, ...], per_step: bool, positive: bool = F
     return _filled(flat, shape)
 
 
-def _filled(flat: list[Any], shape: tuple[int, ...]) -> Any:
+def _filled(flat: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
     out = np.empty(shape, dtype=object)
     out.ravel()[:] = flat
     return out
@@ -193,7 +194,7 @@ def _dot(a: Any, b: Any) -> Any:
     return sum((x * y for x, y in zip(np.ravel(a), np.ravel(b), strict=True)), sympy.Integer(0))
 
 
-def _simplified(x: Any) -> Any:
+def _simplified(x: object) -> Any:
     """0 where expanding the numerator shows it; else what is left, or None where that has too many terms."""
     if _terms(x) > TERMS:
         return None
@@ -208,7 +209,7 @@ def _simplified(x: Any) -> Any:
     return sympy.expand(x) if _terms(x) <= TERMS else None
 
 
-def _larger(x: Any, operations: int) -> bool:
+def _larger(x: object, operations: int) -> bool:
     """Is x certainly made by more operations? An addition of a product with -1 has five nodes, of which no more are looked at
     than that takes."""
     nodes = sympy.preorder_traversal(x)

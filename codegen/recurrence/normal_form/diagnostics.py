@@ -87,7 +87,7 @@ def part_of(equation: Node) -> Iterator[None]:
         raise
 
 
-def line_of(term: Node, equation: Node | None, origins: Iterable[tuple[Node, Any]]) -> Any:
+def line_of(term: Node, equation: Node | None, origins: Iterable[tuple[Node, object]]) -> Any:
     """Where the spec says `term`, or else the smallest term around it, or the equation that it is part of. `origins` gives terms
     and their places."""
     core = split_constant(term)[1]

@@ -68,7 +68,7 @@ class Lowering:
         self.where = before
         return node
 
-    def term(self, m: Any, row: str | None, col: str | None) -> Node:
+    def term(self, m: object, row: str | None, col: str | None) -> Node:
         key = (m, row, col)
         if key not in self.memo:
             node = self._matrix(m, row, col) if isinstance(m, Matrix) else self.scalar(m)
@@ -149,7 +149,7 @@ class Lowering:
         """What a matrix that has a name of its own is."""
         return self._spelled(self.lets[m.args[0]].term) if m.op == "symbol" and m.args[0] in self.lets else m
 
-    def _states_in(self, m: Any) -> bool:
+    def _states_in(self, m: object) -> bool:
         """Is a state, or the product of one with something, in a matrix or vector?"""
         if not isinstance(m, Matrix):
             return False
@@ -182,7 +182,7 @@ class Lowering:
             return self._is_outer(m.args[-1])
         return m.op == "matmul" and m.args[0].cols is UNIT
 
-    def _whole_states(self, m: Any) -> frozenset[str]:
+    def _whole_states(self, m: object) -> frozenset[str]:
         """The states that a matrix is a sum of."""
         if not isinstance(m, Matrix) or m.is_vector:
             return frozenset()
@@ -216,13 +216,13 @@ class Lowering:
     def scalar(self, x: Any, env: dict[Any, Node] | None = None) -> Node:
         return scalar_node(x, env or {}, self._atom, self.where)
 
-    def _atom(self, x: Any) -> Node | None:
+    def _atom(self, x: object) -> Node | None:
         if isinstance(x, Contraction):
             return self.term(x.matrix, None, None)
         return self._symbol(x.name, ()) if isinstance(x, Atom) else None
 
 
-def _dims(term: Any) -> tuple[Any, ...]:
+def _dims(term: object) -> tuple[Any, ...]:
     return tuple(x for x in term.shape if x is not UNIT) if isinstance(term, Matrix) else ()
 
 

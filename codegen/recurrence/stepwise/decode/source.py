@@ -56,7 +56,7 @@ def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> str:
     return f"StepKernel(step_kernel, {', '.join(f'{n}={_literal(x)}' for n, x in fields.items())}{wide})"
 
 
-def _literal(x: Any) -> str:
+def _literal(x: object) -> str:
     if isinstance(x, list | tuple):
         return f"({''.join(f'{_literal(y)}, ' for y in x)})"
     return f'"{x}"' if isinstance(x, str) else repr(x)
