@@ -34,6 +34,11 @@ def test_any_is_bounded_from_both_sides(now, word):
     assert word in said
 
 
+def test_a_line_more_needs_no_new_record():
+    assert [sizes.rounded("file lines", n) for n in (601, 650, 651)] == [650, 650, 700]
+    assert sizes.rounded("complexity", 17) == 17
+
+
 def test_any_is_counted_in_arguments_and_results():
     text = 'def f(a: Any, *b: "dict[str, Any]", c: int, **d: t.Any) -> list[Any]:\n    x: Any = 1\n    return x\n'
     assert sizes.any_in_signatures({"codegen/a.py": text, "tests/b.py": text}) == {"codegen": 4}
