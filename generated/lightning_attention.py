@@ -653,7 +653,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "5aac2dfcb77b146d")
+    config = choose(some.dtype, (D, E), "a0629e32362dd95f")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -1035,7 +1035,9 @@ def backward_whole(
         p2 = tl.zeros([C, C], tl.float32)
         if T > 0:
             p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
-        pairs = p2 * t.to(tl.float32)  # (q k^T) . matrix1
+        pairs = tl.where(
+            i[:, None] > i[None, :], (p2 * t.to(tl.float32)), 0.0
+        )  # [order_{mask}]_{i,j} . (q k^T) . matrix1
         sums = row_sums(pairs, WARPS)
         sums2 = column_sums(pairs, WARPS)
         if APART:
@@ -1114,7 +1116,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "5aac2dfcb77b146d")
+    config = choose(some.dtype, (D, E), "a0629e32362dd95f")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1839,7 +1841,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "5aac2dfcb77b146d")
+    config = choose(some.dtype, (D, E), "a0629e32362dd95f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -14,7 +14,7 @@ import triton.language as tl
 from ..launch.launch import Config, launch, padded
 from ..launch.varlen import BLOCK
 from .chunk_layout import Places
-from .kernels import grouped, place_of, shared_memory, slot, some_heads
+from .kernels import between, grouped, place_of, shared_memory, some_heads
 from .split_precision import INTERPRETED
 
 WIDEST = 128  # channels of a state's axis
@@ -120,15 +120,9 @@ def pairing_kernel(
     border = tl.sum(tl.load(spans + (bh * chunks + c)[:, None] * N + part[None, :]), axis=1)
     t0 = tl.minimum(t0, t0 + last)  # as in `border_totals_kernel`
     t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
-    late, early = slot(out_late, bh, t, ok, T, 1), slot(out_early, bh, t, ok, T, 1)
-    pairing = border[:, None] - (tl.cumsum(late, axis=1) - late + tl.cumsum(early, axis=1))
-    if AT_ONCE:
-        pairing += early
-    late = slot(in_late, bh, t, ok, T, 1) + slot(own_late, bh, t, ok, T, N_LATE)
-    early = slot(in_early, bh, t, ok, T, 1) + slot(own_early, bh, t, ok, T, N_EARLY)
-    pairing += tl.cumsum(late, axis=1, reverse=True) + tl.cumsum(early, axis=1, reverse=True)
-    if not AT_ONCE:
-        pairing -= early
+    pairing = border[:, None] + between(
+        in_late, in_early, out_late, out_early, own_late, own_early, bh, t, i, last, ok, T, 1, N_LATE, N_EARLY, AT_ONCE
+    )
     tl.store(out + (b * T + t)[None, :] * H + h[:, None], pairing, mask=ok)
 
 
@@ -173,12 +167,11 @@ def step_pairing_kernel(
     at = bh[:, None] * T + (t0 + i)[None, :]
     border = tl.load(spans + bh * chunks + c)
     both = tl.zeros([HEADS, C], tl.float32)
-    if late is not None:
-        both += tl.load(late + at, mask=ok, other=0.0)
-    pairing = border[:, None] + both
+    if late is not None:  # of the step before: as in `between`
+        both += tl.load(late + at - 1, mask=ok & (i > 0)[None, :], other=0.0)
     if early is not None:
         both += tl.load(early + at, mask=ok, other=0.0)
-    tl.store(out + at, pairing - tl.cumsum(both, axis=1), mask=ok)
+    tl.store(out + at, border[:, None] - tl.cumsum(both, axis=1), mask=ok)
 
 
 def step_pairing(spans: torch.Tensor, p: Places, late: torch.Tensor | None, early: torch.Tensor | None) -> torch.Tensor:

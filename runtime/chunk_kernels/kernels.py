@@ -198,6 +198,15 @@ def summed(x, C: tl.constexpr, FORWARD: tl.constexpr, OWN: tl.constexpr, DT: tl.
 
 
 @triton.jit
+def sum_of_others(x, C: tl.constexpr, BEFORE: tl.constexpr):
+    """For each entry of x [C] the sum of those before it, or after it, without itself: what is added and then subtracted again
+    would leave its rounding."""
+    i = tl.arange(0, C)
+    counts = i[:, None] > i[None, :] if BEFORE else i[:, None] < i[None, :]
+    return tl.sum(tl.where(counts, x[None, :], 0.0), axis=1)
+
+
+@triton.jit
 def far(DT: tl.constexpr):
     """So far may log2 decays reach from a chunk's start for two factors of them to fit into DT."""
     reach: tl.constexpr = 12.0 if tl.float16 == DT else 100.0
@@ -542,6 +551,26 @@ def slot(p, bh, t, ok, T, N: tl.constexpr):
 
 
 @triton.jit
+def between(
+    in_late, in_early, out_late, out_early, own_late, own_early, bh, t, i, last, ok, T,
+    N: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """What the steps i of a chunk add to the pairing at each of them: reads (`in`, `own`) at the step or after it, less writes
+    (`out`, negative) before it. A sum without the step's own begins at its neighbour: what is added and then subtracted again
+    leaves its rounding, and where a step forgets nearly all, nothing else is as large."""
+    before, after = ok & (i > 0)[None, :], ok & (i < last)[None, :]
+    wrote = slot(out_late, bh, t - 1, before, T, N)
+    if AT_ONCE:
+        wrote += slot(out_early, bh, t - 1, before, T, N)
+        read = slot(in_early, bh, t, ok, T, N) + slot(own_early, bh, t, ok, T, N_EARLY)
+    else:
+        wrote += slot(out_early, bh, t, ok, T, N)
+        read = slot(in_early, bh, t + 1, after, T, N) + slot(own_early, bh, t + 1, after, T, N_EARLY)
+    read += slot(in_late, bh, t, ok, T, N) + slot(own_late, bh, t, ok, T, N_LATE)
+    return tl.cumsum(read, axis=1, reverse=True) - tl.cumsum(wrote, axis=1)
+
+
+@triton.jit
 def passes(a, r, at, LEAST: tl.constexpr, EXACT: tl.constexpr):
     """1 where the decays of a chunk, whose last step is `at`, leave something, else 0."""
     kept = tl.load(a + at) > LEAST
@@ -621,14 +650,9 @@ def border_sums_kernel(
     late, early = slot(out_late, bh, t, ok, T, 1), slot(out_early, bh, t, ok, T, 1)
     border = value + tl.sum(late + early, axis=1)
     pairing = (border * passes(a, r, bh * T + t0 + last, LEAST, EXACT))[:, None]
-    pairing -= tl.cumsum(late, axis=1) - late + tl.cumsum(early, axis=1)
-    if AT_ONCE:
-        pairing += early
-    late = slot(in_late, bh, t, ok, T, 1) + slot(own_late, bh, t, ok, T, N_LATE)
-    early = slot(in_early, bh, t, ok, T, 1) + slot(own_early, bh, t, ok, T, N_EARLY)
-    pairing += tl.cumsum(late, axis=1, reverse=True) + tl.cumsum(early, axis=1, reverse=True)
-    if not AT_ONCE:
-        pairing -= early
+    pairing += between(
+        in_late, in_early, out_late, out_early, own_late, own_early, bh, t, i, last, ok, T, 1, N_LATE, N_EARLY, AT_ONCE
+    )
     tl.store(out + (b * T + t)[None, :] * H + h[:, None], pairing, mask=ok)
 
 

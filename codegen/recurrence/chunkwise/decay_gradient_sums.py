@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...ir.expr import COL, ROW, ZERO, Node, add, make, mul, total
+from ...ir.expr import COL, ROW, ZERO, Node, add, factors_of, make, mul, total
 from ..normal_form.form import NormalForm, StateForm, Write
 from .chunk_program import Builder, chunk_program, to_col
 from .plan import Accumulate, BoundarySums, Stage, Sweep
@@ -138,10 +138,18 @@ def _reads_of_state(sweep: Sweep, s: StateForm, g: StateForm) -> BoundarySums:
         slot, snapshot = ("early", "prev") if w.late else ("late", "next")
         reads[slot] = add(reads[slot], _taken(builder, sweep.side, s, w, snapshot))
         for v in s.writes:
-            strict = make("order_mask", (), (not v.late and not w.late, s.direction), (ROW, COL))
-            weights = mul(strict, builder.mask(s, snapshot, v), _overlap(builder, s, w, v))
+            weights = mul(_decayed(v, w, s), builder.mask(s, snapshot, v), _overlap(builder, s, w, v))
             own.append((weights, slot, "late" if v.late else "early"))
     return BoundarySums(s.name, "in", builder.streams, {n: x for n, x in reads.items() if x is not ZERO}, tuple(own))
+
+
+def _decayed(v: Write, w: Write, s: StateForm) -> Node:
+    """1 where a decay lies between a write and a read, or in what is read with: other pairs are in the sums of rows and in those
+    of columns, and where a step forgets nearly all, nothing else is as large as what rounding leaves of them."""
+    least = v.late + w.late  # steps from the write to the read
+    if least > 1 and s.decay not in (*factors_of(w.left), *factors_of(w.value)):
+        return make("apart_mask", (), (least, s.direction), (ROW, COL))
+    return make("order_mask", (), (least == 0, s.direction), (ROW, COL))
 
 
 def _reads_of_gradient(sweep: Sweep, s: StateForm, g: StateForm) -> BoundarySums:

@@ -469,16 +469,17 @@ def _store_read(sums: Sums, slot: str, node: Node, tiles: WholeTiles, steps: Ste
 def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: Inside, o: Opened, tiles: Tiles) -> None:
     """What pairs inside a block add to it, so far: in parts, so that no warp waits for another."""
     for node, *slots in terms:
-        node = _by_matrix(node, slots[0] == slots[1], o, tiles)
+        node = _by_matrix(node, o, tiles)
         pairs = tiles.assign("pairs", tiles.value(node).over((ROW, COL)), (ROW, COL), note=tiles.note(node)).text
         for slot, side in zip(slots, SIDES, strict=True):
             key, text = (leaf("sums", f"{sums.state}.own.{slot}"), side), f"{side}_sums({pairs}, WARPS)"
             own[key] = tiles.assign("sums", f"{own[key]} + {text}" if key in own else text, (ROW,)).text
 
 
-def _by_matrix(x: Node, cancels: bool, o: Opened, tiles: Tiles) -> Node:
+def _by_matrix(x: Node, o: Opened, tiles: Tiles) -> Node:
     """A matrix of pairs by one that products need anyway, rounded as it is: then of the two products that it is made of one is in
-    registers at a time. What row and column sums have in common `cancels`: no mask need leave out the diagonal."""
+    registers at a time. A mask leaves out the diagonal: row and column sums have it in common, but beside strong decays it is
+    larger than all else, and what rounding leaves of it as well."""
     factors = factors_of(x)
     for y, node in o.matrices.items():
         own = factors_of(node)
@@ -486,8 +487,6 @@ def _by_matrix(x: Node, cancels: bool, o: Opened, tiles: Tiles) -> Node:
             factors = (y, *(f for f in factors if f not in own))
             tiles.value(y)
             break
-    if cancels:
-        factors = tuple(f for f in factors if f.op != "order_mask")
     return mul(*factors)
 
 

@@ -16,7 +16,7 @@ from ..plan_passes.hoist import HALVES, SIDES, Opened, Own, Sums, made_here, use
 from ..plan_passes.roles import PER_HEAD, PER_STEP, WEIGHT, CannotPrint, at_row, is_state
 from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Store
-from ..print.axis_names import axis_name, block_name, count_of, counter, part_name, size_name
+from ..print.axis_names import KEPT, axis_name, block_name, count_of, counter, part_name, size_name
 from .strip_mine import needed_for, sliced
 from .tile_lowering import Argument, Fine, Tiles, Value
 
@@ -441,12 +441,13 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     """The products of states and gradients at each step that a stage is for, from the checkpointed states, for all
     blocks at once: of each the sum over a tile, or whole where it is of pairs inside a block alone; or over the channels of a
     tile, where a decay is one for each of these. `streams` are those of the stage, of which some may be made in the prologue."""
+    stage, streams = _kept_apart(stage, streams)
+    channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
     states = (*stage.forward, *stage.backward)
     axes = states[0].axes
-    if any(s.axes != axes for s in states) or len({dim_of(a) for a in axes}) < len(axes):
+    if any(s.axes != axes for s in states) or (channels is None and len({dim_of(a) for a in axes}) < len(axes)):
         raise CannotPrint("states that are added to each other have two axes of one dim")
     used = {x.attrs[1] for x in walk(*stage.outputs.values(), *stage.definitions.values()) if is_state(x)}
-    channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
     in_tiles = len(axes) > 1 and bool(used)
     tiled = channels or (axes[1] if in_tiles else None)
     full = tuple(a for a in axes if a != tiled) if in_tiles else axes
@@ -476,6 +477,27 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     many = sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
     arguments = tuple(tiles.arguments.values())
     return Kernel(name, lines, doc, arguments, axes, tiled, False, reads=True, many=many, slow_path=slow_path)
+
+
+def _kept_apart(stage: Unroll, streams: dict[Node, Node]) -> tuple[Unroll, dict[Node, Node]]:
+    """The stage and its streams, with a name of its own for the axis of a decay's channels, where a square state has two."""
+    axes = stage.forward[0].axes
+    channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
+    if channels is None or len({dim_of(a) for a in axes}) == len(axes):
+        return stage, streams
+    names = {a: f"{dim_of(a)}{KEPT}" if a == channels else dim_of(a) for a in axes}
+
+    def of(nodes: dict[Node, Node]) -> dict[Node, Node]:
+        return {rename(x, names): rename(node, names) for x, node in nodes.items()}
+
+    def over(states: tuple[StateForm, ...]) -> tuple[StateForm, ...]:
+        return tuple(replace(s, axes=tuple(names.get(a, a) for a in s.axes)) for s in states)
+
+    renamed = replace(
+        stage, streams=of(stage.streams), outputs=of(stage.outputs), definitions=of(stage.definitions),
+        forward=over(stage.forward), backward=over(stage.backward),
+    )  # fmt: skip
+    return renamed, of(streams)
 
 
 def _decays_of(stage: Unroll) -> list[Node]:
@@ -563,12 +585,13 @@ def _paired(sums: Sums, tiles: Tiles, tiled: str | None) -> list[str]:
         found.setdefault(slot, []).append(tiles.assign("sums", text, (ROW,), note=f"{sums.kind}: {slot}").text)
     for slot, texts in found.items():
         text = texts[0] if len(texts) == 1 else f"({' + '.join(texts)})"
+        alone = (slot == "early") == (
+            sums.kind == "in"
+        )  # without t's own, of which nothing may be left beside strong decays
         if sums.kind == "in":  # what comes at t or after it
-            terms.append(f"tl.cumsum({text}, axis=0, reverse=True)")
+            terms.append(f"sum_of_others({text}, C, False)" if alone else f"tl.cumsum({text}, axis=0, reverse=True)")
         else:  # what comes before t
-            terms.append(f"-tl.cumsum({text}, axis=0)")
-        if (slot == "early") == (sums.kind == "in"):
-            terms.append(f"-{text}" if sums.kind == "in" else text)
+            terms.append(f"-sum_of_others({text}, C, True)" if alone else f"-tl.cumsum({text}, axis=0)")
     return terms
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ....ir.expr import ROW, ZERO, Node, dim_of, factors_of, leaf, walk
+from ....ir.expr import ROW, ZERO, Node, factors_of, leaf, walk
 from ...chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
 from ...normal_form.form import StateForm
 from .hoist import Opened, made_in_prologue, opened
@@ -93,7 +93,7 @@ def by_checkpoints(plan: Plan, whole: frozenset[str]) -> Plan:
     for stage in plan.stages:
         if isinstance(stage, Accumulate) and stage.by_channel:
             s, g = (plan.form.state(n) for n in (stage.state_adjoint.state, f"d{stage.state_adjoint.state}"))
-            if len({dim_of(a) for a in s.axes}) == len(s.axes) and (s.name not in whole or _seen_undecayed(s, g)):
+            if s.name not in whole or _seen_undecayed(s, g):
                 apart.add(s.name)
                 stage = stage.direct
         stages.append(stage)

@@ -170,7 +170,7 @@ def turned(x: Node) -> Node | None:
 
     None where it has no decays or order, or holds what is computed elsewhere.
     """
-    masks = [y for y in walk(x) if y.op in ("decay_mask", "order_mask")]
+    masks = [y for y in walk(x) if y.op in ("decay_mask", "order_mask", "apart_mask")]
     if not masks or any(y.attrs[-1] > 0 or len(y.axes) > 2 for y in masks):
         return None
     if any(y.op == "leaf" and y.attrs[0] in ("inner", "product") for y in walk(x)):
@@ -184,7 +184,7 @@ def _turned(x: Node) -> Node:
     if x.op == "decay_mask":
         late, write_late, inclusive, direction = x.attrs
         return make(x.op, x.args, (not write_late, not late, inclusive, -direction), x.axes)
-    if x.op == "order_mask":
+    if x.op in ("order_mask", "apart_mask"):
         return make(x.op, (), (x.attrs[0], -x.attrs[1]), x.axes)
     return rename(x, {ROW: COL, COL: ROW})
 

@@ -11,7 +11,7 @@ IMPORTS = {
         "adds_steep block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product "
         "decayed_sum diagonal first_steep inverse is_flat last_of lasting later_sums log2_of over_block part_of place_of "
         "power reach span "
-        "steep suffix_sum summed sums_of"
+        "steep suffix_sum sum_of_others summed sums_of"
     ),
     "chunkform.runtime.launch.launch": (
         "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"

@@ -8,15 +8,30 @@ from pathlib import Path
 TESTS = Path(__file__).parents[3]
 
 
-def test_strong_decays_of_channels_keep_their_gradients_and_nothing_looks_ahead():
-    """Rows on both sides of the border between small and large ranges. All others:
-    `python tests/shared/decay_errors.py --help`."""
-    words = ["--backend", "triton", "--steps", "70", "--width", "4", "gated_linear_attention"]
+def assert_within_bounds(*words):
     done = subprocess.run(
-        [sys.executable, str(TESTS / "shared" / "decay_errors.py"), *words],
+        [sys.executable, str(TESTS / "shared" / "decay_errors.py"), "--backend", "triton", *words],
         capture_output=True,
         text=True,
         env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "ok" in done.stdout and "BAD" not in done.stdout, done.stdout
+
+
+def test_strong_decays_of_channels_keep_their_gradients_and_nothing_looks_ahead():
+    """Rows on both sides of the border between small and large ranges. All others:
+    `python tests/shared/decay_errors.py --help`."""
+    assert_within_bounds("--steps", "70", "--width", "4", "gated_linear_attention")
+
+
+def test_one_strong_decay_a_step_keeps_its_gradient_in_bfloat16():
+    """On one walk and on several, with no step's own write or read in sums that are taken apart again."""
+    names = ("lightning_attention", "retention", "gated_delta_rule")
+    assert_within_bounds("--gradients", "--dtype", "bfloat16", "--steps", "70", "--width", "8", *names)
+
+
+def test_strong_decays_keep_their_gradients_where_states_are_read_at_borders():
+    """Of the channels of a square state; and one a step, where a read sees the write of the step before with no decay between."""
+    names = ("square_delta_rule", "beside_channels")
+    assert_within_bounds("--gradients", "--dtype", "bfloat16", "--steps", "67", "--width", "4", *names)

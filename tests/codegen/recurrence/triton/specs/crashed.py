@@ -59,3 +59,17 @@ r.update(S, S.prev * diag(al))
 r.update(R, R.prev + q * v.T)
 r.output("o", R.next.T * q)
 left_alone = r
+
+r = Recurrence(
+    "beside_channels",
+    doc="A delta rule that reads before its decay, read at borders as a state with a decay for each channel is.",
+)
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+a, c = r.decay("a"), r.decay("c", d)
+P, Q = r.state("P", d, e), r.state("Q", d, e)
+r.update(P, diag(c) * P.prev + k * v.T)
+r.update(Q, a * Q.prev + k * (v - Q.prev.T * k).T)
+r.output("o", (P.next + Q.next).T * q)
+beside_channels = r
