@@ -32,6 +32,9 @@ docs: setup build/typing  ## the documentation as a site, in build/site; a warni
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "build/site/index.html"
 
+test-wheels: setup  ## the wheel in fresh environments of other Pythons, with a network: PYTHONS="3.12 3.13" (ARGS="--torch 2.9.0")
+	@$(BIN)/python tests/install/wheels.py $(PYTHONS) $(ARGS)
+
 # Runs in PYTHON's own environment, installing nothing: GPU machines often have their torch and no network.
 test-gpu:  ## the GPU tests, with PYTHON's own torch, triton and pytest
 	@$(PYTHON) -c 'import torch; torch.cuda.is_available() or __import__("sys").exit("make test-gpu: torch sees no CUDA device")'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 
 
@@ -70,6 +71,10 @@ class BackendError(ChunkformError, RuntimeError):
     """The asked backend can't run here."""
 
 
+class MissingError(ChunkformError, ImportError):
+    """Something that is needed here isn't installed."""
+
+
 class GroupError(ChunkformError, RuntimeError):
     """An exchange among the processes that share a sequence failed: one of them ended, or was too late."""
 
@@ -89,3 +94,12 @@ def nearest(name: str, names: Iterable[str]) -> str:
     parts = [x for x in known if len(name) > 2 and name.lower() in x]
     found = list(dict.fromkeys([*alike[:1], *parts, *alike[1:]]))[:3]
     return f": did you mean {' or '.join(found)}?" if found else ""
+
+
+def need_triton() -> None:
+    """Refuse, in a sentence, to load what is made of Triton kernels where there is no Triton."""
+    if importlib.util.find_spec("triton") is None:
+        raise MissingError(
+            "ops need Triton 3.6 or later, which isn't installed; it is made for Linux: pip install 'triton>=3.6'. Without it "
+            "chunkform derives, proves and prints (chunkform explain, verify, build), and runs nothing"
+        )

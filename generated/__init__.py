@@ -12,6 +12,10 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from chunkform.errors import need_triton
+
+need_triton()
+
 
 class _Ops(ModuleType):
     """A package whose attributes are the ops. Importing a module sets it on its package: its op takes that place."""

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from chunkform import __version__
-from chunkform.errors import ArgumentError, BuildError, LoadError, NameError_, nearest
+from chunkform.errors import ArgumentError, BuildError, LoadError, NameError_, nearest, need_triton
 from chunkform.runtime.launch.files import write_whole
 
 from .listing import FAMILIES, listed, matching, names
@@ -411,6 +411,7 @@ def inspect(
     json_path: JsonPath = None,
 ) -> None:
     """Compile every kernel and configuration without a GPU: registers, spills, shared memory, tensor-core instructions."""
+    need_triton()
     from .check import inspect_all, inspect_table
 
     writable(json_path)
@@ -487,6 +488,7 @@ def tune(
     json_path: JsonPath = None,
 ) -> None:
     """Measure a few configurations of chunk-parallel kernels on this GPU; later calls use the fastest whose numbers are right."""
+    need_triton()
     from .tune import tune_all, tuned_table
 
     given = [("batch", batch), ("seq", seq), ("heads", heads), *(("width", x) for x in width or ())]

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from chunkform.errors import BuildError, LoadError, SpecError
+from chunkform.errors import BuildError, LoadError, SpecError, need_triton
 from chunkform.runtime import cached
 from chunkform.runtime.launch.files import cache_folder, cache_instead, folder_made, write_whole
 from chunkform.runtime.op.naming import named
@@ -135,6 +135,7 @@ def _intact(path: Path) -> bool:
 
 
 def _load(path: Path) -> ModuleType:
+    need_triton()
     cached.__path__[:] = [str(path.parent)]
     importlib.invalidate_caches()  # the file may be younger than what Python has seen of its folder
     return importlib.import_module(f"{cached.__name__}.{path.stem}")

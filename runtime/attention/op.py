@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionOp:
     """A generated attention; see the generated function for the public signature."""
 
@@ -92,6 +92,9 @@ class AttentionOp:
             said = ", ".join(f"{n} = {x!r}" for n, x in known.call.constants.items())
             raise ArgumentError(f"{s.name}: a formula has no value where {said}: {error}") from error
         return results[0] if len(results) == 1 else s.result(output_lse)(*results)
+
+    def __repr__(self) -> str:
+        return f"<AttentionOp {self.signature.name}({', '.join(a.name for a in self.signature.arguments)})>"
 
     def named(self, function: Callable[P, object]) -> PublicOp[P, Any]:
         """The function that users call, whose errors name arguments, and which says what it was made of."""

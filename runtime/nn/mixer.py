@@ -19,6 +19,7 @@ from chunkform.methods import Methods
 from ..op.arguments import autocast_dtype
 from ..op.naming import named
 from ..op.op import Signature
+from ..op.shown import brief_fields
 from .arguments import Arguments
 from .calls import Maps, call_of
 
@@ -32,6 +33,8 @@ class Cache:
 
     state: Any
     tail: Tensor | None
+
+    __repr__ = brief_fields
 
     def rows(self, index: Tensor) -> Cache:
         """The cache of some of the sequences, in another order or several times, as a beam search wants it."""

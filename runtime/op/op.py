@@ -42,7 +42,7 @@ class Known:
     call: Call | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Op:
     """A generated op. Calling it validates and dispatches; `backends` has `torch` and, where triton is installed, `triton`.
 
@@ -111,6 +111,9 @@ class Op:
             return s.result()(*outputs, None)
         finals = tuple(found[len(s.outputs) :])
         return s.result()(*outputs, _stored(finals[0] if len(finals) == 1 else finals, state_dtype))
+
+    def __repr__(self) -> str:
+        return f"<Op {self.signature.name}({', '.join(a.key for a in self.signature.arguments)})>"
 
     def named(self, function: Callable[P, R]) -> PublicOp[P, R]:
         """The function that users call, or its step: whose errors name arguments, and which says what it was made of."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
+from .shown import brief
+
 _made: dict[tuple[str, tuple[str, ...]], Any] = {}
 
 
@@ -21,6 +23,7 @@ def _new(op: str, names: tuple[str, ...]) -> Any:
     new: Any = namedtuple
     made = new(f"{op.replace('.', '_')}_result", names, rename=True)
     made.__reduce__ = lambda self: (_restored, (op, names, tuple(self)))  # it is in no module, where pickle would look
+    made.__repr__ = brief
     made.__doc__ = f"What {op} returns: {', '.join(names)}."
     return made
 

@@ -27,7 +27,7 @@ from .declaration import Declaration
 from .expression import ONE, Atom, Dim, Matrix, Term, column, scalar_of, shape_text
 from .names import FUNCTION_NAMES, quantity_name, split_names
 from .recurrence import Equation, atoms, matrices
-from .source import Source, caller
+from .source import Source, again, caller
 
 OPTIONS = frozenset("causal output_lse lse context_parallel backend deterministic self op OP".split())  # of every op
 # What generated functions that read arguments call their own, and what they call.
@@ -240,7 +240,8 @@ class Attention(Declaration):
     def _energy(self, normaliser: str, energy: object, beta: object) -> None:
         where = caller()
         if self.energy is not None:
-            raise SpecError(f"the energy of {self.name} is declared twice, first at {self.energy.where}", where)
+            hint = again(where, self.name)
+            raise SpecError(f"the energy of {self.name} is declared twice, first at {self.energy.where}{hint}", where)
         value = self._term(energy, "the energy")
         if isinstance(value, Matrix):
             raise DimensionError(f"the energy must be a scalar, got {shape_text(value)}", where)
@@ -289,7 +290,8 @@ class Attention(Declaration):
         for other, its in [*declared, *((y.name, "output") for y in self.outputs)]:
             if name == other:
                 told = "" if name == given else f" ({given!r} is {name!r} to Python)"
-                raise NameError_(f"the name {name!r} is used twice in {self.name}{told}", caller())
+                hint = again(caller(), self.name)
+                raise NameError_(f"the name {name!r} is used twice in {self.name}{told}{hint}", caller())
             if both := own & _called(other, its):
                 raise NameError_(
                     f"the {kind} {name!r} and the {its} {other!r} of {self.name} would both be called {both.pop()} in its op: "

@@ -21,7 +21,7 @@ from chunkform.errors import NameError_, SpecError, nearest
 
 from .expression import ONE, Dim
 from .formula import Formula, formula
-from .source import Source, caller
+from .source import Source, again, caller
 from .statements import Equal, Statement
 
 LENGTH = "n"  # the number of steps
@@ -289,7 +289,8 @@ class Setting:
 
     def _add(self, quantity: Quantity) -> Any:
         if quantity.name in self.quantities:
-            raise NameError_(f"{quantity.name!r} is declared twice in {self.name}", caller())
+            hint = again(caller(), self.name)
+            raise NameError_(f"{quantity.name!r} is declared twice in {self.name}{hint}", caller())
         if quantity.kind in ("given", "defined") and self._of_spec(quantity.name) is not None:
             raise NameError_(f"{quantity.name!r} is a quantity of the recurrence {self.name} already", caller())
         self.quantities[quantity.name] = quantity
@@ -414,7 +415,7 @@ def add_claim(
 ) -> Claim:
     """See `Recurrence.claim`."""
     if any(c.id == name for c in r.claims):
-        raise NameError_(f"the claim {name!r} is stated twice in {r.name}", caller())
+        raise NameError_(f"the claim {name!r} is stated twice in {r.name}{again(caller(), r.name)}", caller())
     setting = setting_of(r)
     made = Claim(name, statement_of(what, over), setting, r.source, section, latex, "", note, caller())
     r.claims.append(made)

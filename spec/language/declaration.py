@@ -40,5 +40,12 @@ class Declaration(Methods):
         """Check what only the whole declaration can show; returns self."""
         return self
 
+    def _repr_latex_(self) -> str | None:
+        """For notebooks: the equations of a step."""
+        from .display import equations
+
+        lines = r" \\ ".join(equations(self))
+        return r"$$\begin{aligned} " + lines + r" \end{aligned}$$" if lines else None
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -109,6 +109,10 @@ class Matrix:
     def __hash__(self) -> int:
         return self._hash
 
+    def _repr_latex_(self) -> str:
+        """For notebooks."""
+        return rf"$\displaystyle {latex(self)}$"
+
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, Matrix)
@@ -481,12 +485,20 @@ def latex(m: Term) -> str:
             return f"\\mathbf{{I}}_{{{m.rows}}}"
         case "full":
             return latex(m.args[0])
+        case "half_turn":
+            return f"\\mathrm{{turn}}({latex(m.args[0])})"
+        case "frequencies":
+            return r"\boldsymbol{\theta}"
     raise SpecError(f"no LaTeX for {m.op}")
 
 
 def _latex_factor(m: Any, tight: bool = False) -> str:
     shown = latex(m)
     return f"\\left({shown}\\right)" if m.op == "add" or (tight and m.op in ("matmul", "scale", "transpose")) else shown
+
+
+TIMELESS = ("parameter", "decay parameter", "temperature", "size")
+OF_POSITIONS = ("query", "key", "fixed", "average", "position", "energy gradient")
 
 
 def name_latex(name: str, kind: str) -> str:
@@ -496,8 +508,12 @@ def name_latex(name: str, kind: str) -> str:
     if kind in ("constant", "scalar parameter"):
         return symbol
     bold = symbol if kind.startswith("scalar") else f"\\mathbf{{{symbol}}}"
-    if kind.endswith("parameter"):
+    if kind.removeprefix("scalar ") in TIMELESS:
         return bold
+    if kind.removeprefix("scalar ") in OF_POSITIONS:  # whose names say which
+        head, _, sub = symbol.partition("_")
+        head = head if kind.startswith("scalar") else f"\\mathbf{{{head}}}"
+        return f"{head}_{sub}" if sub else head
     step = "{t-1}" if which == "prev" else "t"
     if "_" in symbol:
         head, _, sub = symbol.partition("_")

@@ -88,6 +88,12 @@ class Formula:
 
     __repr__ = __str__
 
+    def _repr_latex_(self) -> str:
+        """For notebooks."""
+        from .notation import latex
+
+        return rf"$\displaystyle {latex(self)}$"
+
 
 def formula(x: Any) -> Formula:
     """x as a formula: numbers, dims (their size) and the spec's identity matrix are converted."""

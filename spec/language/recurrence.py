@@ -12,8 +12,9 @@ r.output("o", S.next.T * q)
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -25,7 +26,7 @@ from .declaration import Declaration
 from .domain import Domain, domain_of
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, ones, scalar_of, shape_text, total
 from .names import FUNCTION_NAMES, quantity_name, split_names
-from .source import Source, caller
+from .source import Source, again, caller
 
 RESERVED = frozenset(
     "initial_state output_final_state final_state cu_seqlens context_parallel recompute precision state_dtype backend "
@@ -81,11 +82,13 @@ class State:
 
 @dataclass(frozen=True)
 class Equation:
-    """`name = term`, as written at `where`."""
+    """`name = term`, as written at `where`; `order` grows from one equation to the next that is written, over all cells of a
+    notebook."""
 
     name: str
     term: Term
     where: Source
+    order: int = field(default_factory=itertools.count().__next__, compare=False, repr=False)
 
 
 class Recurrence(Claiming, Declaration):
@@ -198,7 +201,8 @@ class Recurrence(Claiming, Declaration):
             )
         for earlier in self.updates:
             if earlier.name == state.name:
-                raise NameError_(f"the state {state.name} is updated twice, first at {earlier.where}", caller())
+                hint = again(caller(), self.name)
+                raise NameError_(f"the state {state.name} is updated twice, first at {earlier.where}{hint}", caller())
         value = self._term(term, f"the update of {state.name}")
         self._check_term(value, f"the update of {state.name}", updating=state.name)
         self._check_shape(value, state.dims, f"the update of {state.name}", zero_ok=True)
@@ -263,7 +267,8 @@ class Recurrence(Claiming, Declaration):
         known = self._names()
         if name in known:
             told = "" if name == given else f" ({given!r} is {name!r} to Python)"
-            raise NameError_(f"the name {name!r} is used twice in {self.name}{known[name]}{told}", caller())
+            hint = again(caller(), self.name)
+            raise NameError_(f"the name {name!r} is used twice in {self.name}{known[name]}{told}{hint}", caller())
         if dim:
             if name in LAYOUT:
                 raise NameError_(f"{name!r} is an axis of every op, and can't be a dim: choose another", caller())

@@ -31,6 +31,14 @@ class Source:
         return f'{self.place} "{text}"' if text else self.place
 
 
+def again(where: Source, what: str) -> str:
+    """What to do about something that is declared twice, where it was written in a notebook: most often a cell was run again."""
+    folder, file = os.path.split(where.file)
+    if not (file.startswith("<ipython-input") or os.path.basename(folder).startswith("ipykernel")):
+        return ""
+    return f". Was this cell run before? Run the cell that makes {what} again first, or begin this one with it"
+
+
 def caller() -> Source:
     """The innermost line outside of this package and of SymPy: the line the user wrote."""
     frame = sys._getframe(1)

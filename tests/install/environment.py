@@ -18,7 +18,9 @@ DIRECTORIES: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]  # im
 def copied(tree: Path) -> Path:
     """What packages are built from. A copy: setuptools leaves build/ behind, and what lies there from earlier would go in."""
     for directory in DIRECTORIES.values():
-        shutil.copytree(ROOT / directory, tree / directory, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / directory, tree / directory, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+        )
     for file in ROOT.iterdir():
         if file.is_file() and (
             file.name in {"pyproject.toml", "setup.py", "MANIFEST.in"} or file.suffix in {".md", ".cff"}
@@ -40,15 +42,20 @@ def environment(folder: Path, package: Path) -> Path:
     venv.create(folder, symlinks=True, with_pip=False)
     python = folder / "bin" / "python"
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-    offline = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation"]
+    offline = [
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-compile",
+    ]
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", *offline, str(package)]
-    borrowed = folder / "borrowed"  # all that this environment has, but chunkform itself
-    borrowed.mkdir()
-    for path in (Path(x) for x in sys.path if x.endswith("site-packages")):
-        for item in path.iterdir():
-            if "chunkform" not in item.name and item.suffix != ".pth" and not (borrowed / item.name).exists():
-                (borrowed / item.name).symlink_to(item)
-    (site / "borrowed.pth").write_text(f"{borrowed}\n")
+    others = [x for x in sys.path if x.endswith("site-packages") and not (Path(x) / "chunkform").exists()]
+    (site / "borrowed.pth").write_text("\n".join(others) + "\n")
+    (folder / "bin" / "ruff").symlink_to(
+        Path(sys.executable).with_name("ruff").resolve()
+    )  # which formats what is built
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return python

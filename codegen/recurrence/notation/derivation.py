@@ -57,7 +57,7 @@ def step_formulas(c: Compiled) -> Iterable[Formula]:
     step = c.step
     names = step_names(step)
     terms = {n: x for x, n in step.names.items()} | step.updates
-    for equation_ in sorted((*c.spec.lets, *c.spec.updates, *c.spec.outputs), key=lambda x: x.where.line):
+    for equation_ in sorted((*c.spec.lets, *c.spec.updates, *c.spec.outputs), key=lambda x: x.order):
         name = equation_.name
         if equation_ in c.spec.outputs:
             axes = step.output_axes[name]
