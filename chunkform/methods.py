@@ -6,17 +6,19 @@ A `Declaration` has these from here; the compiler is loaded by the first call, s
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import Check, Explanation, Op, Verdicts
+    from .spec.language.declaration import Declaration
 
 
-def _compiler(module: str) -> Any:
+def _compiler(module: str) -> ModuleType:
     return importlib.import_module(f"chunkform.codegen.{module}")
 
 
-def find_spec(name: str) -> Any:
+def find_spec(name: str) -> Declaration:
     """The spec of this name in the catalogue."""
     found = importlib.import_module("chunkform.spec.language").find(name)
     return next(r for r in found if r.name == name)

@@ -31,7 +31,7 @@ class Cache:
     The state is a tensor or several, [B, ...]; an attention's are what it has made keys of, [B, T, H, ...].
     """
 
-    state: Any
+    state: Tensor | tuple[Tensor, ...]
     tail: Tensor | None
 
     __repr__ = brief_fields
@@ -216,7 +216,7 @@ class Mixer(nn.Module):
         return self.out(o.to(x.dtype) if autocast_dtype(x.device.type) is None else o)
 
     @property
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         more = {"backend": self.backend, "context_parallel": self.context_parallel}
         if self.deterministic:
             more["deterministic"] = True
@@ -235,7 +235,7 @@ class Mixer(nn.Module):
 # --- ops --------------------------------------------------------------------------------------------------------------
 
 
-def resolved(op: Any) -> Callable[..., Any]:
+def resolved(op: object) -> Callable[..., Any]:
     """The op that is meant: itself, that of the catalogue with this name, or what a spec or a spec file compiles to."""
     if isinstance(op, os.PathLike) or (isinstance(op, str) and (op.endswith(".py") or os.sep in op)):
         from chunkform import compile

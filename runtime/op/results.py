@@ -10,7 +10,7 @@ from .shown import brief
 _made: dict[tuple[str, tuple[str, ...]], Any] = {}
 
 
-def result_type(op: str, names: tuple[str, ...]) -> Any:
+def result_type(op: str, names: tuple[str, ...]) -> type[Any]:
     """The named tuple of an op's results. A name that can't be a field, or is there twice, is its place: `_1`.
 
     Signatures make theirs when they are made, so that a compiler of torch's that looks at a call finds them here.
@@ -19,7 +19,7 @@ def result_type(op: str, names: tuple[str, ...]) -> Any:
     return _made.setdefault((op, names), _new(op, names)) if found is None else found
 
 
-def _new(op: str, names: tuple[str, ...]) -> Any:
+def _new(op: str, names: tuple[str, ...]) -> type[Any]:
     new: Any = namedtuple
     made = new(f"{op.replace('.', '_')}_result", names, rename=True)
     made.__reduce__ = lambda self: (_restored, (op, names, tuple(self)))  # it is in no module, where pickle would look
@@ -28,5 +28,5 @@ def _new(op: str, names: tuple[str, ...]) -> Any:
     return made
 
 
-def _restored(op: str, names: tuple[str, ...], values: tuple[object, ...]) -> Any:
+def _restored(op: str, names: tuple[str, ...], values: tuple[object, ...]) -> tuple[object, ...]:
     return result_type(op, names)(*values)

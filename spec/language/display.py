@@ -37,5 +37,5 @@ def _of_pairs(a: Any) -> list[str]:
     return lines
 
 
-def _symbol(name: str, kind: str, term: Any) -> str:
+def _symbol(name: str, kind: str, term: object) -> str:
     return name_latex(name, kind if isinstance(term, Matrix) else f"scalar {kind}")

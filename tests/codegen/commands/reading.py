@@ -11,13 +11,16 @@ import numpy as np
 Lookup = Callable[[str, str], np.ndarray]  # (name, what stands below it) -> value
 
 TOKEN = re.compile(
-    r"\s*(?:(?P<name>(?:dlog )?[A-Za-z]+'*)(?:_(?:\{(?P<long>[^}]*)\}|(?P<short>\w)))?(?P<prime>'*)(?P<plus>\^\+)?"
+    r"\s*(?:(?P<name>log1p|expm1|(?:dlog )?[A-Za-z]+'*)(?:_(?:\{(?P<long>[^}]*)\}|(?P<short>\w)))?(?P<prime>'*)(?P<plus>\^\+)?"
     r"|(?P<number>\d+(?:\.\d+)?(?:e-?\d+)?)|(?P<power>\^(?:T|-?\d+|\([^)]*\)))|(?P<sign>[-+*/.,()<>|\[\]]))"
 )
 FUNCTIONS = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "exp": np.exp,
     "log": np.log,
+    "log1p": np.log1p,
+    "expm1": np.expm1,
+    "logsigmoid": lambda x: -np.logaddexp(0, -x),
     "tanh": np.tanh,
     "softplus": lambda x: np.log1p(np.exp(x)),
     "sqrt": np.sqrt,

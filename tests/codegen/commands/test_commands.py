@@ -128,8 +128,8 @@ def test_explain_names_the_term_and_the_line_that_prevent_the_chunk_form(not_aff
 
 def test_explain_prints_latex(spec):
     result = run("explain", spec, "--latex")
-    assert r"\begin{align*}" in result.stdout and r"\mathbf{dq}_{t} &= \mathbf{S}_{t} \mathbf{do}_{t}" in result.stdout
-    assert result.stdout.count(r"\begin{align*}") == result.stdout.count(r"\end{align*}")
+    assert r"\cfformula{\cfd \cfq_{t} = \cfS_{t} \cfd \cfo_{t},}" in result.stdout
+    assert result.stdout.count("{") == result.stdout.count("}")
 
 
 def test_costs_grow_with_width(spec):
@@ -176,7 +176,7 @@ def test_build_writes_and_checks(spec, tmp_path):
     assert run("build", spec, "--out", out, "--check").exit_code == 1  # missing
     assert run("build", spec, "--out", out).exit_code == 0
     text = (out / "mine.py").read_text()
-    assert re.search(r"def mine\(\s*q,\s*k,\s*v,\s*log_lam", text)
+    assert re.search(r"def mine\(\s*q: torch.Tensor,\s*k: torch.Tensor,\s*v: torch.Tensor,\s*log_lam:", text)
     assert run("build", spec, "--out", out, "--check").exit_code == 0
     (out / "mine.py").write_text(text + "\n# changed\n")
     stale = run("build", spec, "--out", out, "--check")
