@@ -76,6 +76,7 @@ def test_numbers_of_rows_and_keys_beside_products_in_the_interpreter():
     [(), ("self_attention", "kattention", "ked"), ("rotary_attention", "capped"), ("polynomial", "energy_gradient")],
     ids=" ".join,
 )
+@pytest.mark.long
 def test_replayed_calls_give_the_same_bits(names):
     """With fresh memory full of NaN; see `replays.py`."""
     done = subprocess.run(

@@ -214,7 +214,9 @@ def test_two_inputs_that_are_swapped_in_the_order_of_arguments(spec, tmp_path):
     r = load(spec)[0]
     c = compile_spec(r)
     text = emit(c, tidy=False)
-    swapped = text.replace("def planted(q, k, v,", "def planted(k, q, v,")
+    swapped = text.replace(
+        "def planted(q: torch.Tensor, k: torch.Tensor,", "def planted(k: torch.Tensor, q: torch.Tensor,"
+    )
     assert swapped != text
     op = imported(swapped, tmp_path, "order")
     refused(subject(r, c, op, "cpu"), lambda row: row["arguments"] == "in order", "arguments are in order")

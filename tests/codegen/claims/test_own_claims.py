@@ -178,7 +178,7 @@ r.claim("sign", (1 + beta(t) * k(t).T * k(t)) * (v(t) - S(t - 1).T * k(t)), v(t)
 def test_a_forgotten_read_factor_or_term_and_a_sign_on_the_left_are_repaired(tmp_path: Path) -> None:
     file = tmp_path / "two.py"
     file.write_text(FORGOTTEN)
-    found = {v.claim.id: v for v in judged(load(file)[0].claims, jobs=1)}
+    found = {v.claim.id: v for v in judged(load(file)[0].claims, jobs=1, effort=20)}  # the last term is far away
     assert {v.verdict for v in found.values()} == {"fails"}
     assert found["read"].repaired == "dbeta(t) = k(t).T * dS(t) * (v(t) - S(t-1).T * k(t))"
     assert found["factor"].repairs[0].edits == ("the factor q(t).T * k(t) on u.T * q(t) * do(t)",)

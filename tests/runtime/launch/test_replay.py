@@ -495,6 +495,7 @@ def test_a_launch_that_fails_is_an_error(gpu, stuck):
         launched(gpu, kernels)
 
 
+@pytest.mark.long
 def test_generated_ops_give_the_same_bits():
     """Under the interpreter, with fresh memory full of NaN; see `replays.py`."""
     environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}

@@ -13,13 +13,12 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from filelock import FileLock
+from shared import ranks
 
 import chunkform.generated
 from chunkform.codegen.commands.compile import compile_module
 from chunkform.runtime.op.op import Op
 from chunkform.spec.language import load
-
-from . import ranks
 
 SPECS = Path(__file__).parents[2] / "codegen" / "specs"
 STRUCTURES = {  # what the catalogue has no example of

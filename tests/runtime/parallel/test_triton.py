@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 NAMES = [  # a matrix, a vector over the columns, a vector over the rows, a number, and nothing
     "gated_delta_rule",
     "value_decay_attention",
@@ -17,6 +19,7 @@ NAMES = [  # a matrix, a vector over the columns, a vector over the rows, a numb
 ]
 
 
+@pytest.mark.long
 def test_kernels_hand_on_states_between_processes(tmp_path: Path) -> None:
     script = Path(__file__).with_name("interpret.py")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

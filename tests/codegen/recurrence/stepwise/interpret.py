@@ -1,6 +1,6 @@
 """Runs the printed Triton kernels under Triton's interpreter: a program of its own, as the interpreter is chosen at import.
 
-python -m sequential.interpret FOLDER
+PYTHONPATH=tests python tests/codegen/recurrence/stepwise/interpret.py FOLDER
 """
 
 import os

@@ -21,7 +21,7 @@ def report(tmp_path_factory) -> dict:
     """What `interpret.py` found; it raises where a result is wrong."""
     folder = tmp_path_factory.mktemp("interpreted")
     environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-W", "ignore", "-m", "sequential.interpret", str(folder)]
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("interpret.py")), str(folder)]
     ran = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-4000:]
     return json.loads(ran.stdout)

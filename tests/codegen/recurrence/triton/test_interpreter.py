@@ -144,6 +144,7 @@ def test_walks_that_are_cut_sum_for_decays_of_each_channel_once():
     assert_small(interpret(names, [SMALL | {"heads": 1}], walk=True), 1e-5)
 
 
+@pytest.mark.long
 def test_what_decays_leave_nothing_of_is_not_walked_over():
     """In parts of which each leaves what its last chunks make: decays of each step, of channels of either axis, of two states."""
     rows = interpret([], [], lasting=True)
@@ -216,6 +217,7 @@ def test_several_corrections_a_step_are_walked_over_one_by_one():
     assert_small(interpret(("three_corrections",), [SMALL | {"dtype": "float16"}]), 4e-3)
 
 
+@pytest.mark.long
 def test_states_that_are_added_to_each_other_take_weights_between_them():
     assert_small(interpret(("averages_of_averages", "momentum_beside_channels", "vector_momentum"), [SMALL]), 1e-5)
     assert_small(interpret(("momentum",), [], parts=(20, (0, 37, 1))), 1e-5)

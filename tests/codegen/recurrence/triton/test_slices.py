@@ -150,6 +150,7 @@ def test_float32_walks_have_the_registers_that_there_are():
     assert sweeps and [r for r in sweeps if not r.ok or r.registers < 128] == []
 
 
+@pytest.mark.long
 def test_as_many_programs_of_a_walk_as_it_is_launched_for_fit_on_a_multiprocessor(monkeypatch, request):
     def sweeps():
         rows = inspect_op(compiled("kimi_delta_attention"), dtypes=("bfloat16",), widths=(256,))

@@ -1,6 +1,6 @@
 """The printed step kernels in Triton's interpreter, against the oracle: a program of its own, as it is chosen at import.
 
-python -m decode.interpret
+PYTHONPATH=tests python tests/codegen/recurrence/stepwise/decode/interpret.py
 """
 
 import os

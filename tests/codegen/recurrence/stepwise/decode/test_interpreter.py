@@ -16,7 +16,7 @@ TESTS = Path(__file__).parents[4]
 @pytest.fixture(scope="module")
 def report() -> dict:
     environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-W", "ignore", "-m", "decode.interpret"]
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("interpret.py"))]
     ran = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-4000:]
     return json.loads(ran.stdout)
