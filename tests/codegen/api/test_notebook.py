@@ -2,14 +2,13 @@
 
 import copy
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 import torch
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 
 import chunkform
 from chunkform.runtime.nn import Mixer
@@ -19,11 +18,23 @@ ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = nbformat.read(ROOT / "examples" / "from_a_recurrence_to_its_op.ipynb", as_version=4)
 
 
-class OwnKernel(AsyncKernelManager):
-    """A kernel of this Python, wherever kernels are installed."""
+# In a process of its own: the threads of a client would be in the way of tests that fork.
+EXECUTE = """
+import os, sys
+import nbformat
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
 
-    def format_kernel_cmd(self, extra_arguments: object = None) -> list[str]:
+class OwnKernel(AsyncKernelManager):
+    def format_kernel_cmd(self, extra_arguments=None):
         return [sys.executable, "-m", "ipykernel_launcher", "-f", self.connection_file]
+
+path, folder = sys.argv[1:]
+notebook = nbformat.read(path, as_version=4)
+manager = OwnKernel(kernel_name="python3")
+NotebookClient(notebook, km=manager, timeout=120, resources={"metadata": {"path": folder}}).execute(env=os.environ)
+nbformat.write(notebook, path)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +44,14 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> list[nbformat.Notebook
     again = nbformat.v4.new_code_cell(notebook.cells[2].source, metadata={"tags": ["raises-exception"]})
     notebook.cells.append(again)
     folder = tmp_path_factory.mktemp("notebook")
-    os.environ["IPYTHONDIR"] = str(folder / "ipython")
-    manager = OwnKernel(kernel_name="python3")
-    client = NotebookClient(notebook, km=manager, timeout=120, resources={"metadata": {"path": str(folder)}})
-    client.execute(env=os.environ | {"CHUNKFORM_CACHE": str(folder), "PYTHONPATH": str(ROOT)})
-    return notebook.cells
+    path = folder / "example.ipynb"
+    nbformat.write(notebook, path)
+    own = {"IPYTHONDIR": str(folder / "ipython"), "CHUNKFORM_CACHE": str(folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", EXECUTE, str(path), str(folder)]
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[nbformat.NotebookNode] = nbformat.read(path, as_version=4).cells
+    return found
 
 
 def shown(cell: nbformat.NotebookNode, kind: str) -> str:
