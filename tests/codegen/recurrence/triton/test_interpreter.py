@@ -265,6 +265,10 @@ def test_gradients_of_decays_for_each_channel_lose_little_on_the_way(walk, most)
         assert decays[name, "dbeta" if name == "value_decay_attention" else "dalpha"] < bound
     others = [r for r in rows if (r["recurrence"], r["quantity"]) not in decays]
     assert [r for r in others if not r["error"] < (3e-4 if "kimi" not in r["recurrence"] else 5e-4)] == []
+    if walk and not all(error < 2e-5 for (_, n), error in decays.items() if n in ("dalpha", "dbeta")):
+        pytest.xfail(
+            "the bound is 2e-5, as before gradients of channel decays read states at borders of blocks in float16"
+        )
 
 
 def test_gradients_of_decays_in_bfloat16_have_hardly_more_than_the_error_of_rounding():
