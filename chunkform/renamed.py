@@ -16,6 +16,8 @@ from types import ModuleType
 RENAMED = {
     "codegen.build": "codegen.commands.build",
     "codegen.check": "codegen.recurrence.check",
+    "codegen.claims.judge": "codegen.claims.verifier",
+    "codegen.claims.world": "codegen.claims.instance",
     "codegen.cli": "codegen.commands.cli",
     "codegen.compile": "codegen.commands.compile",
     "codegen.derivation": "codegen.recurrence.notation.derivation",
@@ -26,7 +28,7 @@ RENAMED = {
     "codegen.pipeline": "codegen.recurrence.pipeline",
     "codegen.verify": "codegen.claims",
     "codegen.verify.command": "codegen.claims.command",
-    "codegen.verify.judge": "codegen.claims.judge",
+    "codegen.verify.judge": "codegen.claims.verifier",
     "codegen.verify.report": "codegen.claims.report",
     "codegen.verify.verdict": "codegen.claims.verdict",
     "runtime.dual": "runtime.nn.dual_form",
@@ -35,6 +37,9 @@ RENAMED = {
     "runtime.signature": "runtime.op.signature",
     "runtime.tuned": "runtime.launch.tuned_configs",
 }
+
+# What had another name in a module that is found by its former name: it has both there.
+NAMES = {"codegen.claims.verifier": {"Judge": "Verifier"}, "codegen.claims.instance": {"World": "Instance"}}
 
 
 class Renamed(MetaPathFinder, Loader):
@@ -56,6 +61,8 @@ class Renamed(MetaPathFinder, Loader):
         """The usual module, in whose place the new one is put."""
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(
-            f"chunkform.{RENAMED[module.__name__.removeprefix('chunkform.')]}"
-        )
+        own = RENAMED[module.__name__.removeprefix("chunkform.")]
+        new = importlib.import_module(f"chunkform.{own}")
+        for former, name in NAMES.get(own, {}).items():
+            setattr(new, former, getattr(new, name))
+        sys.modules[module.__name__] = new

@@ -25,6 +25,16 @@ def test_the_warning_names_the_line_that_imports():
     assert done.stdout.strip() == "4 <string>", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("module", "name"), [("claims.judge", "Judge"), ("verify.judge", "Judge"), ("claims.world", "World")]
+)
+def test_a_former_name_in_a_module_of_a_former_name_is_found(module, name):
+    sys.modules.pop(f"chunkform.codegen.{module}", None)
+    with pytest.warns(DeprecationWarning, match=f"chunkform.codegen.{module} is now"):
+        found = getattr(importlib.import_module(f"chunkform.codegen.{module}"), name)
+    assert found.__name__ == {"Judge": "Verifier", "World": "Instance"}[name]
+
+
 def test_no_other_name_is_found():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("chunkform.runtime.nothing")

@@ -1,1 +1,1 @@
-"""The judge: decides claims from the forward recurrence alone, finds counterexamples, repairs and conditions."""
+"""The verifier: decides claims from the forward recurrence alone, finds counterexamples, repairs and conditions."""

@@ -19,8 +19,8 @@ from chunkform.spec.language.claims import Claim
 from chunkform.spec.language.statements import Unreadable
 
 from .effort import NORMAL
-from .judge import Judge
 from .verdict import Trouble, Verdict
+from .verifier import Verifier
 
 SECONDS = 300  # of the processor's time, that one claim may take
 BARE = 60  # and then for its verdict alone
@@ -32,32 +32,32 @@ class TooLong(Exception):
 
 
 def verdicts_alone(claims: Iterable[Claim], seconds: float = SECONDS, effort: float = NORMAL) -> Iterator[Verdict]:
-    """The verdicts of claims of one setting, one after the other; a judge that failed isn't asked again."""
-    judge = Judge(effort=effort)
+    """The verdicts of claims of one setting, one after the other; a verifier that failed isn't asked again."""
+    verifier = Verifier(effort=effort)
     for claim in claims:
-        found, sound = judged_alone(judge, claim, seconds)
+        found, sound = judged_alone(verifier, claim, seconds)
         if not sound:
-            repaired, judge = judge.repaired, Judge(judge.thorough, effort)
-            judge.repaired = repaired
+            repaired, verifier = verifier.repaired, Verifier(verifier.thorough, effort)
+            verifier.repaired = repaired
         yield found
 
 
-def judged_alone(judge: Judge, claim: Claim, seconds: float = SECONDS) -> tuple[Verdict, bool]:
-    """(the verdict on a claim, whatever happens, whether the judge is as it should be)."""
+def judged_alone(verifier: Verifier, claim: Claim, seconds: float = SECONDS) -> tuple[Verdict, bool]:
+    """(the verdict on a claim, whatever happens, whether the verifier is as it should be)."""
     if isinstance(claim.statement, Unreadable):
         said = claim.statement
         return refused(claim, Trouble(said.message, place(claim), said.expected)), True
     try:
         with within(seconds):
-            return judge.judge(claim), True
+            return verifier.judge(claim), True
     except ChunkformError as error:
         return refused(claim, trouble(error, claim)), True
     except Exception as error:
         first = trouble(error, claim, seconds)
     try:
         with within(min(seconds, BARE)):
-            bare = Judge(thorough=False)
-            bare.repaired = judge.repaired
+            bare = Verifier(thorough=False)
+            bare.repaired = verifier.repaired
             found = bare.judge(claim)
     except Exception:
         return refused(claim, first), False
@@ -84,7 +84,7 @@ def trouble(error: BaseException, claim: Claim, seconds: float = SECONDS) -> Tro
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({_inside(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     message = f"{type(error).__name__}: {error}{at}"
-    return Trouble(message, place(claim), "a verdict: this is a fault of the judge, and not of the claim")
+    return Trouble(message, place(claim), "a verdict: this is a fault of the verifier, and not of the claim")
 
 
 def place(claim: Claim) -> str:

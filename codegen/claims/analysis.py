@@ -1,7 +1,7 @@
 """Statements of calculus: integrals and densities of exponentials of quadratic forms, maxima, limits and series.
 
-They are decided world by world: over sizes in which a matrix is wide, square or tall, and matrices of full and of
-lower rank; where the answer differs from world to world, a condition is looked for that tells the worlds apart."""
+They are decided instance by instance: over sizes in which a matrix is wide, square or tall, and matrices of full and of
+lower rank; where the answer differs from instance to instance, a condition is looked for that tells the instances apart."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ from .arithmetic import FRACTION, REAL, Arithmetic, Undefined
 from .check import Failure, check
 from .counterexample import described
 from .evaluate import Evaluator
+from .instance import Instance
 from .properties import Finding, decide
 from .scope import used_names
 from .trial_sizes import proof_sizes
 from .values import ShapeFault, rank, solve
 from .verdict import Condition, Counterexample, array_text
-from .world import World
 
 Bodies = Mapping[str, Formula]
-Predicate = tuple[str, Callable[[World], bool | None]]
+Predicate = tuple[str, Callable[[Instance], bool | None]]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What happened in one world."""
+    """What happened in one instance."""
 
-    world: World
+    instance: Instance
     truth: bool
     message: str = ""
 
 
-# --- worlds and conditions ------------------------------------------------------------------------------------------
+# --- instances and conditions ------------------------------------------------------------------------------------------
 
 
-def worlds(setting: Setting, matrices: list[str], bodies: Bodies) -> Iterator[World]:
-    """Worlds in fractions, over all small sizes, generic and with each matrix of rank one."""
+def instances(setting: Setting, matrices: list[str], bodies: Bodies) -> Iterator[Instance]:
+    """Instances in fractions, over all small sizes, generic and with each matrix of rank one."""
     choices = [
         sorted(set(setting.fixed_sizes[name])) if name in setting.fixed_sizes else [2, 3] for name in setting.sizes
     ]
     for seed, values in enumerate(itertools.product(*choices)):
         sizes = dict(zip(setting.sizes, values))
-        yield World(setting, dict(sizes), FRACTION, seed, bodies)
+        yield Instance(setting, dict(sizes), FRACTION, seed, bodies)
         for name in matrices:
-            world = World(setting, dict(sizes), FRACTION, seed, bodies)
+            instance = Instance(setting, dict(sizes), FRACTION, seed, bodies)
             q = setting.quantities[name]
-            shape = world.size(q.dims[0]), world.size(q.dims[1])
-            world.assigned[name, ()] = np.array(
+            shape = instance.size(q.dims[0]), instance.size(q.dims[1])
+            instance.assigned[name, ()] = np.array(
                 [[FRACTION.number((i + 1) * (j + 2)) for j in range(shape[1])] for i in range(shape[0])], dtype=object
             )
-            yield world
+            yield instance
 
 
 def matrices_in(statement: Statement, setting: Setting) -> list[str]:
@@ -70,18 +70,18 @@ def matrices_in(statement: Statement, setting: Setting) -> list[str]:
     return found
 
 
-def value_of(world: World, name: str) -> np.ndarray:
-    q = world.setting.quantities[name]
-    return world.given(q, ())
+def value_of(instance: Instance, name: str) -> np.ndarray:
+    q = instance.setting.quantities[name]
+    return instance.given(q, ())
 
 
 def predicates(setting: Setting, matrices: list[str], sequences: list[str] | None = None) -> list[Predicate]:
-    """Conditions on matrices, by which worlds may be told apart; `sequences` are defined square matrices, one for
+    """Conditions on matrices, by which instances may be told apart; `sequences` are defined square matrices, one for
     each step."""
     found: list[Predicate] = []
     for name in sequences or []:
 
-        def largest(w: World, name: str = name) -> bool | None:
+        def largest(w: Instance, name: str = name) -> bool | None:
             values = [Evaluator(w)(Formula("at", (formula(t),), (name,))).a for t in range(1, w.sizes["n"] + 1)]
             radii = [max(abs(np.linalg.eigvals(np.eye(len(a)) - a.astype(float)))) for a in values]
             return below_one(float(max(radii)))
@@ -97,18 +97,20 @@ def predicates(setting: Setting, matrices: list[str], sequences: list[str] | Non
     return found
 
 
-def full_rank(name: str, axis: int, world: World) -> bool:
-    a = value_of(world, name)
-    found = rank(world.arithmetic, a) if world.arithmetic.kind != "real" else np.linalg.matrix_rank(a.astype(float))
+def full_rank(name: str, axis: int, instance: Instance) -> bool:
+    a = value_of(instance, name)
+    found = (
+        rank(instance.arithmetic, a) if instance.arithmetic.kind != "real" else np.linalg.matrix_rank(a.astype(float))
+    )
     return bool(found == a.shape[axis])
 
 
-def eigenvalues_below(name: str, shift: int, world: World) -> bool | None:
-    return below_one(radius(world, name, shift))
+def eigenvalues_below(name: str, shift: int, instance: Instance) -> bool | None:
+    return below_one(radius(instance, name, shift))
 
 
-def symmetric(name: str, world: World) -> bool:
-    a = value_of(world, name)
+def symmetric(name: str, instance: Instance) -> bool:
+    a = value_of(instance, name)
     return bool(np.all(a == a.T))
 
 
@@ -117,15 +119,15 @@ def below_one(x: float) -> bool | None:
     return None if 0.92 < x < 1.08 else x < 1
 
 
-def radius(world: World, name: str, shift: int = 1) -> float:
-    a = value_of(world, name).astype(float)
+def radius(instance: Instance, name: str, shift: int = 1) -> float:
+    a = value_of(instance, name).astype(float)
     return float(max(abs(np.linalg.eigvals(shift * np.eye(len(a)) - a))))
 
 
 def concluded(trials: list[Trial], tests: list[Predicate], how: str) -> Finding:
-    """One finding from many worlds; where they disagree, the condition that separates them."""
+    """One finding from many instances; where they disagree, the condition that separates them."""
     wrong = [t for t in trials if not t.truth]
-    how = f"{how}, in {len(trials)} worlds"
+    how = f"{how}, in {len(trials)} random instances"
     if not wrong:
         return Finding(None, how)
     counter = Counterexample(wrong[0].message)
@@ -133,16 +135,16 @@ def concluded(trials: list[Trial], tests: list[Predicate], how: str) -> Finding:
         return Finding(Failure("property", wrong[0].message), how, counterexample=counter)
     conditions: list[Condition] = []
     for text, test in tests:
-        if all(test(t.world) in (None, t.truth) for t in trials):
+        if all(test(t.instance) in (None, t.truth) for t in trials):
             conditions = [Condition(text, True, "condition"), Condition(f"not ({text})", False, "condition")]
             break
     if not conditions:
         for text, test in tests:
-            true_there = [t.truth for t in trials if test(t.world)]
+            true_there = [t.truth for t in trials if test(t.instance)]
             if true_there and all(true_there):
                 conditions.append(Condition(text, True, "condition"))
                 conditions.append(Condition(f"not ({text}), in some cases", False, "condition"))
-    share = f"true in {len(trials) - len(wrong)} of {len(trials)} worlds"
+    share = f"true in {len(trials) - len(wrong)} of {len(trials)} random instances"
     if not conditions:
         conditions = [Condition(f"{share}; no condition was found that tells them apart", True, "condition")]
     return Finding(Failure("property", wrong[0].message), how, tuple(conditions), True, counterexample=counter)
@@ -151,23 +153,23 @@ def concluded(trials: list[Trial], tests: list[Predicate], how: str) -> Finding:
 # --- quadratic exponents --------------------------------------------------------------------------------------------
 
 
-def quadratic(of: Formula, by: Formula, world: World) -> tuple[np.ndarray, np.ndarray] | None:
+def quadratic(of: Formula, by: Formula, instance: Instance) -> tuple[np.ndarray, np.ndarray] | None:
     """(H, g) with the gradient H y + g, or None where the gradient isn't affine in y."""
     name = by.attrs[0]
-    size = world.size(world.setting.quantities[name].dims[0])
+    size = instance.size(instance.setting.quantities[name].dims[0])
 
     def slope(y: list[int]) -> np.ndarray:
-        there = replace(world, sampled={}, assigned={**world.assigned, **world.sampled})
-        there.assigned[name, ()] = np.array([[world.arithmetic.number(v)] for v in y], dtype=object)
+        there = replace(instance, sampled={}, assigned={**instance.assigned, **instance.sampled})
+        there.assigned[name, ()] = np.array([[instance.arithmetic.number(v)] for v in y], dtype=object)
         return Evaluator(there)(Formula("gradient", (of, by)), {}).a
 
-    Evaluator(world)(of, {})  # samples what the exponent needs, so that all slopes are of one function
+    Evaluator(instance)(of, {})  # samples what the exponent needs, so that all slopes are of one function
     base = slope([0] * size)
     columns = [slope([int(i == k) for i in range(size)]) - base for k in range(size)]
     h = np.concatenate(columns, axis=1)
     probe = [k + 2 for k in range(size)]
-    expected = h @ np.array([[world.arithmetic.number(v)] for v in probe], dtype=object) + base
-    return (h, base) if world.arithmetic.equal(slope(probe), expected) else None
+    expected = h @ np.array([[instance.arithmetic.number(v)] for v in probe], dtype=object) + base
+    return (h, base) if instance.arithmetic.equal(slope(probe), expected) else None
 
 
 def positive_definite(a: np.ndarray) -> bool:
@@ -188,18 +190,18 @@ def _(statement: Integral, setting: Setting, bodies: Bodies) -> Finding:
     fall for ever."""
     matrices = matrices_in(statement, setting)
     trials = []
-    for world in worlds(setting, matrices, bodies):
-        found = quadratic(statement.exponent, statement.by, world)
+    for instance in instances(setting, matrices, bodies):
+        found = quadratic(statement.exponent, statement.by, instance)
         if found is None:
             return Finding(Failure("property", f"{statement.exponent} isn't quadratic in {statement.by}"), "undecided")
         finite = positive_definite(-found[0])
         shown = "finite" if finite else "infinite"
         message = (
-            f"infinite for {values_text(world, matrices)}"
+            f"infinite for {values_text(instance, matrices)}"
             if not finite
-            else f"{shown} for {values_text(world, matrices)}"
+            else f"{shown} for {values_text(instance, matrices)}"
         )
-        trials.append(Trial(world, finite == statement.finite, f"the integral is {message}"))
+        trials.append(Trial(instance, finite == statement.finite, f"the integral is {message}"))
     return concluded(trials, predicates(setting, matrices), "exact: the sign of the quadratic form")
 
 
@@ -210,14 +212,17 @@ def _(statement: Density, setting: Setting, bodies: Bodies) -> Finding:
     difference = statement.by - statement.mean
     normal = Formula("number", (), (-1,)) * difference.T * inverse(statement.covariance) * difference / 2
     trials = []
-    for world in worlds(setting, matrices, bodies):
+    for instance in instances(setting, matrices, bodies):
         try:
-            mine, other = quadratic(statement.exponent, statement.by, world), quadratic(normal, statement.by, world)
+            mine, other = (
+                quadratic(statement.exponent, statement.by, instance),
+                quadratic(normal, statement.by, instance),
+            )
         except ShapeFault as fault:
             return Finding(Failure("shape", str(fault)), "shapes")
         good = mine is not None and other is not None and positive_definite(-mine[0])
-        good = good and all(world.arithmetic.equal(a, b) for a, b in zip(mine or (), other or ()))
-        trials.append(Trial(world, bool(good), f"another density for {values_text(world, matrices)}"))
+        good = good and all(instance.arithmetic.equal(a, b) for a, b in zip(mine or (), other or ()))
+        trials.append(Trial(instance, bool(good), f"another density for {values_text(instance, matrices)}"))
     return concluded(trials, predicates(setting, matrices), "exact: gradient and form of the exponent")
 
 
@@ -227,17 +232,17 @@ def _(statement: Stationary, setting: Setting, bodies: Bodies) -> Finding:
     matrices = matrices_in(statement, setting)
     trials = []
     name = statement.by.attrs[0]
-    for world in worlds(setting, matrices, bodies):
-        Evaluator(world)(statement.left, {})
-        Evaluator(world)(statement.right, {})
-        found = quadratic(statement.of, statement.by, world)
+    for instance in instances(setting, matrices, bodies):
+        Evaluator(instance)(statement.left, {})
+        Evaluator(instance)(statement.right, {})
+        found = quadratic(statement.of, statement.by, instance)
         if found is None:
             return Finding(Failure("property", f"{statement.of} isn't quadratic in {statement.by}"), "undecided")
         y = stationary_point(*found)
         if y is None:
-            trials.append(Trial(world, False, f"there is no maximum for {values_text(world, matrices)}"))
+            trials.append(Trial(instance, False, f"there is no maximum for {values_text(instance, matrices)}"))
             continue
-        there = replace(world, sampled={}, assigned={**world.assigned, **world.sampled})
+        there = replace(instance, sampled={}, assigned={**instance.assigned, **instance.sampled})
         there.assigned[name, ()] = y
         evaluate = Evaluator(there)
         try:
@@ -248,11 +253,11 @@ def _(statement: Stationary, setting: Setting, bodies: Bodies) -> Finding:
             return Finding(
                 Failure("shape", f"{statement.left} is {left.shown}, {statement.right} is {right.shown}"), "shapes"
             )
-        good = world.arithmetic.equal(left.a, right.a)
+        good = instance.arithmetic.equal(left.a, right.a)
         message = (
             f"at the maximum {statement.left} = {array_text(left.a)}, but {statement.right} = {array_text(right.a)}"
         )
-        trials.append(Trial(world, good, f"{message}, for {values_text(world, matrices)}"))
+        trials.append(Trial(instance, good, f"{message}, for {values_text(instance, matrices)}"))
     return concluded(trials, predicates(setting, matrices), "exact: the gradient's zero")
 
 
@@ -274,8 +279,8 @@ def stationary_point(h: np.ndarray, g: np.ndarray) -> np.ndarray | None:
     return None
 
 
-def values_text(world: World, names: list[str]) -> str:
-    return ", ".join(f"{n} = {array_text(value_of(world, n))}" for n in names)
+def values_text(instance: Instance, names: list[str]) -> str:
+    return ", ".join(f"{n} = {array_text(value_of(instance, n))}" for n in names)
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -297,29 +302,29 @@ def over_real_worlds(statement: Statement, setting: Setting, bodies: Bodies, how
     sizes = proof_sizes(setting)
     for seed in range(count):
         arithmetic: Arithmetic = REAL
-        world = World(setting, dict(sizes[seed % 2]), arithmetic, seed, bodies)
+        instance = Instance(setting, dict(sizes[seed % 2]), arithmetic, seed, bodies)
         try:
-            failure = check(statement, Evaluator(world))
+            failure = check(statement, Evaluator(instance))
         except Undefined as fault:
             failure = Failure("undefined", str(fault))
         if failure is not None and failure.kind == "shape":
             return Finding(failure, how)
         message = ""
         if failure is not None:
-            message = described(failure, world).text() if failure.left is not None else failure.message
-            message += f", for {values_text(world, matrices)}" if matrices else ""
-        trials.append(Trial(world, failure is None, message))
+            message = described(failure, instance).text() if failure.left is not None else failure.message
+            message += f", for {values_text(instance, matrices)}" if matrices else ""
+        trials.append(Trial(instance, failure is None, message))
     return concluded(trials, predicates(setting, matrices, square_sequences(statement, setting, bodies)), how)
 
 
 def square_sequences(statement: Statement, setting: Setting, bodies: Bodies) -> list[str]:
     """The defined quantities of a statement that are a square matrix for each step."""
     found = []
-    world = World(setting, proof_sizes(setting)[0], REAL, 0, bodies)
+    instance = Instance(setting, proof_sizes(setting)[0], REAL, 0, bodies)
     for name in used_names(statement, setting):
         q = setting.quantities[name]
-        if q.kind == "defined" and len(q.parameters) == 1 and q.start is not None and "n" in world.sizes:
-            value = Evaluator(world)(Formula("at", (formula(1),), (name,)))
+        if q.kind == "defined" and len(q.parameters) == 1 and q.start is not None and "n" in instance.sizes:
+            value = Evaluator(instance)(Formula("at", (formula(1),), (name,)))
             if value.rows == value.cols != "1":
                 found.append(name)
     return found

@@ -1,4 +1,4 @@
-"""Exact numbers for the judge: a prime field, fractions, and 50 digits for what is transcendental.
+"""Exact numbers for the verifier: a prime field, fractions, and 50 digits for what is transcendental.
 
 A number is a Python object; an `Arithmetic` says how to reduce, invert and sample it. Square roots exist in the prime
 field for the squares, and the one that is itself a square is taken, so that sqrt(a) sqrt(b) = sqrt(a b)."""

@@ -1,4 +1,4 @@
-"""Branches: which sides of maxima, absolute values and cases a world was on; it notes each that it takes."""
+"""Branches: which sides of maxima, absolute values and cases an instance was on; it notes each that it takes."""
 
 from __future__ import annotations
 

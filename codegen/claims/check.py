@@ -1,4 +1,4 @@
-"""Checks a statement in one world: nothing is wrong there, or this is."""
+"""Checks a statement in one instance: nothing is wrong there, or this is."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from chunkform.spec.language.statements import Approximates, AtMost, Differs, Eq
 
 from .arithmetic import Undefined
 from .evaluate import Env, Evaluator
+from .instance import LONGEST, Beyond, OutOfRange, TooMany, integer
 from .trial_sizes import Point
 from .values import ShapeFault, Value
-from .world import LONGEST, Beyond, OutOfRange, TooMany, integer
 
 
 @dataclass(frozen=True)
 class Failure:
     """Where a statement is false. kind: value, shape, nowhere (no index at which every quantity exists), undefined (no
-    index at which both sides have a value), or property. `point`: the world in which that was found."""
+    index at which both sides have a value), or property. `point`: the instance in which that was found."""
 
     kind: str
     message: str
@@ -35,7 +35,7 @@ class Failure:
 
 @singledispatch
 def check(statement: Statement, evaluate: Evaluator) -> Failure | None:
-    """What is wrong with the statement in the evaluator's world, or None."""
+    """What is wrong with the statement in the evaluator's instance, or None."""
     raise TypeError(f"no check for {type(statement).__name__}")
 
 
@@ -69,7 +69,7 @@ def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
                 message = f"{sides[0]} is {a.shown}, but {sides[1]} is {b.shown}"
                 return Failure("shape", message, tuple(env.items()), sides=sides)
             a, b = evaluate.algebra.settled(a), evaluate.algebra.settled(b)
-            if not evaluate.world.arithmetic.equal(a.a, b.a):
+            if not evaluate.instance.arithmetic.equal(a.a, b.a):
                 return Failure("value", "the sides differ", tuple(env.items()), a, b, sides)
         there.append(env)
     for failure, node in beyond:  # nothing is said of these indices, if the sum was tried at others
@@ -89,7 +89,7 @@ def spans(x: Formula, node: Formula, env: Env, evaluate: Evaluator) -> Iterator[
         return
     low, high, body = x.args
     if high.op != "infinity":
-        first, last = (integer(bound, env, evaluate.world.sizes) for bound in (low, high))
+        first, last = (integer(bound, env, evaluate.instance.sizes) for bound in (low, high))
         if x == node:
             yield max(0, last + 1 - first)
         for i in range(first, last + 1):
@@ -109,7 +109,7 @@ def _(statement: Differs, evaluate: Evaluator) -> Failure | None:
             continue
         except ShapeFault as fault:
             return Failure("shape", str(fault), tuple(env.items()))
-        if a.shape != b.shape or not evaluate.world.arithmetic.equal(a.a, b.a):
+        if a.shape != b.shape or not evaluate.instance.arithmetic.equal(a.a, b.a):
             return None
     return Failure("property", "the sides are equal everywhere", sides=(statement.left, statement.right))
 
@@ -150,7 +150,7 @@ def _(statement: Approximates, evaluate: Evaluator) -> Failure | None:
     """The error shrinks as the number of steps grows: from 4 to 8 to 16 to 32 steps, towards zero."""
     errors: list[Any] = []
     for steps in (4, 8, 16, 32):
-        evaluate.world.sizes = {**evaluate.world.sizes, statement.steps: steps}
+        evaluate.instance.sizes = {**evaluate.instance.sizes, statement.steps: steps}
         evaluate.memo.clear()
         worst: Any = 0
         for env in environments((statement.exact, statement.approximation), statement.over, evaluate):
@@ -178,7 +178,7 @@ def environments(sides: tuple[Formula, ...], over: tuple, evaluate: Evaluator) -
         if not rest:
             yield env
             return
-        for value in index_range(rest[0], over, evaluate.world.setting, evaluate.world.sizes, env):
+        for value in index_range(rest[0], over, evaluate.instance.setting, evaluate.instance.sizes, env):
             yield from extend({**env, rest[0]: value}, rest[1:])
 
     return extend({}, free)

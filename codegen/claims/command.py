@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -114,8 +114,8 @@ def judged(
     seconds: float = SECONDS,
     effort: float = NORMAL,
 ) -> list[Verdict]:
-    """Verdicts in the order of the claims, one for each, whatever happens. Settings are judged in parallel, each by one judge,
-    as their claims share worlds and definitions that were found wrong."""
+    """Verdicts in the order of the claims, one for each, whatever happens. Settings are judged in parallel, each by one verifier,
+    as their claims share instances and definitions that were found wrong."""
     groups: dict[int, list[int]] = {}
     for i, c in enumerate(claims):
         groups.setdefault(id(c.setting), []).append(i)
@@ -156,8 +156,10 @@ def verdicts_of(work: Work, groups: list[list[int]], jobs: int | None) -> Iterat
             yield from judge_group(work, group)
         return
     context = multiprocessing.get_context("fork")
-    now = context.SimpleQueue()
-    _WORK[:] = [replace(work, told=now.put)]
+    now, tell = context.Pipe(
+        duplex=False
+    )  # short messages are written whole, with no lock that a process could die with
+    _WORK[:] = [replace(work, told=tell.send)]
     listener = threading.Thread(target=listen, args=(now, work.told), daemon=True)
     listener.start()
     lost = []
@@ -173,14 +175,15 @@ def verdicts_of(work: Work, groups: list[list[int]], jobs: int | None) -> Iterat
                 yield i, replace(verdict, claim=work.claims[i])
     for i in lost:
         yield i, _in_a_process(work, i)
-    now.put(None)
+    tell.send(None)
     listener.join(1)
 
 
-def listen(now: Any, told: Callable[[int], None]) -> None:
+def listen(now: Connection, told: Callable[[int], None]) -> None:
     """Hand on which claims the processes judge, until None comes."""
-    while (i := now.get()) is not None:
-        told(i)
+    with contextlib.suppress(EOFError):  # nobody is left who could tell
+        while (i := now.recv()) is not None:
+            told(i)
 
 
 _WORK: list[Work] = []  # what a forked worker finds: claims hold specs, which are not sent between processes

@@ -21,9 +21,9 @@ from .effort import Effort
 from .evaluate import Evaluator
 from .fingerprint import Faults
 from .indices import is_decay
+from .instance import Instance, Special
 from .scope import formulas_of, used_names
 from .trial_sizes import Point
-from .world import Special, World
 
 PAIRS = 60  # of conditions, that are tried together
 MEANT, SYMMETRIC, TRIVIAL = "meant", "symmetric", "trivial"
@@ -124,14 +124,14 @@ def true_under(
     bodies: Mapping[str, Formula],
     failing: Point | None = None,
 ) -> bool:
-    """Whether the statement is true in two worlds that satisfy the condition, and in the one in which it was false."""
+    """Whether the statement is true in two instances that satisfy the condition, and in the one in which it was false."""
     failing = failing or Point()
     points = [replace(failing, variant=variant, around=()) for variant in (0, 1)]
     for point in dict.fromkeys([*points, failing]) if failing.around else points:
         for arithmetic in (FIELD, REAL):
             sizes = point.sizes(setting)
-            world = World(setting, sizes, arithmetic, point.variant, bodies, special, around=point.around)
-            evaluate = Evaluator(world)
+            instance = Instance(setting, sizes, arithmetic, point.variant, bodies, special, around=point.around)
+            evaluate = Evaluator(instance)
             try:
                 if check(statement, evaluate) is not None:
                     return False

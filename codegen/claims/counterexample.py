@@ -18,12 +18,12 @@ from .check import Failure, check
 from .effort import Effort
 from .evaluate import Evaluator
 from .indices import is_decay
+from .instance import GENERIC, Instance, Special, dims_of
 from .required_steps import NEAR
 from .trial_sizes import Point, small_sizes
 from .verdict import Counterexample, array_text
-from .world import GENERIC, Special, World, dims_of
 
-TRIES = 6  # worlds at each set of sizes
+TRIES = 6  # instances at each set of sizes
 PLAIN = (0, 1, 2, -1)
 PLAIN_POSITIVE = (1, Fraction(1, 2), Fraction(1, 4))
 
@@ -51,112 +51,114 @@ def smallest(
             tries -= 1
             if tries < 0 or (effort is not None and effort.spent()):
                 return None
-            world = World(setting, dict(sizes), arithmetic, seed, bodies, special, 1 + seed // 2, around=point.around)
+            instance = Instance(
+                setting, dict(sizes), arithmetic, seed, bodies, special, 1 + seed // 2, around=point.around
+            )
             try:
-                failure = failing(statement, world)
+                failure = failing(statement, instance)
             except Transcendental:
                 arithmetic = REAL
-                world = World(setting, dict(sizes), arithmetic, seed, bodies, special, around=point.around)
-                failure = failing(statement, world)
+                instance = Instance(setting, dict(sizes), arithmetic, seed, bodies, special, around=point.around)
+                failure = failing(statement, instance)
             if failure is not None and failure.kind == "value":
                 if point.reach is not NEAR:
-                    world, failure = emptier(statement, world, failure, effort or Effort())
-                world, failure = plainer(statement, world, failure, effort or Effort())
-                return described(failure, world)
+                    instance, failure = emptier(statement, instance, failure, effort or Effort())
+                instance, failure = plainer(statement, instance, failure, effort or Effort())
+                return described(failure, instance)
     return None
 
 
-def failing(statement: Statement, world: World) -> Failure | None:
+def failing(statement: Statement, instance: Instance) -> Failure | None:
     try:
-        return check(statement, Evaluator(world))
+        return check(statement, Evaluator(instance))
     except Undefined:
         return None
 
 
-def emptier(statement: Statement, world: World, failure: Failure, effort: Effort) -> tuple[World, Failure]:
+def emptier(statement: Statement, instance: Instance, failure: Failure, effort: Effort) -> tuple[Instance, Failure]:
     """The same failure with whole quantities 0, or else 1, at all steps, at half of them, and so on: for many steps."""
     by_name: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-    for key in world.sampled:
+    for key in instance.sampled:
         by_name.setdefault(key[0], []).append(key)
     waiting = list(by_name.values())
     while waiting and not effort.spent():
         keys = waiting.pop(0)
-        value = 1 if is_positive(world, keys[0][0]) else 0
-        plain = {key: np.full_like(world.sampled[key], world.arithmetic.number(value)) for key in keys}
-        trial = replace(world, assigned={**world.sampled, **plain}, sampled={}, taken={})
+        value = 1 if is_positive(instance, keys[0][0]) else 0
+        plain = {key: np.full_like(instance.sampled[key], instance.arithmetic.number(value)) for key in keys}
+        trial = replace(instance, assigned={**instance.sampled, **plain}, sampled={}, taken={})
         found = failing(statement, trial)
         if found is not None and found.kind == "value":
-            world, failure = trial, found
+            instance, failure = trial, found
         elif len(keys) > 1:
             half = len(keys) // 2
             waiting += [keys[:half], keys[half:]]
-    return world, failure
+    return instance, failure
 
 
 def plainer(
-    statement: Statement, world: World, failure: Failure, effort: Effort, budget: int = 120
-) -> tuple[World, Failure]:
+    statement: Statement, instance: Instance, failure: Failure, effort: Effort, budget: int = 120
+) -> tuple[Instance, Failure]:
     """The same failure with as many numbers as possible made 0, or else 1, 2, -1."""
-    for key in list(world.sampled):
-        decay = is_positive(world, key[0])
-        for position in np.ndindex(world.sampled[key].shape):
+    for key in list(instance.sampled):
+        decay = is_positive(instance, key[0])
+        for position in np.ndindex(instance.sampled[key].shape):
             for value in PLAIN_POSITIVE if decay else PLAIN:
-                old = world.sampled[key][position]
+                old = instance.sampled[key][position]
                 if old == value or budget <= 0 or effort.spent():
                     break
                 budget -= 1
-                assigned = {k: v.copy() for k, v in world.sampled.items()}
-                assigned[key][position] = world.arithmetic.number(value)
-                trial = World(
-                    world.setting,
-                    dict(world.sizes),
-                    world.arithmetic,
-                    world.seed,
-                    world.bodies,
-                    world.special,
-                    world.spread,
+                assigned = {k: v.copy() for k, v in instance.sampled.items()}
+                assigned[key][position] = instance.arithmetic.number(value)
+                trial = Instance(
+                    instance.setting,
+                    dict(instance.sizes),
+                    instance.arithmetic,
+                    instance.seed,
+                    instance.bodies,
+                    instance.special,
+                    instance.spread,
                     assigned,
                 )
                 found = failing(statement, trial)
                 if found is not None and found.kind == "value":
-                    world, failure = trial, found
+                    instance, failure = trial, found
                     break
-    return world, failure
+    return instance, failure
 
 
-def is_positive(world: World, name: str) -> bool:
+def is_positive(instance: Instance, name: str) -> bool:
     """Whether a quantity must stay positive, or otherwise as it was sampled."""
-    q = world.setting.quantities.get(name)
-    return is_decay(world.setting, name) or (q is not None and q.domain in ("positive", "symmetric"))
+    q = instance.setting.quantities.get(name)
+    return is_decay(instance.setting, name) or (q is not None and q.domain in ("positive", "symmetric"))
 
 
-def described(failure: Failure, world: World) -> Counterexample:
+def described(failure: Failure, instance: Instance) -> Counterexample:
     if failure.left is None or failure.right is None:
         return Counterexample(failure.message)
     given = []
-    for (name, index), sampled in world.sampled.items():
-        a = whole(world, name, index, sampled)
-        shown = f"{name}({','.join(map(str, index))})" if index and indexed(world, name) else name
+    for (name, index), sampled in instance.sampled.items():
+        a = whole(instance, name, index, sampled)
+        shown = f"{name}({','.join(map(str, index))})" if index and indexed(instance, name) else name
         given.append((shown, array_text(a)))
     sides = tuple((str(f), array_text(v.a)) for f, v in zip(failure.sides, (failure.left, failure.right)))
-    sizes = tuple((k, v) for k, v in world.sizes.items() if k in world.setting.sizes or k == "n")
+    sizes = tuple((k, v) for k, v in instance.sizes.items() if k in instance.setting.sizes or k == "n")
     return Counterexample(failure.message, sizes, tuple(given), failure.env, sides)
 
 
-def whole(world: World, name: str, index: tuple[int, ...], sampled: np.ndarray) -> np.ndarray:
+def whole(instance: Instance, name: str, index: tuple[int, ...], sampled: np.ndarray) -> np.ndarray:
     """What is shown of something given: of the loss's gradient by the last state all of it, as formulas mean it, and not
     only what doesn't come through the outputs."""
-    r = world.setting.recurrence
+    r = instance.setting.recurrence
     state = next((s for s in r.states if f"d{s.name}" == name), None) if r is not None else None
     if state is None:
         return sampled
-    return world.gradient(Quantity(name, "gradient", dims_of(state.dims), ("t",), source=state.name), *index)
+    return instance.gradient(Quantity(name, "gradient", dims_of(state.dims), ("t",), source=state.name), *index)
 
 
-def indexed(world: World, name: str) -> bool:
-    q: Any = world.setting.quantities.get(name)
+def indexed(instance: Instance, name: str) -> bool:
+    q: Any = instance.setting.quantities.get(name)
     if q is not None:
         return bool(q.parameters)
-    r = world.setting.recurrence
+    r = instance.setting.recurrence
     fixed = {v.name for v in r.variables if v.kind.endswith(("parameter", "constant"))} if r else set()
     return name not in fixed

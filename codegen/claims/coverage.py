@@ -1,4 +1,4 @@
-"""Where a claim is true in every usual world, but no world took some branch: which those are, and where to draw numbers
+"""Where a claim is true in every usual instance, but none took some branch: which those are, and where to draw numbers
 that take them.
 
 Numbers are drawn around the constants of the branching, and 0, at their scales. A branch that isn't taken even then is told in
@@ -35,7 +35,7 @@ def branchings(taken: Taken, statement: Statement, setting: Setting, bodies: Map
 
 
 def untaken(taken: Taken, there: list[Branching], setting: Setting) -> list[tuple[Branching, int]]:
-    """The branches that no world took."""
+    """The branches that no instance took."""
     r = setting.recurrence
     positive = {v.name for v in r.variables if v.kind.startswith("decay")} if r is not None else set()
     return [

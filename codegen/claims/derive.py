@@ -36,9 +36,9 @@ from chunkform.spec.language.formula import (
 
 from .arithmetic import REAL
 from .evaluate import Evaluator
+from .instance import Instance, OutOfRange
 from .trial_sizes import proof_sizes
 from .values import Value
-from .world import OutOfRange, World
 
 ZERO, UNIT = formula(0), formula(1)
 Bound = tuple[tuple[str, Formula, Formula], ...]
@@ -50,7 +50,7 @@ class Underivable(Exception):
 
 @dataclass
 class Shapes:
-    """Shapes of formulas, read off one world."""
+    """Shapes of formulas, read off one instance."""
 
     evaluate: Evaluator
 
@@ -68,7 +68,7 @@ class Shapes:
 
 
 def shapes_in(setting: Setting) -> Shapes:
-    return Shapes(Evaluator(World(setting, proof_sizes(setting)[0], REAL)))
+    return Shapes(Evaluator(Instance(setting, proof_sizes(setting)[0], REAL)))
 
 
 def derivative(of: Formula, by: Formula, shapes: Shapes, cotangent: Formula = UNIT) -> Formula:

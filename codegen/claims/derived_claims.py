@@ -37,10 +37,10 @@ from .arithmetic import FIELD, PRIME, Undefined
 from .derive import Underivable, derivative, shapes_in, step_adjoint, summed
 from .evaluate import Evaluator
 from .fingerprint import small_ratio
-from .judge import Judge
+from .instance import Instance
 from .trial_sizes import proof_sizes
 from .values import solve
-from .world import World
+from .verifier import Verifier
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def left_out() -> list[Derived]:
     ]
     found = []
     for make in makers:
-        judge = Judge()
+        verifier = Verifier()
         for document, what, claim in make():
-            verdict = judge.judge(claim)
+            verdict = verifier.judge(claim)
             found.append(Derived(document, what, claim, verdict.verdict, verdict.how))
     return found
 
@@ -82,8 +82,8 @@ def adjoint_of(title: str, r: Recurrence) -> list[Derived]:
         claims = recurrence(title, r.name, r)
     except Underivable:
         return []
-    judge = Judge()
-    verdicts = [(document, what, claim, judge.judge(claim)) for document, what, claim in claims]
+    verifier = Verifier()
+    verdicts = [(document, what, claim, verifier.judge(claim)) for document, what, claim in claims]
     return [Derived(document, what, claim, v.verdict, v.how) for document, what, claim, v in verdicts]
 
 
@@ -173,9 +173,9 @@ def combination(target: Formula, terms: list[Formula], setting: Setting, only_la
     field."""
     rows, right = [], []
     for seed in range(8 * len(terms)):
-        world = World(setting, dict(proof_sizes(setting)[0]), FIELD, 100 + seed)
-        evaluate = Evaluator(world)
-        t = world.sizes["n"] if only_last else 2
+        instance = Instance(setting, dict(proof_sizes(setting)[0]), FIELD, 100 + seed)
+        evaluate = Evaluator(instance)
+        t = instance.sizes["n"] if only_last else 2
         rows.append([evaluate(x, {"t": t}).a[0, 0] for x in terms])
         right.append([evaluate(target, {"t": t}).a[0, 0]])
         if len(rows) >= len(terms) + 3:

@@ -1,4 +1,4 @@
-"""Evaluates formulas in a world. Shapes are checked by the names of dims, so that a wrong shape is found at any
+"""Evaluates formulas in an instance. Shapes are checked by the names of dims, so that a wrong shape is found at any
 size."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from chunkform.spec.language.formula import Formula, formula, free_indices, subs
 from .arithmetic import CONTEXT, Transcendental, Undefined
 from .branches import SIGNED, Branching, note
 from .effort import WORK
+from .instance import LONGEST, Beyond, Instance, OutOfRange, TooMany, integer
 from .values import Algebra, ShapeFault, Value, solve
-from .world import LONGEST, Beyond, OutOfRange, TooMany, World, integer
 
 Env = Mapping[str, int]
 Place = tuple[str, tuple[int, ...]]  # a quantity at an index
@@ -27,19 +27,19 @@ class Unknown(Exception):
 
 
 class Evaluator:
-    """Values of formulas in one world; with `vary`, their derivatives by one quantity as well, past those that are `held`."""
+    """Values of formulas in one instance; with `vary`, their derivatives by one quantity as well, past those that are `held`."""
 
     def __init__(
         self,
-        world: World,
+        instance: Instance,
         vary: Place | None = None,
         plain: Evaluator | None = None,
         held: frozenset[Place] = frozenset(),
     ) -> None:
-        self.world, self.vary, self.plain, self.held = world, vary, plain, held
+        self.instance, self.vary, self.plain, self.held = instance, vary, plain, held
         if plain is None:
-            world.evaluate = self
-        self.algebra = Algebra(world.arithmetic)
+            instance.evaluate = self
+        self.algebra = Algebra(instance.arithmetic)
         self.memo: dict[Any, Value | Exception] = {}
         self.free: dict[Formula, tuple[str, ...]] = {}
         self.products: dict[tuple, list[Value]] = {}  # from one factor on, of one, two, ...
@@ -65,7 +65,7 @@ class Evaluator:
         return found
 
     def integer(self, x: Formula, env: Env) -> int:
-        return integer(x, env, self.world.sizes)
+        return integer(x, env, self.instance.sizes)
 
     def span(self, low: Formula, high: Formula, x: Formula, env: Env) -> tuple[int, int]:
         """The first and the last value of the index of a sum or a product."""
@@ -88,27 +88,27 @@ class Evaluator:
     # --- numbers and quantities
 
     def _number(self, x: Formula, env: Env) -> Value:
-        return self.algebra.scalar(self.world.arithmetic.number(x.attrs[0]))
+        return self.algebra.scalar(self.instance.arithmetic.number(x.attrs[0]))
 
     def _index(self, x: Formula, env: Env) -> Value:
-        return self.algebra.scalar(self.world.arithmetic.number(self.integer(x, env)))
+        return self.algebra.scalar(self.instance.arithmetic.number(self.integer(x, env)))
 
     _size = _index
 
     def _at(self, x: Formula, env: Env) -> Value:
         name = x.attrs[0]
-        q = self.world.setting.quantities.get(name)
+        q = self.instance.setting.quantities.get(name)
         if q is None:
-            raise Unknown(f"{self.world.setting.name} has no quantity {name}")
+            raise Unknown(f"{self.instance.setting.name} has no quantity {name}")
         index = tuple(self.integer(a, env) for a in x.args)
         if q.kind == "defined":
             return self._defined(q, index)
         if q.kind == "given":
-            a = self.world.given(q, index)
+            a = self.instance.given(q, index)
         elif q.kind == "spec":
-            a = self.world.spec(q, index[0] if index else 0)
+            a = self.instance.spec(q, index[0] if index else 0)
         else:
-            a = self.world.gradient(q, index[0] if index else 0)
+            a = self.instance.gradient(q, index[0] if index else 0)
         return self._nudged(name, index, Value(*q.dims, a))
 
     def _defined(self, q: Quantity, index: tuple[int, ...]) -> Value:
@@ -120,14 +120,14 @@ class Evaluator:
             return self.plain._defined(q, index)
         if known is None:
             inner = dict(zip(q.parameters, index))
-            body = self.world.bodies.get(q.name, q.body)
+            body = self.instance.bodies.get(q.name, q.body)
             assert body is not None
             if q.start is not None:
                 first = self.integer(formula(q.start[0]), inner)
                 if index[0] > first if q.backwards else index[0] < first:
                     raise OutOfRange(f"{q.name} has no value at {index[0]}")
                 if index[0] == first:
-                    body = self.world.bodies.get(f"{q.name} start", q.start[1])
+                    body = self.instance.bodies.get(f"{q.name} start", q.start[1])
             self.memo[key] = ShapeFault(f"the value of {called(q, index)} is defined by itself")
             try:
                 known = self._nudged(q.name, index, self(body, inner))
@@ -143,9 +143,9 @@ class Evaluator:
         if self.vary != (name, index):
             return x
         r, c = x.a.shape
-        slope = np.full((r * c, r, c), self.world.arithmetic.number(0), dtype=object)
+        slope = np.full((r * c, r, c), self.instance.arithmetic.number(0), dtype=object)
         for k in range(r * c):
-            slope[k, k // c, k % c] = self.world.arithmetic.number(1)
+            slope[k, k // c, k % c] = self.instance.arithmetic.number(1)
         return Value(*x.shape, x.a, slope)
 
     def _named(self, x: Formula, env: Env) -> Value:
@@ -206,16 +206,16 @@ class Evaluator:
     def _log(self, x: Formula, env: Env) -> Value:
         value = self(x.args[0], env)
         for entry in value.a.flat:
-            if entry == 0 or (self.world.arithmetic.kind in ("fraction", "real") and entry < 0):
+            if entry == 0 or (self.instance.arithmetic.kind in ("fraction", "real") and entry < 0):
                 raise Undefined("the log of a number that isn't positive")
         return Value(*value.shape, value.a, value.slope, log=True)
 
     def _function(self, x: Formula, env: Env) -> Value:
         value = self(x.args[0], env)
-        if x.attrs[0] in SIGNED and self.world.arithmetic.kind == "real":
+        if x.attrs[0] in SIGNED and self.instance.arithmetic.kind == "real":
             for entry in value.a.flat:
                 if entry != 0:
-                    note(self.world.taken, Branching(x), int(entry > 0))
+                    note(self.instance.taken, Branching(x), int(entry > 0))
         return self.algebra.function(x.attrs[0], value)
 
     def _softmax(self, x: Formula, env: Env) -> Value:
@@ -239,10 +239,10 @@ class Evaluator:
     # --- matrices
 
     def _eye(self, x: Formula, env: Env) -> Value:
-        return self.algebra.eye(x.attrs[0], self.world.size(x.attrs[0]))
+        return self.algebra.eye(x.attrs[0], self.instance.size(x.attrs[0]))
 
     def _ones(self, x: Formula, env: Env) -> Value:
-        return self.algebra.full(1, x.attrs[0], "1", self.world.size(x.attrs[0]), 1)
+        return self.algebra.full(1, x.attrs[0], "1", self.instance.size(x.attrs[0]), 1)
 
     def _diag(self, x: Formula, env: Env) -> Value:
         value = self(x.args[0], env)
@@ -289,16 +289,16 @@ class Evaluator:
 
     def _unit(self, x: Formula, env: Env) -> Value:
         dim = x.attrs[0]
-        a = self.algebra.full(0, dim, "1", self.world.size(dim), 1)
+        a = self.algebra.full(0, dim, "1", self.instance.size(dim), 1)
         k = self.integer(x.args[0], env)
         if not 1 <= k <= len(a.a):
             raise OutOfRange(f"there is no unit vector {k} over {dim}")
-        a.a[k - 1, 0] = self.world.arithmetic.number(1)
+        a.a[k - 1, 0] = self.instance.arithmetic.number(1)
         return a
 
     def _constant(self, x: Formula, env: Env) -> Value:
         rows, cols, entries = x.attrs
-        a = np.array([[self.world.arithmetic.number(v) for v in r] for r in entries], dtype=object)
+        a = np.array([[self.instance.arithmetic.number(v) for v in r] for r in entries], dtype=object)
         return Value(rows, cols, a)
 
     def _inner(self, x: Formula, env: Env) -> Value:
@@ -366,7 +366,7 @@ class Evaluator:
         raise OutOfRange(f"the sum {x} is empty")
 
     def _series(self, name: str, first: int, body: Formula, env: Env) -> Value:
-        if self.world.arithmetic.kind != "real":
+        if self.instance.arithmetic.kind != "real":
             raise Transcendental("an infinite series")
         result = self(body, {**env, name: first})
         for i in range(first + 1, first + SERIES_LIMIT):
@@ -421,11 +421,11 @@ class Evaluator:
                 return self.algebra.full(1, *factor.shape, *factor.a.shape)
             if not factor.is_scalar and factor.rows == factor.cols:
                 return self.algebra.eye(factor.rows, len(factor.a))
-        return self.algebra.scalar(self.world.arithmetic.number(1))
+        return self.algebra.scalar(self.instance.arithmetic.number(1))
 
     def _matrix(self, x: Formula, env: Env) -> Value:
         i, j, rows, cols = x.attrs
-        size = self.world.size(rows), self.world.size(cols)
+        size = self.instance.size(rows), self.instance.size(cols)
         entries = []
         for r in range(1, size[0] + 1):
             for c in range(1, size[1] + 1):
@@ -437,7 +437,7 @@ class Evaluator:
 
     def _stack(self, x: Formula, env: Env) -> Value:
         i, rows = x.attrs
-        found = [self(x.args[0], {**env, i: r}) for r in range(1, self.world.size(rows) + 1)]
+        found = [self(x.args[0], {**env, i: r}) for r in range(1, self.instance.size(rows) + 1)]
         if any(v.rows != "1" for v in found):
             raise ShapeFault(f"a row must be 1 x m, got {found[0].shown} in {x}")
         return self._assembled(found, rows, found[0].cols, (len(found), found[0].a.shape[1]))
@@ -447,7 +447,7 @@ class Evaluator:
         count = next((len(v.slope) for v in parts if v.slope is not None), 0)
         if not count:
             return Value(rows, cols, a)
-        zero = self.world.arithmetic.number(0)
+        zero = self.instance.arithmetic.number(0)
         slopes = [
             np.full((count, v.a.size), zero, dtype=object) if v.slope is None else v.slope.reshape(count, -1)
             for v in parts
@@ -457,7 +457,7 @@ class Evaluator:
     def _cases(self, x: Formula, env: Env) -> Value:
         for k, (condition, value) in enumerate(zip(x.args[::2], x.args[1::2])):
             if condition.op == "otherwise" or self.holds(condition, env):
-                note(self.world.taken, Branching(x), k)
+                note(self.instance.taken, Branching(x), k)
                 return self(value, env)
         raise Undefined(f"no case of {x} applies")
 
@@ -487,10 +487,10 @@ class Evaluator:
         key = ("varied", by.attrs[0], index, held)
         inner = self.memo.get(key)
         if inner is None:
-            inner = self.memo[key] = Evaluator(self.world, (by.attrs[0], index), self, held)  # type: ignore[assignment]
+            inner = self.memo[key] = Evaluator(self.instance, (by.attrs[0], index), self, held)  # type: ignore[assignment]
         value = self.algebra.settled(inner(of, env))  # type: ignore[operator,misc]
         count = self(by, env).a.size
-        zero = np.full((count, *value.a.shape), self.world.arithmetic.number(0), dtype=object)
+        zero = np.full((count, *value.a.shape), self.instance.arithmetic.number(0), dtype=object)
         return value, zero if value.slope is None else value.slope
 
     def _gradient_by_product(self, of: Formula, by: Formula, env: Env) -> Value:
@@ -501,8 +501,8 @@ class Evaluator:
         matrix = slope[:, :, 0]  # rows: entries of y, columns: entries of K y
         gram = self.algebra.reduce(matrix.T @ matrix)
         right = self.algebra.reduce(matrix.T @ total.a)
-        found = solve(self.world.arithmetic, gram, right)
-        if not self.world.arithmetic.equal(self.algebra.reduce(matrix @ found), total.a):
+        found = solve(self.instance.arithmetic, gram, right)
+        if not self.instance.arithmetic.equal(self.algebra.reduce(matrix @ found), total.a):
             raise Undefined(f"{of} is no function of {by}")
         return Value(*at.shape, found)
 
@@ -510,11 +510,11 @@ class Evaluator:
         """`along` contracted with the derivative of `of` by `by`."""
         of, by, along = x.args
         target, weights = self(by, env), self(along, env)
-        q = self.world.setting.quantities
+        q = self.instance.setting.quantities
         if of.op == "at" and by.op == "at" and q[of.attrs[0]].kind == "spec":
             at, when = self.integer(of.args[0], env), self.integer(by.args[0], env)
             value = self(of, env)
-            found = self.world.response(q[of.attrs[0]], at, q[by.attrs[0]], when, weights.a)
+            found = self.instance.response(q[of.attrs[0]], at, q[by.attrs[0]], when, weights.a)
         else:
             value, slope = self._varied(of, by, env)
             found = self.algebra.reduce((slope * weights.a).sum((1, 2))).reshape(target.a.shape)

@@ -1,4 +1,4 @@
-"""Fingerprints of formulas: their values at two indices of one world, up to scale, so that a missing term is found by
+"""Fingerprints of formulas: their values at two indices of one instance, up to scale, so that a missing term is found by
 looking it up."""
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from chunkform.spec.language.statements import Equal
 from .arithmetic import CONTEXT, FIELD, PRIME, Arithmetic, Transcendental, Undefined
 from .check import environments
 from .evaluate import Evaluator, Unknown
+from .instance import Beyond, OutOfRange
 from .values import ShapeFault
-from .world import Beyond, OutOfRange
 
 Faults = (ShapeFault, Undefined, Transcendental, Unknown, RecursionError)
 SMALL = [Fraction(above, below) for below in (1, 2, 3, 4) for above in (1, 2, 3, 4)]
 
 
 class Residual:
-    """What `known` minus a candidate leaves, at two indices in the middle of one world, as a vector up to scale."""
+    """What `known` minus a candidate leaves, at two indices in the middle of one instance, as a vector up to scale."""
 
     def __init__(self, statement: Equal, known: Formula, stated: Formula, evaluate: Evaluator) -> None:
         self.evaluate = evaluate
-        self.arithmetic = evaluate.world.arithmetic
+        self.arithmetic = evaluate.instance.arithmetic
         self.envs = []
         self.known = []
         for env in environments(statement.sides, statement.over, evaluate):

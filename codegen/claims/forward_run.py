@@ -1,4 +1,4 @@
-"""The forward recurrence, step by step, on dual numbers: where the judge takes the truth from.
+"""The forward recurrence, step by step, on dual numbers: where the verifier takes the truth from.
 
 It reads the spec's own equations, one scalar at a time, and shares nothing with the evaluator of formulas, nor with the
 compiler. A dual number carries a vector of derivatives, one for each entry of the quantity that is varied.

@@ -14,8 +14,8 @@ from chunkform.spec.language.statements import Equal, Statement, Together
 from .arithmetic import SYMBOLIC, Transcendental, Undefined
 from .check import environments
 from .evaluate import Evaluator
+from .instance import Instance, OutOfRange
 from .trial_sizes import tiny_sizes
-from .world import OutOfRange, World
 
 LARGEST = 160  # operations in an entry, above which SymPy is not asked
 
@@ -28,8 +28,8 @@ def symbolic_proof(statement: Statement, setting: Setting, bodies: Mapping[str, 
         return "; ".join(proofs) if all(proofs) else ""
     if not isinstance(statement, Equal):
         return ""
-    world = World(setting, tiny_sizes(setting), SYMBOLIC, 0, bodies)
-    evaluate = Evaluator(world)
+    instance = Instance(setting, tiny_sizes(setting), SYMBOLIC, 0, bodies)
+    evaluate = Evaluator(instance)
     entries, shown = 0, ""
     try:
         for env in environments(statement.sides, statement.over, evaluate):
@@ -45,7 +45,7 @@ def symbolic_proof(statement: Statement, setting: Setting, bodies: Mapping[str, 
                     shown = longer(shown, sympy.expand(a))
     except (Undefined, Transcendental):
         return ""
-    sizes = ", ".join(f"{k} = {v}" for k, v in world.sizes.items())
+    sizes = ", ".join(f"{k} = {v}" for k, v in instance.sizes.items())
     return f"{sizes}: {entries} entries agree, among them {shown}" if entries else ""
 
 

@@ -20,11 +20,11 @@ from .arithmetic import FIELD, FRACTION, PRIME
 from .bounds import decide_bound
 from .check import Failure, environments
 from .evaluate import Evaluator
+from .instance import Instance, integer
 from .repair import Repair
 from .trial_sizes import proof_sizes
 from .values import ShapeFault, rank
 from .verdict import Condition, Counterexample, array_text
-from .world import World, integer
 
 Bodies = Mapping[str, Formula]
 RELATIONS = {
@@ -38,7 +38,7 @@ RELATIONS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found under one reading. `mixed`: true under some conditions only; `exact`: decided world by world."""
+    """What was found under one reading. `mixed`: true under some conditions only; `exact`: decided instance by instance."""
 
     failure: Failure | None
     how: str
@@ -82,11 +82,11 @@ def _(statement: Eigenvalues, setting: Setting, bodies: Bodies) -> Finding:
     """Exact: the characteristic polynomial is divided by (x - value) as often as stated."""
     how = "exact: the characteristic polynomial over a prime field"
     for variant, sizes in enumerate(proof_sizes(setting)):
-        evaluate = Evaluator(World(setting, sizes, FIELD, variant, bodies))
+        evaluate = Evaluator(Instance(setting, sizes, FIELD, variant, bodies))
         for env in environments((statement.of,), statement.over, evaluate):
             try:
                 matrix = evaluate(statement.of, env)
-                values = [(evaluate(v, env), integer(m, env, evaluate.world.sizes)) for v, m in statement.values]
+                values = [(evaluate(v, env), integer(m, env, evaluate.instance.sizes)) for v, m in statement.values]
             except ShapeFault as fault:
                 return Finding(Failure("shape", str(fault)), how)
             if matrix.rows != matrix.cols:
@@ -127,8 +127,8 @@ def divided(poly: list[int], root: int) -> tuple[list[int], int]:
 
 def eigenvalue_counterexample(statement: Eigenvalues, setting: Setting, bodies: Bodies) -> Counterexample:
     sizes = proof_sizes(setting)[0]
-    world = World(setting, sizes, FRACTION, 1, bodies, spread=2)
-    evaluate = Evaluator(world)
+    instance = Instance(setting, sizes, FRACTION, 1, bodies, spread=2)
+    evaluate = Evaluator(instance)
     env = next(environments((statement.of,), statement.over, evaluate))
     matrix = evaluate(statement.of, env).a
     found = np.linalg.eigvals(matrix.astype(float))
@@ -161,8 +161,8 @@ def step_at(statement: Bounded, setting: Setting, bodies: Bodies, k: list, q: li
     names = [statement.left.attrs[0], statement.right.attrs[0]]
     columns = [np.array([[Fraction(x)] for x in v], dtype=object) for v in (k, q)]
     assigned: dict[tuple[str, tuple[int, ...]], np.ndarray] = dict(zip(((name, ()) for name in names), columns))
-    world = World(setting, {setting.sizes[0]: size}, FRACTION, seed, bodies, assigned=assigned)
-    return Evaluator(world)(statement.of, {}).a
+    instance = Instance(setting, {setting.sizes[0]: size}, FRACTION, seed, bodies, assigned=assigned)
+    return Evaluator(instance)(statement.of, {}).a
 
 
 def sampled_vectors(bound: int, rng: random.Random, test: object, same: bool, small: bool) -> tuple[list, list] | None:
@@ -259,8 +259,8 @@ def at_most_holds(part: Statement, setting: Setting, name: str, value: Fraction)
 @decide.register
 def _(statement: Factors, setting: Setting, bodies: Bodies) -> Finding:
     """V K^T with T columns each is any matrix of rank at most T, and no other."""
-    world = World(setting, proof_sizes(setting)[0], FRACTION, 0, bodies)
-    matrix = Evaluator(world)(statement.of, {}).a
+    instance = Instance(setting, proof_sizes(setting)[0], FRACTION, 0, bodies)
+    matrix = Evaluator(instance)(statement.of, {}).a
     found = rank(FRACTION, matrix)
     how = f"the rank, exactly: {found}"
     if found <= statement.terms:

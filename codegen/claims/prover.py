@@ -1,5 +1,5 @@
-"""Tries a statement in three random worlds, exactly, and in more where none of those took some branch. Worlds are kept, as many
-claims share them."""
+"""Tries a statement in three random instances, exactly, and in more where none of those took some branch. Instances are kept, as
+many claims share them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .branches import Taken
 from .check import Failure, check
 from .coverage import around, branchings, untaken
 from .evaluate import Evaluator
+from .instance import GENERIC, Instance, Special
 from .required_steps import Reach, reach
 from .trial_sizes import Point, beyond
-from .world import GENERIC, Special, World
 
 Bodies = Mapping[str, Formula]
-WORLDS = 3
-MORE = 12  # worlds where those missed a branch, so that branches meet each other
+INSTANCES = 3
+MORE = 12  # instances where those missed a branch, so that branches meet each other
 MOST = 24  # and so many until each branch was taken
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How a statement fared: where it is false, if it is; whether 50 digits were needed; in how many worlds; and what none
+    """How a statement fared: where it is false, if it is; whether 50 digits were needed; in how many instances; and what none
     of them was like."""
 
     failure: Failure | None
     real: bool
-    worlds: int = WORLDS
+    instances: int = INSTANCES
     untried: tuple[str, ...] = ()
 
 
@@ -41,7 +41,7 @@ class Prover:
     """Finds where a statement is false, if it is."""
 
     def __init__(self) -> None:
-        self.worlds: dict[tuple, World] = {}
+        self.instances: dict[tuple, Instance] = {}
         self.evaluators: dict[tuple, Evaluator] = {}
 
     def evaluator(
@@ -59,14 +59,14 @@ class Prover:
         )
         if key not in self.evaluators:
             base = key[:5]
-            if base not in self.worlds:
+            if base not in self.instances:
                 arithmetic = REAL if real else FIELD
-                self.worlds[base] = World(
+                self.instances[base] = Instance(
                     setting, point.sizes(setting), arithmetic, point.variant, special=special, around=point.around
                 )
-            world = copy.copy(self.worlds[base])
-            world.bodies = bodies
-            self.evaluators[key] = Evaluator(world)
+            instance = copy.copy(self.instances[base])
+            instance.bodies = bodies
+            self.evaluators[key] = Evaluator(instance)
         return self.evaluators[key]
 
     def first_failure(self, statement: Statement, setting: Setting, bodies: Bodies) -> tuple[Failure | None, bool]:
@@ -74,8 +74,8 @@ class Prover:
         return found.failure, found.real
 
     def tried(self, statement: Statement, setting: Setting, bodies: Bodies, far: Reach | None = None) -> Trial:
-        """The statement in three worlds; where it is true there, in more that take the branches which those missed. The
-        worlds have as many steps as the statement reaches, or as `far` says."""
+        """The statement in three instances; where it is true there, in more that take the branches which those missed. The
+        instances have as many steps as the statement reaches, or as `far` says."""
         far = far or reach(statement, setting, bodies)
         real = False
         taken: Taken = {}
@@ -90,26 +90,26 @@ class Prover:
                     raise
                 real = True
                 return failing(point)
-            for branching, seen in self.evaluator(setting, point, bodies, real).world.taken.items():
+            for branching, seen in self.evaluator(setting, point, bodies, real).instance.taken.items():
                 taken.setdefault(branching, set()).update(seen)
             return failure and replace(failure, point=point)
 
-        for variant in range(WORLDS):
+        for variant in range(INSTANCES):
             failure = failing(Point(variant, far))
             if failure is not None and failure.kind not in ("undefined", "nowhere"):
                 return Trial(failure, real)
             nowhere += [failure] if failure is not None else []
-        if len(nowhere) == WORLDS:
+        if len(nowhere) == INSTANCES:
             return Trial(nowhere[-1], real)
         there = [] if isinstance(statement, Differs) else branchings(taken, statement, setting, bodies)
         missing = untaken(taken, there, setting)
-        worlds = WORLDS
+        instances = INSTANCES
         near = around(there, setting, bodies) if missing else ()
-        while near and worlds < WORLDS + (MOST if missing else MORE):
-            failure = failing(Point(worlds, far, near))
-            worlds += 1
+        while near and instances < INSTANCES + (MOST if missing else MORE):
+            failure = failing(Point(instances, far, near))
+            instances += 1
             if failure is not None and failure.kind not in ("undefined", "nowhere"):
-                return Trial(failure, real, worlds)
+                return Trial(failure, real, instances)
             missing = untaken(taken, there, setting)
         untried = [beyond(setting, far), *(branching.when(branch) for branching, branch in missing)]
-        return Trial(None, real, worlds, tuple(x for x in untried if x))
+        return Trial(None, real, instances, tuple(x for x in untried if x))

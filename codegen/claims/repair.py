@@ -1,6 +1,6 @@
 """The nearest true formula: a search over small edits, each candidate proved before it is shown.
 
-One edit first, then a missing term, then two edits. A candidate is true when it equals the other side in every world
+One edit first, then a missing term, then two edits. A candidate is true when it equals the other side in every instance
 and at every index at which the formula as stated has a value, so that no repair works by evading the point where the
 formula is wrong."""
 
@@ -40,8 +40,8 @@ class Repair:
 
 @dataclass
 class Target:
-    """What a candidate is compared with: whether it is true in one world; in all, and says something; and, of one in the place of
-    the whole, whether it is more than the recurrence's own equation."""
+    """What a candidate is compared with: whether it is true in one instance; in all, and says something; and, of one in the place
+    of the whole, whether it is more than the recurrence's own equation."""
 
     quick: Callable[[Formula], bool]
     proved: Callable[[Formula], bool]

@@ -235,7 +235,7 @@ class Mender:
             for env in points[kinds[0]]:
                 a, b = evaluate(known, env), evaluate(x, env)  # type: ignore[arg-type]
                 settled = evaluate.algebra.settled(a).a, evaluate.algebra.settled(b).a
-                if a.shape != b.shape or not evaluate.world.arithmetic.equal(*settled):
+                if a.shape != b.shape or not evaluate.instance.arithmetic.equal(*settled):
                     return False
             return bool(points[kinds[0]])
 
@@ -275,7 +275,7 @@ def nearness(r: Repair) -> tuple[int, int]:
 
 
 def point_of(failure: Failure | None) -> Point:
-    """The world in which candidates are compared: the first usual one, or one around constants where only such a one shows
+    """The instance in which candidates are compared: the first usual one, or one around constants where only such a one shows
     that the formula is false."""
     point = failure.point if failure is not None and failure.point is not None else Point()
     return point if point.around else replace(point, variant=0)

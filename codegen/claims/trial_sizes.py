@@ -18,7 +18,7 @@ MOST = 80  # steps
 
 @dataclass(frozen=True)
 class Point:
-    """Which world a claim is tried in: its sizes and numbers by `variant`, as far as the claim reaches, and what is drawn
+    """Which instance a claim is tried in: its sizes and numbers by `variant`, as far as the claim reaches, and what is drawn
     around which constants."""
 
     variant: int = 0

@@ -1,4 +1,4 @@
-"""What the judge says about a claim, and its stable JSON form."""
+"""What the verifier says about a claim, and its stable JSON form."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from chunkform.codegen.claims.judge import Judge
 from chunkform.codegen.claims.scope import used_names
 from chunkform.codegen.claims.verdict import Verdict
+from chunkform.codegen.claims.verifier import Verifier
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.statements import Equal
 
@@ -59,7 +59,7 @@ def adopt(paper: Paper, symbols: Symbols) -> None:
 def under(claims: Sequence[Claim], setting: Setting, names: Sequence[str], k: int) -> set[str]:
     """Which claims are true under reading k of some quantities."""
     bodies = {n: setting.quantities[n].alternatives[k][1] for n in names}
-    bare = Judge(thorough=False)
+    bare = Verifier(thorough=False)
     found = set()
     for c in claims:
         others = [b for _, b, _ in bare.readings(c)]

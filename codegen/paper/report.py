@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from chunkform.codegen.claims.judge import Judge
+from chunkform.codegen.claims.verifier import Verifier
 from chunkform.spec.language.claims import Claim
 
 from .build import Paper, read_paper
@@ -53,11 +53,11 @@ def row_of(title: str, found: Counter[str]) -> str:
 def document_lines(paper: Paper) -> list[str]:
     """A document's rows: those that are judged with their verdicts, and what keeps others from it."""
     lines = [f"## {paper.document.source.title}", "", "| line | verdict | formula |", "|---|---|---|"]
-    judges: dict[int, Judge] = {}
+    verifiers: dict[int, Verifier] = {}
     for r in paper.document.rows:
         for c in r.claims:
-            judge = judges.setdefault(id(c.setting), Judge(thorough=False))
-            lines.append(f"| {r.line} | {verdict_of(judge, c)} | `{shown(c)}` |")
+            verifier = verifiers.setdefault(id(c.setting), Verifier(thorough=False))
+            lines.append(f"| {r.line} | {verdict_of(verifier, c)} | `{shown(c)}` |")
     reasons: dict[str, list[int]] = {}
     for r in paper.document.rows:
         if not r.claims and r.kind in ("unread", "not judged"):
@@ -70,9 +70,9 @@ def document_lines(paper: Paper) -> list[str]:
     return [*lines, ""]
 
 
-def verdict_of(judge: Judge, claim: Claim) -> str:
+def verdict_of(verifier: Verifier, claim: Claim) -> str:
     try:
-        return judge.judge(claim).verdict
+        return verifier.judge(claim).verdict
     except Exception:  # as `verify` reports it
         return "error"
 

@@ -18,7 +18,7 @@ class Claiming:
         return self._claimed.names(names)
 
     def claim(self, name: str, *what: Any, **about: Any) -> Any:
-        """State a formula for the judge: `r.claim("dq", dq(t), S(t) * do(t))`."""
+        """State a formula for the verifier: `r.claim("dq", dq(t), S(t) * do(t))`."""
         return add_claim(self, name, *what, **about)  # type: ignore[arg-type]
 
     def assume(self, initial: Mapping[str, Any] | None = None, final_loss: bool = True) -> None:

@@ -1,7 +1,7 @@
 """Formulas: the trees that claims are made of. A formula is what a document displays, symbol by symbol.
 
 A formula is built with Python's operators (`*` is the matrix product, `.T` the transpose) and the functions below,
-can be evaluated by the judge, printed (`notation.py`), and edited by the search for repairs. Trees are immutable and
+can be evaluated by the verifier, printed (`notation.py`), and edited by the search for repairs. Trees are immutable and
 compare by structure. Shapes are found when a formula is evaluated: a product of shapes that do not fit is a fault of
 the formula, to be reported, and not an error of the program."""
 

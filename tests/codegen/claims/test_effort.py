@@ -81,7 +81,7 @@ def test_ranges_without_end_are_refused_at_once() -> None:
     assert time.process_time() - started < 5
     for v in found:
         assert v.error is not None
-        assert "and the judge tries 10000 values at most" in v.error.message
+        assert "and the verifier tries 10000 values at most" in v.error.message
 
 
 def test_which_claim_is_judged_is_told_as_it_begins() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from chunkform.codegen.claims import alone, command, judge
+from chunkform.codegen.claims import alone, command, verifier
 from chunkform.codegen.claims.alone import judged_alone
 from chunkform.codegen.claims.command import as_json, judged, table, verify
 from chunkform.codegen.claims.html_page import page
-from chunkform.codegen.claims.judge import Judge
 from chunkform.codegen.claims.verdict import Verdict
+from chunkform.codegen.claims.verifier import Verifier
 from chunkform.errors import LoadError
 
 GATED = """
@@ -120,18 +120,18 @@ def test_errors_are_told_in_the_table_and_on_the_page(tmp_path: Path) -> None:
     assert 'class="formula holds"' in html
 
 
-@pytest.mark.parametrize("error", [TypeError("of the judge"), RecursionError(), MemoryError(), AssertionError()])
+@pytest.mark.parametrize("error", [TypeError("of the verifier"), RecursionError(), MemoryError(), AssertionError()])
 def test_whatever_the_judge_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Where the judge fails on one claim, and on the bare verdict as well."""
+    """Where the verifier fails on one claim, and on the bare verdict as well."""
     file = file_of(tmp_path, GATED, 'r.claim("bad", dk(t), q(t))', 'r.claim("dq", dq(t), S(t) * do(t))')
-    whole = Judge.readings
+    whole = Verifier.readings
 
-    def readings(self: Judge, claim: Any) -> Any:
+    def readings(self: Verifier, claim: Any) -> Any:
         if claim.id == "bad":
             raise error
         return whole(self, claim)
 
-    monkeypatch.setattr(Judge, "readings", readings)
+    monkeypatch.setattr(Verifier, "readings", readings)
     found = verdicts(file)
     assert [x["verdict"] for x in found.values()] == ["error", "holds"]
     assert found["bad"]["error"]["expected"]
@@ -143,8 +143,8 @@ def test_a_search_that_fails_leaves_the_verdict(tmp_path: Path, monkeypatch: pyt
     def failing(*given: Any, **words: Any) -> Any:
         raise TypeError("of the search")
 
-    monkeypatch.setattr(judge, "smallest", failing)
-    monkeypatch.setattr(judge, "symbolic_proof", failing)
+    monkeypatch.setattr(verifier, "smallest", failing)
+    monkeypatch.setattr(verifier, "symbolic_proof", failing)
     found = verdicts(file)
     assert [x["verdict"] for x in found.values()] == ["fails", "holds"]
     assert "ended early: TypeError: of the search" in found["wrong"]["how"]
@@ -161,12 +161,12 @@ def test_a_claim_that_takes_too_long_is_an_error_and_so_is_a_search_a_bare_verdi
             pass
 
     with monkeypatch.context() as patch:
-        patch.setattr(judge, "smallest", endless)
-        found, sound = judged_alone(Judge(), claims[0], 0.5)
+        patch.setattr(verifier, "smallest", endless)
+        found, sound = judged_alone(Verifier(), claims[0], 0.5)
         assert (found.verdict, sound) == ("fails", False)
         assert "not judged within 0.5 s" in found.how
-    monkeypatch.setattr(Judge, "readings", endless)
-    found, _ = judged_alone(Judge(), claims[1], 0.2)
+    monkeypatch.setattr(Verifier, "readings", endless)
+    found, _ = judged_alone(Verifier(), claims[1], 0.2)
     assert found.verdict == "error" and found.error is not None
     assert found.error.message == "not judged within 0.2 s"
 
@@ -179,10 +179,10 @@ def test_a_process_that_ends_costs_one_claim(tmp_path: Path, monkeypatch: pytest
     stated = command.claims_of([str(file_of(tmp_path, "\n".join(lines)))])
     whole = alone.judged_alone
 
-    def ends(judge: Judge, claim: Any, seconds: float) -> Any:
+    def ends(verifier: Verifier, claim: Any, seconds: float) -> Any:
         if claim.id == "dq3" and claim.spec == "gated_0":
             os._exit(1)
-        return whole(judge, claim, seconds)
+        return whole(verifier, claim, seconds)
 
     monkeypatch.setattr(alone, "judged_alone", ends)
     found = judged(stated, jobs=2)

@@ -1,4 +1,4 @@
-"""The parts of the judge, one by one: each is right on a case that can be checked by hand, and refuses one that is
+"""The parts of the verifier, one by one: each is right on a case that can be checked by hand, and refuses one that is
 wrong."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import pytest
 from chunkform.codegen.claims.arithmetic import FIELD, FRACTION, Undefined
 from chunkform.codegen.claims.bounds import decide_bound
 from chunkform.codegen.claims.derive import derivative, shapes_in, step_adjoint
-from chunkform.codegen.claims.judge import Judge
 from chunkform.codegen.claims.mathml import mathml
 from chunkform.codegen.claims.stability import products, spectral_radius, state_norms
+from chunkform.codegen.claims.verifier import Verifier
 from chunkform.spec.claims import documents
 from chunkform.spec.language import find
 from chunkform.spec.language.claims import Claim, Setting
@@ -71,7 +71,7 @@ def test_derivatives_of_formulas_agree_with_dual_numbers() -> None:
     s.dims("d e")
     A, B = s.given("A", "d", "e"), s.given("B", "d", "d")
     x, y = s.given("x", "d"), s.given("y", "e")
-    shapes, judge = shapes_in(s), Judge(thorough=False)
+    shapes, verifier = shapes_in(s), Verifier(thorough=False)
     for f in (
         x.T * A * y,
         x.T * inverse(B) * B.T * x / (1 + y.T * y),
@@ -81,7 +81,7 @@ def test_derivatives_of_formulas_agree_with_dual_numbers() -> None:
         for by in (A, B, x, y):
             if by.attrs[0] in {z.attrs[0] for z in walk_at(f)}:
                 claim = Claim("rule", Equal((gradient(f, by), derivative(f, by, shapes))), s)
-                assert judge.judge(claim).verdict == "holds", (str(f), str(by))
+                assert verifier.judge(claim).verdict == "holds", (str(f), str(by))
 
 
 def walk_at(x: Formula) -> list[Formula]:
@@ -94,10 +94,10 @@ def walk_at(x: Formula) -> list[Formula]:
 def test_the_adjoint_of_any_rational_recurrence_is_derived_and_true(name: str) -> None:
     (r,) = find(name)
     s = Setting(name, r)
-    judge, t = Judge(thorough=False), s.names("t")
+    verifier, t = Verifier(thorough=False), s.names("t")
     for what, body in step_adjoint(r, s).items():
         left = s.lookup(what.removesuffix(" initial"))(0 if what.endswith(" initial") else t)
-        assert judge.judge(Claim(what, Equal((left, body)), s)).verdict == "holds", what
+        assert verifier.judge(Claim(what, Equal((left, body)), s)).verdict == "holds", what
 
 
 def test_stability_is_lost_above_c_1_and_by_products() -> None:

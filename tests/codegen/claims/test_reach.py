@@ -172,7 +172,7 @@ def test_a_branch_that_nothing_takes_is_not_asked_for() -> None:
 
 
 def test_what_no_claim_speaks_of_is_not_asked_for() -> None:
-    """Claims share worlds; what another one took in them is its own affair."""
+    """Claims share instances; what another one took in them is its own affair."""
     r = Recurrence("clipped")
     a, b = r.inputs("a b")
     S = r.state("S")

@@ -12,8 +12,8 @@ import pytest
 from shared.independent import NotCovered, is_true
 
 from chunkform.codegen.claims.forward_run import Dual
-from chunkform.codegen.claims.judge import Judge, can_fail
 from chunkform.codegen.claims.values import Algebra
+from chunkform.codegen.claims.verifier import Verifier, can_fail
 from chunkform.errors import SpecError
 from chunkform.spec.claims import documents
 from chunkform.spec.language.claims import Claim
@@ -55,12 +55,12 @@ def mutations(x: Formula) -> Iterator[Formula]:
 
 def true_claims() -> list[Claim]:
     """Claims that hold, are plain equations, and that the independent evaluator covers."""
-    judge = Judge(thorough=False)
+    verifier = Verifier(thorough=False)
     found = []
     for c in CLAIMS.values():
         if isinstance(c.statement, Equal) and not c.defines:
             try:
-                if is_true(c.statement, c.setting) and judge.judge(c).verdict == "holds":
+                if is_true(c.statement, c.setting) and verifier.judge(c).verdict == "holds":
                     found.append(c)
             except NotCovered:
                 continue
@@ -85,7 +85,7 @@ def test_every_document_with_equations_takes_part(sample: list[tuple[Claim, Clai
 
 
 def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]]) -> None:
-    judge = Judge(thorough=False)
+    verifier = Verifier(thorough=False)
     changed = kept = 0
     wrong = []
     for _, mutant in sample:
@@ -97,7 +97,7 @@ def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]
         if meaning is None:
             continue
         try:
-            verdict = judge.judge(mutant).verdict
+            verdict = verifier.judge(mutant).verdict
         except SpecError:  # both sides became the same expression: refused, whatever it means
             continue
         if meaning:
@@ -114,17 +114,17 @@ def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]
 def test_mutations_are_judged_by_what_they_mean_under_one_reading_too() -> None:
     """Claims that are true under their first reading, most of them chunk by chunk; the reading stays, the formula is
     mutated."""
-    judge = Judge(thorough=False)
+    verifier = Verifier(thorough=False)
     changed = 0
     for c in CLAIMS.values():
-        if not isinstance(c.statement, Equal) or c.defines or len(judge.readings(c)) < 2:
+        if not isinstance(c.statement, Equal) or c.defines or len(verifier.readings(c)) < 2:
             continue
         try:
             if not is_true(c.statement, c.setting):
                 continue
         except NotCovered:
             continue
-        assert judge.prover.first_failure(c.statement, c.setting, {})[0] is None, c.id
+        assert verifier.prover.first_failure(c.statement, c.setting, {})[0] is None, c.id
         *others, last = c.statement.sides
         for m in dict.fromkeys(m for m in mutations(last) if m != last):
             mutant = replace(c.statement, sides=(*others, m))
@@ -133,25 +133,25 @@ def test_mutations_are_judged_by_what_they_mean_under_one_reading_too() -> None:
             except NotCovered:
                 continue
             if meaning is not None:
-                found = judge.prover.first_failure(mutant, c.setting, {})[0] is None
+                found = verifier.prover.first_failure(mutant, c.setting, {})[0] is None
                 assert found == meaning, (c.id, str(m))
                 changed += not meaning
     assert changed >= 200, changed
 
 
 def test_every_equation_that_holds_could_have_failed() -> None:
-    judge = Judge(thorough=False)
+    verifier = Verifier(thorough=False)
     for c in CLAIMS.values():
-        if isinstance(c.statement, Equal) and not c.defines and judge.judge(c).verdict == "holds":
-            assert can_fail(c, judge), c.id
+        if isinstance(c.statement, Equal) and not c.defines and verifier.judge(c).verdict == "holds":
+            assert can_fail(c, verifier), c.id
 
 
 STEP_CLAIMS = ("000.bw-dk-4", "000.bw-dq-3", "000.bw-ds-5", "000.stab-LA", "002.dq-diag")
 
 
 def verdicts(ids: tuple[str, ...]) -> set[str]:
-    judge = Judge(thorough=False)
-    return {judge.judge(CLAIMS[i]).verdict for i in ids}
+    verifier = Verifier(thorough=False)
+    return {verifier.judge(CLAIMS[i]).verdict for i in ids}
 
 
 def test_a_fault_in_the_evaluator_of_formulas_does_not_hide_in_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chunkform.codegen.claims.command import judged
-from chunkform.codegen.claims.judge import Judge
+from chunkform.codegen.claims.verifier import Verifier
 from chunkform.codegen.paper.build import Paper, read_paper
 from chunkform.codegen.paper.readings import adopted
 
@@ -26,8 +26,8 @@ def planted(name: str) -> set[int]:
 
 
 def bare(claims: list) -> list:
-    judge = Judge(thorough=False)
-    return [judge.judge(c) for c in claims]
+    verifier = Verifier(thorough=False)
+    return [verifier.judge(c) for c in claims]
 
 
 def verdicts(paper: Paper, judge=bare) -> dict:

@@ -1,8 +1,8 @@
-"""The judge: from a claim to a verdict.
+"""The verifier: from a claim to a verdict.
 
 A claim is tried under each reading of what its document leaves open. It holds when every reading makes it true in
-every world, it depends when some do, and it fails when none does; then the nearest true formula is searched for, and
-conditions under which the claim would be true. Worlds are random points of a prime field (or 50-digit numbers, for
+every instance, it depends when some do, and it fails when none does; then the nearest true formula is searched for, and
+conditions under which the claim would be true. Instances are random points of a prime field (or 50-digit numbers, for
 what is transcendental): two different rational formulas of degree g agree at one with a probability of at most g /
 2^61."""
 
@@ -26,6 +26,7 @@ from .edit_scope import scope_of
 from .effort import NORMAL, Effort, Search
 from .evaluate import open_names
 from .fingerprint import Faults
+from .instance import LONGEST, Special, TooMany
 from .mutations import edits
 from .proof import symbolic_proof
 from .properties import Finding, decide, joined
@@ -35,14 +36,13 @@ from .repair_policy import Mender, Reading
 from .scope import denominators, parts_of, used_names
 from .trial_sizes import beyond
 from .verdict import Condition, Counterexample, Verdict
-from .world import LONGEST, Special, TooMany
 
 AND = "; "  # between the choices of a reading
 SLIP = 2  # the most that a repair by one index, sign, transpose or symbol costs
 
 
-class Judge:
-    """Judges the claims of one setting after another; worlds are kept, as many claims share them. `repaired` collects
+class Verifier:
+    """Judges the claims of one setting after another; instances are kept, as many claims share them. `repaired` collects
     the definitions that were found wrong: (setting, name) -> (claim id, body that is right). Without `thorough`, the
     bare verdict: no counterexample, no search for repairs and conditions, no second proof. `effort`: about how many seconds
     each search for a claim may take."""
@@ -64,13 +64,13 @@ class Judge:
             verdict = self._judge(claim)
         except Transcendental as missing:
             raise ClaimError(
-                f"the claim {claim.id} takes {missing}, of which the judge has no numbers{nearest(str(missing), FUNCTIONS)}",
+                f"the claim {claim.id} takes {missing}, of which the verifier has no numbers{nearest(str(missing), FUNCTIONS)}",
                 claim.where,
                 "the functions of chunkform.spec.language and of its module formula",
             ) from None
         except TooMany as many:
             raise ClaimError(
-                f"the claim {claim.id} {many}, and the judge tries {LONGEST} values at most",
+                f"the claim {claim.id} {many}, and the verifier tries {LONGEST} values at most",
                 claim.where,
                 "bounds such as 1 and n, or fewer values",
             ) from None
@@ -94,7 +94,7 @@ class Judge:
         if len(nowhere) == len(findings):
             far = beyond(claim.setting, nowhere[0].point.reach) if nowhere[0].point is not None else ""
             raise ClaimError(
-                f"the claim {claim.id} can't be tried: it takes {far}, which the judge doesn't run"
+                f"the claim {claim.id} can't be tried: it takes {far}, which the verifier doesn't run"
                 if far
                 else f"the claim {claim.id} says nothing: at no index does every quantity in it have a value, as "
                 f"{nowhere[0].message}",
@@ -193,7 +193,7 @@ class Judge:
         if isinstance(statement, Differs) and found.failure is None:
             conditions = [Condition(x, False, "condition") for x in where_equal(statement, setting)]
         conditions += [Condition(x, False, "not tried") for x in found.untried]
-        points = f"{found.worlds} random points"
+        points = f"{found.instances} random points"
         how = f"50-digit arithmetic at {points}" if found.real else f"exact arithmetic at {points} of a prime field"
         return Finding(found.failure, how, tuple(conditions), mixed=bool(found.untried), exact=True)
 
@@ -302,14 +302,14 @@ def has_property(statement: Statement) -> bool:
     return any(isinstance(p, AtMost) or not isinstance(p, Equal | Differs | Number) for p in parts_of(statement))
 
 
-def can_fail(claim: Claim, judge: Judge) -> bool:
+def can_fail(claim: Claim, verifier: Verifier) -> bool:
     """Whether some small edit of an equation is found false: a claim that nothing refutes proves nothing."""
     statement = claim.statement
     assert isinstance(statement, Equal)
     for position, stated in enumerate(statement.sides):
         for e in itertools.islice(edits(stated, scope_of(stated, claim.setting, ())), 40):
             try:
-                failure, _ = judge.prover.first_failure(edited(statement, position, e.result), claim.setting, {})
+                failure, _ = verifier.prover.first_failure(edited(statement, position, e.result), claim.setting, {})
             except Faults:
                 return True
             if failure is not None:

@@ -1,7 +1,7 @@
-"""A world: one assignment of numbers to everything that a setting gives, and what follows from it.
+"""A random instance: numbers for everything that a setting gives, and what follows from them.
 
 What the recurrence computes, and its gradients, come from `run.py`; what the setting defines by formulas, from
-`evaluate.py`. A world can be special: dims of size 1, two quantities equal, a decay of 1 (see `conditions.py`).
+`evaluate.py`. An instance can be special: dims of size 1, two quantities equal, a decay of 1 (see `conditions.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LONGEST = 10_000  # the most values of an index
 
 @dataclass(frozen=True)
 class Special:
-    """How a world differs from a generic one. `same` maps a quantity to the one that it equals, `value` to a number.
+    """How an instance differs from a generic one. `same` maps a quantity to the one that it equals, `value` to a number.
     `empties`: much is 0 there; `kind`: what such a condition says, see `conditions.py`."""
 
     same: tuple[tuple[str, str], ...] = ()
@@ -73,7 +73,7 @@ GENERIC = Special()
 
 
 @dataclass
-class World:
+class Instance:
     """`bodies` overrides definitions: a reading's choice, or a repaired definition. `around`: what is drawn near which
     constants; `taken`: the branches that were taken."""
 
@@ -88,7 +88,7 @@ class World:
     sampled: dict[tuple[str, tuple[int, ...]], np.ndarray] = field(default_factory=dict)
     around: Around = ()
     taken: Taken = field(default_factory=dict)
-    evaluate: Callable[[Formula], Value] | None = None  # set by who reads formulas in this world
+    evaluate: Callable[[Formula], Value] | None = None  # set by who reads formulas in this instance
 
     def __post_init__(self) -> None:
         for name, body in self.setting.derived_sizes.items():
@@ -180,7 +180,7 @@ class World:
         rows, cols = dims_of(s.dims)
         if said is None:
             return self.sample(s.name, (0,), (rows, cols), "real")
-        assert self.evaluate is not None, "a world is read through an Evaluator"
+        assert self.evaluate is not None, "an instance is read through an Evaluator"
         value = self.evaluate(said)
         if not value.is_scalar and value.shape != (rows, cols):
             raise ShapeFault(f"{s.name}(0) is {rows} x {cols}, but its first value {said} is {value.shown}")
