@@ -49,7 +49,7 @@ def state_in(s: StateForm) -> Node:
 
 
 def is_coupled(group: tuple[StateForm, ...]) -> bool:
-    return any(s.coupling for s in group)
+    return any(s.by_products for s in group)
 
 
 def entries(group: tuple[StateForm, ...]) -> dict[tuple[int, int], Node]:

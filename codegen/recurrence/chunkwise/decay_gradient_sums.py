@@ -46,7 +46,7 @@ def with_boundary_sums(stages: Sequence[Stage], form: NormalForm, saved: tuple[N
             s, g = form.state(stage.state_adjoint.state), form.state(f"d{stage.state_adjoint.state}")
             if not stage.by_channel:
                 stage = _for_scalars(out, form, saved, s, g, stage)
-            elif not any(x.coupling for group in form.groups for x in group) and len(s.decay_axes) == 1:
+            elif not any(x.by_products for group in form.groups for x in group) and len(s.decay_axes) == 1:
                 stage = _for_channels(out, form, saved, s, g, stage)
         out.append(stage)
     return out

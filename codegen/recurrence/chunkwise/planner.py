@@ -157,7 +157,7 @@ def _needed(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...]) 
                     for g in form.groups
                     if states[0] in g
                     for s in g
-                    if s is states[0] or s.coupling or states[0].coupling
+                    if s is states[0] or s.by_products or states[0].by_products
                 ]
             elif x in crosses:
                 own = _group_of(form, crosses[x].state) | _group_of(form, crosses[x].gradient)

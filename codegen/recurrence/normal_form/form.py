@@ -61,6 +61,12 @@ class StateForm:
     coupling: tuple[
         tuple[str, Node], ...
     ] = ()  # previous states of the group that are added as a whole: (name, scalar)
+    signed: bool = False  # the decay is a scalar that may be zero or negative, and so has no logarithm
+
+    @property
+    def by_products(self) -> bool:
+        """Are products over several steps formed of the scalars as they are, as those between coupled states?"""
+        return bool(self.coupling) or self.signed
 
     @property
     def decay_axes(self) -> tuple[str, ...]:

@@ -96,13 +96,13 @@ def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[
         node = replace(program.updates[s.name], to_trajectory)
         with part_of(node):
             drafts.append(_Draft(s.name, _update(interpreter, s, node), program.direction))
-    mixed = mixed_states(drafts)
+    mixed = mixed_states(drafts, interpreter)
     for d in drafts:
         if d.name in mixed:
             d.value = late_only(d.value)
             if d.value.decay is not None and d.value.decay.axes:
                 raise NotAffine("states that are added to each other are scaled channel by channel", d.value.decay)
-        elif d.value.decay not in (None, ZERO) and not positive(d.value.decay):
+        elif d.value.decay is not None and _signed(d.value):
             raise NotAffine(
                 "this decay may be zero or negative: declare it with r.decay, write it as exp(...) or sigmoid(...), or give what "
                 "it is made of a domain, as in r.inputs(..., domain=(0, 1))",
@@ -126,9 +126,18 @@ def _update(interpreter: Interpreter, s: StateVar, node: Node) -> MatrixValue:
     return value
 
 
-def mixed_states(drafts: Iterable[_Draft]) -> set[str]:
-    """States that are added to others, or have others added to them."""
-    return {n for d in drafts if d.value.others for n in (d.name, *dict(d.value.others))}
+def mixed_states(drafts: Iterable[_Draft], interpreter: Interpreter) -> set[str]:
+    """States that are added to others, or have others added to them; and matrices times a scalar that may be zero or negative."""
+    added = {n for d in drafts if d.value.others for n in (d.name, *dict(d.value.others))}
+    matrices = (d for d in drafts if len(interpreter.states[d.name].axes) == 2)
+    return added | {
+        d.name for d in matrices if _signed(d.value) and d.value.decay is not None and not d.value.decay.axes
+    }
+
+
+def _signed(m: MatrixValue) -> bool:
+    """May the decay be zero or negative? One that is always zero forgets the state, and is none."""
+    return m.decay not in (None, ZERO) and not positive(m.decay)
 
 
 def _based_on(m: MatrixValue, name: str) -> MatrixValue:
@@ -155,7 +164,7 @@ class _Canonical:
         ] = {}  # state -> what is added to its state-adjoint product, see `state_adjoint_products.py`
         self.drafts = {d.name: d for d in drafts}
         self.values = values
-        self.mixed = mixed_states(drafts)
+        self.mixed = mixed_states(drafts, interpreter)
         self.crosses: dict[Node, Cross] = {}
         self.final: dict[str, MatrixValue] = {}
         self.reads: dict[Node, Read] = {}
@@ -538,7 +547,7 @@ class _Canonical:
             if any(feeds(c) for _, c in coupling):
                 raise NotAffine("what a state is scaled by depends on the states", coupling[0][1])
             direction, axes = self.drafts[n].direction, self.i.states[n].axes
-            out.append(StateForm(n, row, col, decay, tuple(made), direction, axes, coupling))
+            out.append(StateForm(n, row, col, decay, tuple(made), direction, axes, coupling, _signed(final)))
         return tuple(out)
 
     def _flip_reads(self, state: str) -> None:

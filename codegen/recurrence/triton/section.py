@@ -130,7 +130,7 @@ def cuttable(c: Compiled) -> bool:
     assert c.forward is not None and c.backward is not None
     for plan in (c.forward, c.backward):
         for sweep in plan.sweeps:
-            if any(s.coupling for s in sweep.group):
+            if any(s.by_products for s in sweep.group):
                 return False
             if not feeds_back(sweep.group, sweep.solve):
                 continue

@@ -1025,7 +1025,7 @@ def _matrix_columns(inner: str, tiled: str, state: str, target: str, tiles: Tile
 def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[str]:
     """Where a sweep makes no more than what a part leaves, and all its states decay: it begins with the first chunk of which
     anything is left then."""
-    if any(s.decay is None or s.coupling or len(s.decay_axes) > 1 for s in group):
+    if any(s.decay is None or s.by_products or len(s.decay_axes) > 1 for s in group):
         return []
     decays = dict.fromkeys(rename(s.decay, o.rename) for s in group if s.decay is not None)
     lines: list[str] = []

@@ -61,7 +61,7 @@ def checkpoint_schedule(plan: Plan, fused: Fused, given: Iterable[str]) -> Check
         kept = tuple(n for n in sweep.finals if n not in spans)
         known = all(n in own or n in swept_by for n in sweep.states)
         alone = sweep.solve or not known or apart & set(sweep.states) or (kept and sweep.states[0] in own)
-        alone = alone or any(s.coupling for s in sweep.group)  # weights are those of chunks
+        alone = alone or any(s.by_products for s in sweep.group)  # weights are those of chunks
         if alone:
             sweeps[k] = replace(
                 sweep, finals=kept, boundary_sums=tuple(b for b in sweep.boundary_sums if b not in here)
