@@ -27,7 +27,7 @@ FOLDERS = (
     "tests/codegen/specs",
     "tests/codegen/recurrence/triton/specs",
     "benchmarks/published",
-    "benchmarks/step_by_step",
+    "benchmarks/recurrent_form",
 )
 COUPLED, INDEPENDENT, ANY = (
     5.0,

@@ -1,4 +1,4 @@
-"""Sequences in parts on several GPUs of one host: speed, memory and errors beside one GPU's, and beside what the planner says.
+"""Sequences in segments on several GPUs of one host: speed, memory and errors beside one GPU's, and beside what the planner says.
 
     python -m benchmarks.context_parallel --gpus 1,2,4 --out out/context_parallel
     python -m benchmarks.context_parallel --device cpu --gpus 1,2 --shapes 1x512x2x16 --quick --out out/tried   # gloo
@@ -137,7 +137,7 @@ def work(rank: int, count: int, port: int, path: str, options: argparse.Namespac
 
 
 def every(rank: int, count: int, device: str, options: argparse.Namespace) -> None:
-    """All calls once, at the size of the first shape's parts."""
+    """All calls once, at the size of the first shape's segments."""
     shape, group = parse_shape(options.shapes.split(",")[0]), dist.group.WORLD if count > 1 else None
     for name in options.ops.split(","):
         part = shape.at(shape.batch, shape.steps // count)
@@ -239,7 +239,8 @@ def replayed(call: Any, repeats: int, device: str) -> dict[str, Any]:
 
 
 def parts_alone(name: str, shape: Shape, device: str, repeats: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Replays of one GPU's call on a part of the sequence, by the number of parts: what a call takes that hands nothing on."""
+    """Replays of one GPU's call on a segment of the sequence, by the number of segments: what a call takes that hands nothing
+    on."""
     found = {}
     for count in (int(n) for n in options.gpus.split(",")):
         if count > 1:
@@ -315,7 +316,7 @@ def worst(times: list[float], device: str) -> list[float]:
 
 
 def errors(name: str, shape: Shape, rank: int, count: int, device: str, dtype: torch.dtype) -> dict[str, float]:
-    """||parts - whole|| / ||whole||, of the worst head, of outputs, gradients and the final state.
+    """||in segments - whole|| / ||whole||, of the worst head, of outputs, gradients and the final state.
 
     This rank's own GPU has the whole sequence too.
     """
@@ -388,7 +389,7 @@ def show(folder: Path) -> None:
         lines.append("| " + " | ".join(cells) + " |")
     Console(width=200).print(table)
     head = [f"{k}: {v}" for k, v in (results["versions"] | {"date": results.get("date", "")}).items() if v]
-    text = ["# Sequences in parts on several GPUs", "", ", ".join(head), ""]
+    text = ["# Sequences in segments on several GPUs", "", ", ".join(head), ""]
     text += [
         "`python -m benchmarks.context_parallel`. Times are of forward and backward, of calls that follow each other; graph: "
         "replays of a CUDA graph, which wait for no host; predicted: `chunkform plan`, with the time of kernels by the "
@@ -435,7 +436,7 @@ def predicted(row: dict[str, Any]) -> float:
 
 
 def planned(row: dict[str, Any]) -> tuple[float, float]:
-    """Milliseconds of a part's kernels, and of handing on, by the planner."""
+    """Milliseconds of a segment's kernels, and of handing on, by the planner."""
     from chunkform.codegen.performance.sequence_parallel import link_plan
 
     step = link_plan(compiled(row["op"]), tuple(row["sizes"]), row["gpus"])

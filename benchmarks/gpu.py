@@ -30,7 +30,7 @@ from chunkform.errors import ChunkformError
 from . import accuracy, peers, report, timing, tuning
 from .calls import forward, forward_backward
 from .inputs import DECAYS, LENGTHS, Shape, draw, parse_shape
-from .pairs import OURS, floor_milliseconds, median
+from .pairs import OURS, lower_bound_milliseconds, median
 from .peers import FLA, PUBLISHED, SOFTMAX, Peer, Subject
 from .plots import draw_plots
 
@@ -234,7 +234,7 @@ def _measure(s: Session, row: dict[str, Any], subject: Subject, shape: Shape) ->
     given, cotangents = drawn
     runs = {"forward": forward(subject, given), "forward_backward": forward_backward(subject, given, cotangents)}
     element = torch.finfo(s.dtype).bits // 8
-    row["floor_ms"] = floor_milliseconds(subject.signature, shape, s.rate, element)
+    row["floor_ms"] = lower_bound_milliseconds(subject.signature, shape, s.rate, element)
     if row["kind"] == "ours":
         row |= _predicted(s, row, shape, element)
     first: dict[str, float] = {}
@@ -274,10 +274,10 @@ def _predicted(s: Session, row: dict[str, Any], shape: Shape, element: int) -> d
         p = predict(accuracy.compiled(row["op"]), sizes, element=element)
         if p is None:
             return {}
-        ahead, both = p.forward, (p.forward, p.backward)
+        forward, both = p.forward, (p.forward, p.backward)
         return {
-            "predicted_ms": {"forward": 1e3 * ahead.seconds, "forward_backward": 1e3 * sum(x.seconds for x in both)},
-            "model_flops": {"forward": ahead.flops, "forward_backward": sum(x.flops for x in both)},
+            "predicted_ms": {"forward": 1e3 * forward.seconds, "forward_backward": 1e3 * sum(x.seconds for x in both)},
+            "model_flops": {"forward": forward.flops, "forward_backward": sum(x.flops for x in both)},
             "predicted_for": p.machine.name,
         }
 
@@ -402,7 +402,7 @@ def _about(
         f"{gpu}, torch {versions['torch']}, Triton {versions['triton']}, CUDA {torch.version.cuda}, "
         f"fla-core {versions['fla-core']}, {about['date']}; {dtype} inputs, float32 log decays ({decay}: "
         f"sigmoid(normal + {DECAYS[decay]:g})), gradients of every argument. A copy ran at {rate / 1e12:.2f} TB/s, read and "
-        "written; the floor is at that rate."
+        "written; the memory lower bound is at that rate."
     )
     about["notes"] = [
         "Medians of triton.testing.do_bench: between events, after warm-up, with the L2 cache emptied before each repeat. "

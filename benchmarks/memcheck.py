@@ -2,10 +2,11 @@
 
     python -m benchmarks.memcheck [OP ..] [--processes 8] [--seconds 480] [--unchecked]
 
-Runs `compute-sanitizer --tool memcheck` over small calls of each op, which between them launch what it has: float32 and bfloat16,
-widths that are no powers of two, packed sequences with empty ones, head groups, decays of any strength, sequences in parts, the
-decoding step. Torch takes each tensor's memory from the driver alone, so that no access beyond one falls into another. With
---seconds no op begins after that time, and --unchecked leaves out those that were checked with today's kernels: pieces add up.
+Runs `compute-sanitizer --tool memcheck` over small calls of each op, which between them launch what it has: float32 and
+bfloat16, widths that are no powers of two, packed sequences with empty ones, head groups, decays of any strength, sequences
+in segments, the decoding step. Torch takes each tensor's memory from the driver alone, so that no access beyond one falls
+into another. With --seconds no op begins after that time, and --unchecked leaves out those that were checked with today's
+kernels: pieces add up.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ def recurrence_calls(name: str, op: Any, device: str) -> Iterator[tuple[str, Cal
         "bfloat16, packed 1, 64, 0, 1, head groups", packed, sizes=(20, 33), lengths=(1, 64, 0, 1), groups=groups
     )
     yield made(
-        "bfloat16, 1 x 520 x 1, in parts", Case(1, 520, 1, 16, torch.bfloat16, device, same=True, decay="strong")
+        "bfloat16, 1 x 520 x 1, in segments", Case(1, 520, 1, 16, torch.bfloat16, device, same=True, decay="strong")
     )
     yield made("float16, 1 x 128 x 2", Case(1, 128, 2, 64, torch.float16, device, same=True, initial=False))
     if "rows_kernel" in (GENERATED / f"{name}.py").read_text():  # for states that a program doesn't hold

@@ -1,4 +1,4 @@
-"""What is made of the measurements: floors, ratios, ours beside the peers'.
+"""What is made of the measurements: memory lower bounds, ratios, ours beside the peers'.
 
 Results are plain data, as they stand in the JSON: {about, rows, errors, host, skipped}. A row is one op at one shape.
 """
@@ -19,7 +19,7 @@ PASSES = ("forward", "forward_backward")
 OURS = "chunkform"
 
 
-def floor_bytes(signature: Signature, shape: Shape, element: int = 2) -> dict[str, int]:
+def lower_bound_bytes(signature: Signature, shape: Shape, element: int = 2) -> dict[str, int]:
     """The bytes that each pass has to move: inputs are read once, outputs written once, by `element` bytes an entry.
 
     The backward pass reads the inputs and the outputs' gradients, and writes a gradient for each input. Log decays, parameters
@@ -34,9 +34,9 @@ def floor_bytes(signature: Signature, shape: Shape, element: int = 2) -> dict[st
     return {"forward": forward, "forward_backward": forward + given + yielded + given}
 
 
-def floor_milliseconds(signature: Signature, shape: Shape, rate: float, element: int = 2) -> dict[str, float]:
+def lower_bound_milliseconds(signature: Signature, shape: Shape, rate: float, element: int = 2) -> dict[str, float]:
     """The time of those bytes at a rate in bytes a second."""
-    return {name: 1e3 * n / rate for name, n in floor_bytes(signature, shape, element).items()}
+    return {name: 1e3 * n / rate for name, n in lower_bound_bytes(signature, shape, element).items()}
 
 
 def median(row: dict[str, Any] | None, name: str) -> float | None:
@@ -68,7 +68,7 @@ class Pair:
         """How many times as fast as the peer."""
         return ratio(median(self.peer, name), median(self.ours, name))
 
-    def over_floor(self, name: str) -> float | None:
+    def over_lower_bound(self, name: str) -> float | None:
         return ratio(median(self.ours, name), self.ours.get("floor_ms", {}).get(name))
 
     def over_prediction(self, name: str) -> float | None:

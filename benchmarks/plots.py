@@ -1,4 +1,4 @@
-"""Plots of the results: time against T, and time over the floor."""
+"""Plots of the results: time against T, and time over the lower bound."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from .pairs import PASSES, median, pairs, ratio
 
 
 def draw_plots(results: dict[str, Any], folder: Path) -> list[Path]:
-    """time.png (time against T, at the same B, H and D) and floor.png (time over the floor); what there is data for."""
+    """time.png (time against T, at the same B, H and D) and lower_bound.png (time over the lower bound); what there is data
+    for."""
     import matplotlib
 
     matplotlib.use("Agg")
-    made = (_time_plot(results, folder / "time.png"), _floor_plot(results, folder / "floor.png"))
+    made = (_time_plot(results, folder / "time.png"), _lower_bound_plot(results, folder / "lower_bound.png"))
     return [path for path in made if path is not None]
 
 
@@ -53,22 +54,22 @@ def _time_plot(results: dict[str, Any], path: Path) -> Path | None:
     return path
 
 
-def _floor_plot(results: dict[str, Any], path: Path) -> Path | None:
+def _lower_bound_plot(results: dict[str, Any], path: Path) -> Path | None:
     import matplotlib.pyplot as plt
 
-    found = [p for p in pairs(results) if p.over_floor("forward") is not None]
+    found = [p for p in pairs(results) if p.over_lower_bound("forward") is not None]
     if not found:
         return None
     figure, axes = plt.subplots(2, 1, figsize=(max(7.0, 0.6 * len(found) + 2), 8), sharex=True)
     labels = [f"{p.ours['op']}\n{p.ours['shape']}" for p in found]
     for axis, name in zip(axes, PASSES, strict=True):
-        floors = [p.ours["floor_ms"][name] for p in found]
+        bounds = [p.ours["floor_ms"][name] for p in found]
         for offset, side, rows in ((-0.2, "ours", [p.ours for p in found]), (0.2, "peer", [p.peer for p in found])):
-            heights = [ratio(median(x, name), floor) or 0.0 for x, floor in zip(rows, floors, strict=True)]
+            heights = [ratio(median(x, name), bound) or 0.0 for x, bound in zip(rows, bounds, strict=True)]
             if any(heights):
                 axis.bar([i + offset for i in range(len(found))], heights, 0.4, label=side)
         axis.axhline(1.0, color="black", linewidth=0.8)
-        axis.set(title=_said(name), ylabel="time / floor")
+        axis.set(title=_said(name), ylabel="time / memory lower bound")
         axis.legend()
     axes[1].set_xticks(range(len(found)), labels, rotation=60, ha="right", fontsize="small")
     figure.tight_layout()

@@ -39,15 +39,15 @@ def _speed(results: dict[str, Any]) -> Sheet:
     for p in pairs(results):
         cells = [p.ours["op"], p.ours["shape"]]
         for name in PASSES:
-            cells += [number(median(p.ours, name), 3), number(p.over_floor(name))]
+            cells += [number(median(p.ours, name), 3), number(p.over_lower_bound(name))]
         cells += [_who(p.peer)]
         for name in PASSES:
             cells += [number(median(p.peer, name), 3), number(p.speedup(name))]
         rows.append(tuple(cells))
     return Sheet(
         "Speed",
-        "Medians in milliseconds; / floor is our time over the floor; times faster is the peer's time over ours.",
-        ("op", "shape", "fwd", "/ floor", "f+b", "/ floor", "peer", "its fwd", "x faster", "its f+b", "x faster"),
+        "Medians in milliseconds; / bound is our time over the memory lower bound; times faster is the peer's time over ours.",
+        ("op", "shape", "fwd", "/ bound", "f+b", "/ bound", "peer", "its fwd", "x faster", "its f+b", "x faster"),
         rows,
     )
 
@@ -102,20 +102,20 @@ def _model(results: dict[str, Any]) -> Sheet:
     for p in pairs(results):
         cells = [p.ours["op"], p.ours["shape"]]
         for name in PASSES:
-            floor = p.ours.get("floor_ms", {}).get(name)
+            bound = p.ours.get("floor_ms", {}).get(name)
             predicted = (p.ours.get("predicted_ms") or {}).get(name)
-            cells += [number(floor, 3), number(predicted, 3), number(median(p.ours, name), 3)]
+            cells += [number(bound, 3), number(predicted, 3), number(median(p.ours, name), 3)]
             cells += [number(p.over_prediction(name)), number(p.rate(name), 0)]
         rows.append(tuple(cells))
     return Sheet(
         "The model",
-        "Milliseconds: the floor, what codegen/recurrence/predict.py says for an H200, and what was measured, with its ratio "
-        "to the prediction. TFLOP/s: the chunk form's products, by the model's count, over the measured time.",
+        "Milliseconds: the memory lower bound, what codegen/recurrence/predict.py says for an H200, and what was measured, with "
+        "its ratio to the prediction. TFLOP/s: the chunk form's products, by the model's count, over the measured time.",
         (
             "op",
             "shape",
-            *("fwd floor", "predicted", "measured", "/ predicted", "TFLOP/s"),
-            *("f+b floor", "predicted", "measured", "/ predicted", "TFLOP/s"),
+            *("fwd bound", "predicted", "measured", "/ predicted", "TFLOP/s"),
+            *("f+b bound", "predicted", "measured", "/ predicted", "TFLOP/s"),
         ),
         rows,
     )

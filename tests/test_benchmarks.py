@@ -1,4 +1,4 @@
-"""The GPU benchmark's own logic, on a CPU: floors, ratios, tables, failures, budgets, earlier peers."""
+"""The GPU benchmark's own logic, on a CPU: memory lower bounds, ratios, tables, failures, budgets, earlier peers."""
 
 import inspect
 import json
@@ -76,37 +76,37 @@ def made_up(monkeypatch):
     return SimpleNamespace(good=good, bad=bad, absent=absent)
 
 
-# --- floors -----------------------------------------------------------------------------------------------------------
+# --- lower bounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_floor_of_simple_attention_is_four_tensors_forward_and_seven_backward():
+def test_the_lower_bound_of_simple_attention_is_four_tensors_forward_and_seven_backward():
     s1 = SHAPES["S1"]
     signature = peers.ours("lightning_attention").signature
     tensor, decay = 2 * 8 * 4096 * 16 * 128, 4 * 8 * 4096 * 16
-    floor = pairs.floor_bytes(signature, s1)
-    assert floor == {"forward": 4 * tensor + decay, "forward_backward": 11 * tensor + 3 * decay}
-    # PERFORMANCE: at 4.26 TB/s a forward of 0.413 ms is 3.3 times the floor, and 2.039 ms of both passes 5.9 times
-    times = pairs.floor_milliseconds(signature, s1, 4.26e12)
+    bound = pairs.lower_bound_bytes(signature, s1)
+    assert bound == {"forward": 4 * tensor + decay, "forward_backward": 11 * tensor + 3 * decay}
+    # PERFORMANCE: at 4.26 TB/s a forward of 0.413 ms is 3.3 times the lower bound, and 2.039 ms of both passes 5.9 times
+    times = pairs.lower_bound_milliseconds(signature, s1, 4.26e12)
     assert 0.413 / times["forward"] == pytest.approx(3.3, abs=0.05)
     assert 2.039 / times["forward_backward"] == pytest.approx(5.9, abs=0.05)
 
 
-def test_floor_counts_every_kind_of_argument_by_its_own_size():
+def test_the_lower_bound_counts_every_kind_of_argument_by_its_own_size():
     shape = Shape("", 2, 3, 5, 7)
     n = 2 * 3 * 5
     given = (
         n * 7 * 2 + n * 49 * 2 + n * 2 + n * 7 * 4 + 5 * 4
     )  # q, A, beta, log_lam, log_gamma; a constant is no tensor
     yielded = n * 7 * 2 + n * 2
-    assert pairs.floor_bytes(MIXED, shape)["forward"] == given + yielded
-    assert pairs.floor_bytes(MIXED, shape)["forward_backward"] == 3 * given + 2 * yielded
+    assert pairs.lower_bound_bytes(MIXED, shape)["forward"] == given + yielded
+    assert pairs.lower_bound_bytes(MIXED, shape)["forward_backward"] == 3 * given + 2 * yielded
 
 
-def test_floor_is_what_the_drawn_tensors_hold():
+def test_the_lower_bound_is_what_the_drawn_tensors_hold():
     shape = Shape("", 2, 3, 5, 7)
     given, cotangents = draw(MIXED, shape, device="cpu", dtype=torch.bfloat16)
     held = sum(x.nbytes for x in (*given.values(), *cotangents))
-    assert pairs.floor_bytes(MIXED, shape)["forward"] == held
+    assert pairs.lower_bound_bytes(MIXED, shape)["forward"] == held
 
 
 def test_inputs_repeat_with_the_seed_and_keep_their_ranges():
@@ -158,12 +158,12 @@ def test_ratios_are_none_where_a_side_is_missing():
     assert pairs.geometric_mean([None]) is None
 
 
-def test_a_pair_compares_times_floor_prediction_and_memory():
+def test_a_pair_compares_times_lower_bound_prediction_and_memory():
     ours = row(peak_mib={"forward_backward": 100.0}, predicted_ms={"forward": 0.8}, model_flops={"forward": 5e11})
     theirs = row("fla", "peer", forward=3.0, both=6.0, peak_mib={"forward_backward": 400.0})
     (pair,) = pairs.pairs(everything(rows=[theirs, ours]))
     assert (pair.speedup("forward"), pair.speedup("forward_backward")) == (3.0, 1.5)
-    assert (pair.over_floor("forward"), pair.over_floor("forward_backward")) == (2.0, 4.0)
+    assert (pair.over_lower_bound("forward"), pair.over_lower_bound("forward_backward")) == (2.0, 4.0)
     assert pair.over_prediction("forward") == pytest.approx(1.25) and pair.over_prediction("forward_backward") is None
     assert pair.memory() == 0.25
     assert pair.rate("forward") == pytest.approx(500.0)  # 5e11 FLOPs in a millisecond
@@ -225,7 +225,7 @@ def test_a_goal_is_met_missed_or_not_yet_told():
     mean = Goal("x", "times faster, forward", 2.0, ("S1", "S2"), mean=True)
     assert mean.met({"S1": 1.0, "S2": 4.0}) is True and mean.met({"S1": 1.0, "S2": 3.9}) is False
     assert mean.met({"S1": 9.0}) is None
-    least = Goal("x", "over the floor, forward", 1.5)
+    least = Goal("x", "over the lower bound, forward", 1.5)
     assert least.at_most and least.met({"S1": 1.5}) is True and least.met({"S1": 1.4, "S2": 1.6}) is False
 
 
@@ -263,7 +263,7 @@ def test_a_dry_run_measures_ours_and_writes_everything(tmp_path):
     (checked,) = found["errors"]  # one for each width
     assert set(checked["errors"]) == {"o", "dq", "dk", "dv", "dlog_lam"} and max(checked["errors"].values()) < 1e-2
     assert found["about"]["copy_rate"] > 0 and not found["skipped"]
-    assert {p.name for p in tmp_path.iterdir()} == {"speed.json", "speed.md", "time.png", "floor.png"}
+    assert {p.name for p in tmp_path.iterdir()} == {"speed.json", "speed.md", "time.png", "lower_bound.png"}
     assert "lightning_attention" in result.output
 
 

@@ -111,10 +111,10 @@ class Explanation:
             parts.append(f"<p>Not chunk-parallel: {escape(self.reason)}.</p>")
         parts.append(self.derivation._repr_html_())
         if "launches" in self.data:
-            per = ("launches", "bytes_per_token", "floor_bytes_per_token", "flops_per_token")
+            per = ("launches", "bytes_per_token", "lower_bound_bytes_per_token", "flops_per_token")
             rows = [[p, *(f"{self.data[p][x]:,}" for x in per)] for p in ("forward", "backward")]
             parts.append("<h4>Cost per token and head</h4>")
-            parts.append(table_html(("pass", "launches", "bytes", "least bytes", "FLOPs"), rows))
+            parts.append(table_html(("pass", "launches", "bytes", "lower bound", "FLOPs"), rows))
         gates = [[escape(g["name"]), escape(g["what"]), f"{g['error_bound']:.0e}"] for g in self.gates]
         parts.append("<h4>Gates that it passed</h4>")
         parts.append(table_html(("after", "what was found equal", "chance of an error"), gates))

@@ -447,7 +447,7 @@ def plan(
     network_latency: Annotated[float, typer.Option(help="microseconds of a hop between nodes")] = 8.0,
     json_path: JsonPath = None,
 ) -> None:
-    """Sequences in parts on many GPUs: bytes exchanged, and the time of a layer's forward and backward, by a model."""
+    """Sequences in segments on many GPUs: bytes exchanged, and the time of a layer's forward and backward, by a model."""
     from chunkform.spec.language import Recurrence
 
     from ..performance.sequence_parallel import Links, as_data, link_plan, sizes_up_to, table

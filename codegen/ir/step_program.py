@@ -64,7 +64,7 @@ class StateVar:
 class StepProgram:
     """One step. `updates` gives each state after the step, `outputs` each output, both as nodes over the leaves.
 
-    direction is +1 for a forward program, which walks t = 1..n, and -1 for an adjoint, which walks t = n..1.
+    direction is +1 for a forward program, which goes t = 1..n, and -1 for an adjoint, which goes t = n..1.
     `names` holds names for inner nodes (used in print only); `origins` where in the spec a node was written.
     """
 

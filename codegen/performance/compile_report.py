@@ -113,7 +113,7 @@ def launches_of(c: Compiled, module: Any, dtype: str, width: int) -> list[Kernel
 
     p = c.step
     kind = getattr(torch, dtype)
-    batch, steps, heads = 2, 8192, 4  # so long that parts are swept in pieces
+    batch, steps, heads = 2, 8192, 4  # so long that segments are swept in pieces
     found: dict[str, KernelLaunch] = {}
 
     def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:

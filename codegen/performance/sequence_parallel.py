@@ -1,13 +1,13 @@
-"""What a sequence in parts costs on N GPUs: bytes between them, and the time of computing and of communicating.
+"""What a sequence in segments costs on N GPUs: bytes between them, and the time of computing and of communicating.
 
-A pass over a part takes what `predict.py` says for a sequence of that length. The one collective of each pass gathers the maps of
-the parts (see `segment_maps.py`), whose size doesn't depend on the length of the sequence:
+A pass over a segment takes what `predict.py` says for a sequence of that length. The one collective of each pass gathers the
+maps of the segments (see `segment_maps.py`), whose size doesn't depend on the length of the sequence:
 
     bytes of a map   4 B H (entries of the linear part and of the states)
     in a node        (N - 1) maps reach each GPU over its link
     between nodes    the maps of all other nodes' GPUs reach a node over its GPUs' network, evenly
     latency          one hop for each GPU of a node, as in a ring, and one for each doubling of the nodes, as in a tree
-    composing        a few small kernels, which sweep over the parts that a GPU cuts its own sequence into, and over the ranks
+    composing        a few small kernels, which sweep over the segments that a GPU cuts its own sequence into, and over the ranks
 
 Nothing is taken off for what overlaps.
 """
@@ -30,7 +30,7 @@ from ..recurrence.cost import Sizes, forward_cost
 from ..recurrence.predict import H200, Machine, predict
 
 WIDE = 4  # bytes of a map's entries
-KERNELS = 3  # small ones, for the decays of a GPU's own parts, for their map, and for what enters
+KERNELS = 3  # small ones, for the decays of a GPU's own segments, for their map, and for what enters
 COLUMNS, ALONE = (
     32,
     0.33e12,
@@ -58,7 +58,7 @@ class Step:
 
     recurrence: str
     gpus: int
-    steps: int  # of each part
+    steps: int  # of each segment
     map_bytes: int  # of one rank, one pass
     received: int
     compute: float
@@ -79,7 +79,7 @@ def link_plan(
     machine: Machine = H200,
     element: int = 2,
 ) -> Step:
-    """One layer at a shape (B, T, H, D) whose sequences lie in equal parts on `gpus` GPUs.
+    """One layer at a shape (B, T, H, D) whose sequences lie in equal segments on `gpus` GPUs.
 
     Raises:
         ArgumentError: the recurrence runs in recurrent form, or there are more GPUs than steps.
@@ -185,7 +185,7 @@ def _gathering(own: int, gpus: int, links: Links) -> float:
 
 
 def _composing(a: Affine, lanes: int, gpus: int, sizes: Sizes, machine: Machine) -> float:
-    """Seconds in which the last rank makes the map of its own part, and what enters from the maps of all before it."""
+    """Seconds in which the last rank makes the map of its own segment, and what enters from the maps of all before it."""
     moved = 3 * WIDE * lanes * gpus * _entries(a, sizes)
     seconds = KERNELS * machine.launch + moved / machine.copy
     inner = set(a.inner.values())
@@ -202,7 +202,7 @@ def _composing(a: Affine, lanes: int, gpus: int, sizes: Sizes, machine: Machine)
 
 def _tensors(c: Compiled, sizes: Sizes) -> float:
     """Bytes for each step and head of arguments, outputs and the gradients of both."""
-    return 2 * forward_cost(c, sizes).floor
+    return 2 * forward_cost(c, sizes).lower_bound
 
 
 def _amount(count: float) -> str:

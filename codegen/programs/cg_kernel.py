@@ -146,7 +146,7 @@ class _Solve:
         bare = Sweep((s,), False, "row", (), (s.name,), chunk_program((s,), (), False, {}))
         o = opened(bare)
         if o.of_prologue or o.definitions or len(o.full) != 1 or len(o.tile) != 1:
-            raise CannotSolve("its state's walk needs a kernel ahead")
+            raise CannotSolve("its state's sweep needs a prologue")
         tiles = _Chunk(o, self.name_of)
         own = tiles.ordered(tuple(o.rename.get(a, a) for a in s.axes))
         tiles.memo[leaf("state in", s.name, tuple(o.rename.get(a, a) for a in s.axes))] = Value("state", own)
@@ -159,7 +159,7 @@ class _Solve:
         s = self.sweep.group[0]
         o = opened(self.sweep)
         if o.of_prologue or o.definitions or len(o.full) != 1 or len(o.tile) != 1:
-            raise CannotSolve("its product needs a kernel ahead")
+            raise CannotSolve("its product needs a prologue")
         tiles = _Chunk(o, self.name_of)
         axes = tuple(o.rename.get(a, a) for a in s.axes)
         tiles.memo[leaf("state in", s.name, axes)] = Value("state", tiles.ordered(axes), raw=True)
@@ -183,7 +183,7 @@ class _Solve:
         return Printed(tuple(tiles.arguments.values()), [*tiles.head, *ahead], lines), o
 
     def inner_first(self, x: Node, tiles: Tiles) -> Node:
-        """x with leaves in place of what its products make of other products; these come ahead of all else, in the dtype of
+        """x with leaves in place of what its products make of other products; these come before all else, in the dtype of
         operands, so that fewer sums are held at once."""
         if x.op == "sum":
             factors = factors_of(x.args[0])

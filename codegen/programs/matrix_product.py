@@ -166,7 +166,7 @@ class _Matrix(PassText):
         self.size_now = size
 
     def _reads(self, s: Sweep, number: int) -> list[str]:
-        """The reads of a sweep: its fixed part goes ahead, the rest is returned."""
+        """The reads of a sweep: its fixed part is made before the loop, the rest is returned."""
         assert not s.chunk.definitions
         fixed_lines: list[str] = []
         lines: list[str] = []

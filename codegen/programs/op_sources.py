@@ -122,7 +122,7 @@ def fine_of(g: Graph, op: Operation, fine: frozenset[str]) -> Fine | None:
 
 
 def keeps(op: Operation, backend: str) -> bool:
-    """May the backward pass use what the forward pass keeps? Kernels keep what enters the parts of a sequence that is cut."""
+    """May the backward pass use what the forward pass keeps? Kernels keep what enters the segments of a sequence that is cut."""
     return backend == "triton" or op.compiled.forward is None or bool(op.compiled.forward.form.write_leaves())
 
 

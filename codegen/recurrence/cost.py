@@ -54,12 +54,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Cost:
-    """Per token and head. `floor` is the bytes that any implementation has to move."""
+    """Per token and head. `lower_bound` is the bytes that any implementation has to move."""
 
     read: float
     written: float
     flops: float
-    floor: float
+    lower_bound: float
 
     @property
     def bytes(self) -> float:
@@ -69,34 +69,34 @@ class Cost:
 def forward_cost(c: Compiled, sizes: Sizes) -> Cost:
     """The cost of the forward plan; of a sequential one, of its single pass."""
     results = [sizes.of(axes) * sizes.element for axes in c.step.output_axes.values()]
-    floor = _arguments(c, sizes) + sum(results)
+    lower_bound = _arguments(c, sizes) + sum(results)
     if c.forward is None or scanned(c):
         nodes = [*c.step.updates.values(), *c.step.outputs.values()]
         alone = {*c.step.outputs.values()} <= {*c.step.updates.values()}  # outputs are states as they are
         kept = 0.0 if alone else _kept(c, sizes)
-        return Cost(floor - sum(results) + kept, sum(results) + kept, _flops(nodes, sizes), floor)
+        return Cost(lower_bound - sum(results) + kept, sum(results) + kept, _flops(nodes, sizes), lower_bound)
     part, count = in_substeps(c)
     if count > 1:
         read = _arguments(c, sizes) + sum(results)
-        return _around(part, count, forward_cost(part, sizes), sizes, read, sum(results), floor)
-    return _plan_cost(c, c.forward, sizes, floor)
+        return _around(part, count, forward_cost(part, sizes), sizes, read, sum(results), lower_bound)
+    return _plan_cost(c, c.forward, sizes, lower_bound)
 
 
 def backward_cost(c: Compiled, sizes: Sizes) -> Cost:
     """The cost of the backward plan; of a sequential one, of a second pass forwards and one backwards."""
     cotangents = sum(sizes.of(axes) * sizes.element for axes in c.step.output_axes.values())
     given = _arguments(c, sizes)
-    floor = 2 * given + cotangents
+    lower_bound = 2 * given + cotangents
     if c.backward is None or scanned(c):
         a = c.adjoint.program
         nodes = [*c.step.updates.values(), *a.updates.values(), *a.outputs.values()]
         kept = 2 * _kept(c, sizes)
-        return Cost((3 if kept else 2) * given + cotangents + kept, given + kept, _flops(nodes, sizes), floor)
+        return Cost((3 if kept else 2) * given + cotangents + kept, given + kept, _flops(nodes, sizes), lower_bound)
     part, count = in_substeps(c)
     if count > 1:
         read = 2 * given + cotangents + count * _arguments(part, sizes)  # gradients of streams
-        return _around(part, count, backward_cost(part, sizes), sizes, read, given + count * cotangents, floor)
-    return _plan_cost(c, c.backward, sizes, floor)
+        return _around(part, count, backward_cost(part, sizes), sizes, read, given + count * cotangents, lower_bound)
+    return _plan_cost(c, c.backward, sizes, lower_bound)
 
 
 def _kept(c: Compiled, sizes: Sizes) -> float:
@@ -104,10 +104,12 @@ def _kept(c: Compiled, sizes: Sizes) -> float:
     return WIDE * sum(sizes.of(s.axes) for s in c.step.states) if scanned(c) else 0.0
 
 
-def _around(part: Compiled, count: int, one: Cost, sizes: Sizes, read: float, written: float, floor: float) -> Cost:
+def _around(
+    part: Compiled, count: int, one: Cost, sizes: Sizes, read: float, written: float, lower_bound: float
+) -> Cost:
     """The cost of a step of so many substeps, of that of one and of what is read and written for them, beside their streams."""
     written += count * (one.written + _arguments(part, sizes))
-    return Cost(read + count * one.read, written, count * one.flops, floor)
+    return Cost(read + count * one.read, written, count * one.flops, lower_bound)
 
 
 def launches(c: Compiled) -> tuple[int, int]:
@@ -132,7 +134,7 @@ def sweep_flops(sweep: Sweep, sizes: Sizes) -> float:
     return _flops(nodes, sizes) / sizes.chunk
 
 
-def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
+def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, lower_bound: float) -> Cost:
     forward = plan is c.forward
     if not forward and triton_section(c).stepwise is None:
         plan = kernel_plan(c, plan)
@@ -183,7 +185,7 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
         if not (x.op == "leaf" and x.attrs[0] == "stored"):  # torch finishes it
             read += _bytes(_sources([x]), sizes)
             written += sizes.of(x.axes) * _element(c, name, sizes)
-    return Cost(read, written, flops, floor)
+    return Cost(read, written, flops, lower_bound)
 
 
 def _checkpoints(c: Compiled) -> CheckpointSchedule:

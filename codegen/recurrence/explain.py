@@ -32,11 +32,11 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
     """Everything as plain data. `width` is the size of every dim and `chunk` the number of steps that costs are counted for."""
     sizes = Sizes({d: width for d in c.step.dims}, chunk)
     where = c.reason_where
-    ahead, back = launches(c)
+    forward, backward = launches(c)
     part, count = in_substeps(c)
     passes = {
-        "forward": _pass(part, part.forward, forward_cost(c, sizes), sizes, ahead),
-        "backward": _pass(part, part.backward, backward_cost(c, sizes), sizes, back),
+        "forward": _pass(part, part.forward, forward_cost(c, sizes), sizes, forward),
+        "backward": _pass(part, part.backward, backward_cost(c, sizes), sizes, backward),
     }
     stepwise = triton_section(c).stepwise
     predicted = predict(c)
@@ -159,7 +159,8 @@ def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int
         "launches": started,
         "bytes_per_token": round(cost.bytes),
         "flops_per_token": round(cost.flops),
-        "floor_bytes_per_token": round(cost.floor),
+        "lower_bound_bytes_per_token": round(cost.lower_bound),
+        "floor_bytes_per_token": round(cost.lower_bound),  # its former name, for one version
         "sweeps": [] if plan is None else _sweeps(c, plan, sizes),
     }
 
@@ -173,7 +174,9 @@ def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
         plan = simplified(c.backward)
     sweeps = [alone.first] if alone is not None else schedule_of(c).sweeps if at_boundaries else range(len(plan.stages))
     return [
-        _sweep(c, plan, s, sizes) | {"walks": k in sweeps} for k, s in enumerate(plan.stages) if isinstance(s, Sweep)
+        _sweep(c, plan, s, sizes) | {"own_kernel": k in sweeps, "walks": k in sweeps}
+        for k, s in enumerate(plan.stages)
+        if isinstance(s, Sweep)
     ]
 
 
@@ -252,21 +255,21 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             solved = ", solving for its writes" if s["solves"] else ""
             sweeps.add_row(
                 name,
-                s["direction"] if s["walks"] else "from checkpoints",
+                s["direction"] if s["own_kernel"] else "from checkpoints",
                 ", ".join(s["states"]) + solved,
                 "\n".join(yields),
                 f"{s['flops_per_token']:,}",
             )
     if sweeps.row_count:
         yield "Sweeps", sweeps
-    costs = _table("pass", "launches", "bytes", "floor", "FLOPs")
+    costs = _table("pass", "launches", "bytes", "lower bound", "FLOPs")
     for name in ("forward", "backward"):
         p = data[name]
         costs.add_row(
             name,
             str(p["launches"]),
             f"{p['bytes_per_token']:,}",
-            f"{p['floor_bytes_per_token']:,}",
+            f"{p['lower_bound_bytes_per_token']:,}",
             f"{p['flops_per_token']:,}",
         )
     if data["triton_reason"]:
@@ -288,9 +291,9 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
     yield f"Cost per token and head, for dims of {width}, chunks of {counted['chunk']} and 16-bit inputs", costs
     if data["predicted"]:
         p = data["predicted"]
-        times = _table("pass", "us", "floor", "moving", "computing", "starting", "segments")
+        times = _table("pass", "us", "lower bound", "moving", "computing", "starting", "segments")
         for name in ("forward", "backward"):
-            parts = [p[name][f"{x}_us"] for x in ("floor", "moving", "computing", "starting")]
+            parts = [p[name][f"{x}_us"] for x in ("lower_bound", "moving", "computing", "starting")]
             times.add_row(name, *(f"{x:,.0f}" for x in (p[name]["us"], *parts)), str(p[name]["segments"]))
         shape = ", ".join(f"{dim} = {size}" for dim, size in p["shape"].items())
         yield f"Time that a model predicts on an {p['machine']}, in microseconds, at {shape} and 16-bit inputs", times
@@ -302,7 +305,7 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
     yield "A proof in symbols", Text("\n".join(data["proof"]))
 
 
-_NUMBERS = ("bytes", "floor", "FLOPs", "FLOPs a token", "us", "moving", "computing", "starting", "segments")
+_NUMBERS = ("bytes", "lower bound", "FLOPs", "FLOPs a token", "us", "moving", "computing", "starting", "segments")
 
 
 def _table(*columns: str) -> Table:

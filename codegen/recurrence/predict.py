@@ -56,7 +56,7 @@ class Pass:
     moving: float
     computing: float
     starting: float
-    floor: float
+    lower_bound: float
     flops: float
     segments: int
 
@@ -102,9 +102,14 @@ def as_data(p: Prediction) -> dict[str, Any]:
     """A prediction as plain data, in microseconds."""
 
     def data(x: Pass) -> dict[str, Any]:
-        times = {"us": x.seconds, "floor_us": x.floor, "moving_us": x.moving}
+        times = {"us": x.seconds, "lower_bound_us": x.lower_bound, "moving_us": x.moving}
         times |= {"computing_us": x.computing, "starting_us": x.starting}
-        return {**{name: round(1e6 * t, 1) for name, t in times.items()}, "segments": x.segments}
+        rounded = {name: round(1e6 * t, 1) for name, t in times.items()}
+        return {
+            **rounded,
+            "floor_us": rounded["lower_bound_us"],
+            "segments": x.segments,
+        }  # its former name, for one version
 
     shape = dict(zip("BTHD", p.shape, strict=True))
     return {"machine": p.machine.name, "shape": shape, "forward": data(p.forward), "backward": data(p.backward)}
@@ -134,7 +139,9 @@ def _pass(
             computing += sum(_sweep(x, sweep, segments, batch * heads, times * tokens, sizes, machine) for x in work)
         moving = tokens * (cost.bytes + more_bytes) / machine.copy
         starting = (started + more_started) * machine.launch
-        return Pass(moving, computing, starting, tokens * cost.floor / machine.copy, tokens * cost.flops, segments)
+        return Pass(
+            moving, computing, starting, tokens * cost.lower_bound / machine.copy, tokens * cost.flops, segments
+        )
 
     possible = [n for n in SEGMENTS if n == 1 or n * SHORTEST * sizes.chunk <= steps]
     return min((cut(n) for n in possible), key=lambda p: p.seconds)

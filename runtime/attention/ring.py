@@ -1,4 +1,4 @@
-"""Pairwise attention over a sequence in parts: keys and values travel round the ranks, and each merges what it meets.
+"""Pairwise attention over a sequence in segments: keys and values travel round the ranks, and each merges what it meets.
 
 What a rank has after some blocks of keys is an average and the logarithm of its weights' sum; two of these merge into one
 (the online softmax). Backwards the keys go round once more, with their gradients, which come home after a whole round.
@@ -35,9 +35,10 @@ Span = tuple[int, int]  # steps of the whole sequence
 def ring_attention(
     op: Attention, given: Mapping[str, object], context_parallel: object, causal: bool = False, output_lse: bool = False
 ) -> Any:
-    """A generated attention (`OP` of its file) where each rank has a part of the queries, and a part of the keys and values.
+    """A generated attention (`OP` of its file) where each rank has a segment of the queries, and a segment of the keys and
+    values.
 
-    Parts lie in the order of the ranks and may differ in length; under a causal mask each rank has the queries and keys of the
+    Segments lie in the order of the ranks and may differ in length; under a causal mask each rank has the queries and keys of the
     same steps. Gradients of parameters are what this rank computed of them: sum them over the group.
 
     Args:
@@ -131,7 +132,7 @@ class _Part(Setting):
 
 @dataclass(frozen=True)
 class _Ring:
-    """Both passes over the ring, in the form of an attention's backend; `queries` and `keys` are the lengths of all parts."""
+    """Both passes over the ring, in the form of an attention's backend; `queries` and `keys` are the lengths of all segments."""
 
     group: Group
     backends: dict[str, AttentionBackend]
@@ -178,7 +179,7 @@ class _Ring:
         D: Tensor,
         *wanted: object,
     ) -> Features:
-        """The cotangent of each feature of this rank's part."""
+        """The cotangent of each feature of this rank's segment."""
         where = _Places(self, at.causal)
         near, far, rest = self._sides(features)
         rows = {"averages": averages, "d": d, "D": D} | ({} if lse is None else {"lse": lse})
@@ -306,7 +307,7 @@ class _Places:
         return sum(end - start for start, end in self.of(rank))
 
     def out(self, features: Features, keys: bool = False) -> Features:
-        """From the parts to the blocks."""
+        """From the segments to the blocks."""
         return self._moved(features, self._parts(keys), [self.of(r, keys) for r in range(self.ring.group.size)])
 
     def home(self, features: Features, keys: bool = False) -> Features:

@@ -1,4 +1,4 @@
-"""Where sequences, their parts and their chunks lie in tensors [B, T, H, ...], for kernels.
+"""Where sequences, their segments and their chunks lie in tensors [B, T, H, ...], for kernels.
 
 A chunk has a place among those of its batch entry. Packed sequences (`Packed`) begin a chunk each, so sequence n has its chunks
 from place starts[n] // chunk + n on; places that no chunk has are skipped. A sequence that isn't packed may be swept in `parts`
@@ -16,8 +16,8 @@ from ..launch.fixed_split import fixed
 from ..launch.launch import cdiv, processors
 from ..launch.varlen import BLOCK
 
-PARTS = 2048  # at most so many parts for all batch entries together
-SHORTEST = 4  # chunks of a part
+PARTS = 2048  # at most so many segments for all batch entries together
+SHORTEST = 4  # chunks of a segment
 LEVELS = BLOCK.bit_length() - 1  # of what is made of all steps of a block
 GROUP = 32  # chunks that a program looks at, for those that are of a large decay range
 
@@ -51,7 +51,7 @@ class Places:
 
     @property
     def walked(self) -> tuple[Any, ...]:
-        """Arguments of a kernel that sweeps over sequences, beside its parts."""
+        """Arguments of a kernel that sweeps over sequences, beside its segments."""
         return self.steps, self.heads, self.chunks, self.starts
 
     @property
@@ -65,7 +65,7 @@ class Places:
         return self.batch * self.heads * self.chunks
 
     def length(self, parts: int) -> int:
-        """Steps of a part: whole chunks, whatever the chunk of another pass over the same sequences is."""
+        """Steps of a segment: whole chunks, whatever the chunk of another pass over the same sequences is."""
         return max(1, cdiv(cdiv(self.steps, parts), BLOCK)) * BLOCK if parts > 1 else max(1, self.steps)
 
 
@@ -86,7 +86,7 @@ def places(packed: Any, shape: tuple[int, int, int], chunk: int) -> Places:
 
 
 def parts_for(p: Places, programs: int) -> int:
-    """Into how many parts to cut sequences, where `programs` would sweep over whole ones: enough to fill the GPU twice.
+    """Into how many segments to cut sequences, where `programs` would sweep over whole ones: enough to fill the GPU twice.
 
     Into none where sequences are packed, and so into none either where the split may depend on a sequence's length only."""
     if p.starts is not None or fixed() or not torch.cuda.is_available():

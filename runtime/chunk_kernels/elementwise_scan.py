@@ -1,4 +1,4 @@
-"""What kernels use that scan states entry by entry, S_t = a_t S_{t-1} + b_t, and what enters each part of a sequence then."""
+"""What kernels use that scan states entry by entry, S_t = a_t S_{t-1} + b_t, and what enters each segment of a sequence then."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def scan_width(size: int) -> int:
 
 
 def scan_parts(p: Places, tiles: int) -> int:
-    """Into how many parts to cut sequences, where a head has so many programs: into none, unless there are few; and then so that
-    there are many, as what each part leaves is another sweep over all of it."""
+    """Into how many segments to cut sequences, where a head has so many programs: into none, unless there are few; and then
+    so that there are many, as what each segment leaves is another sweep over all of it."""
     programs = p.sequences * p.heads * tiles
     return 1 if parts_for(p, cdiv(programs, FEW)) == 1 else parts_for(p, cdiv(programs, MANY))
 
@@ -50,7 +50,7 @@ def scan_stages(parts: int) -> int:
 
 @triton.jit(do_not_specialize=["parts"])
 def scanned_kernel(first, ends, linear, starts, H, parts, D: tl.constexpr, TILE: tl.constexpr, FORWARD: tl.constexpr):
-    """What enters each part, from the maps of the parts before it."""
+    """What enters each segment, from the maps of the segments before it."""
     tile = tl.program_id(0) % tl.cdiv(D, TILE)
     bh = (tl.program_id(0) // tl.cdiv(D, TILE)).to(tl.int64)
     b, h = bh // H, bh % H
@@ -68,7 +68,8 @@ def scanned_kernel(first, ends, linear, starts, H, parts, D: tl.constexpr, TILE:
 def scanned(
     first: torch.Tensor | None, ends: torch.Tensor, linear: torch.Tensor, p: Places, parts: int, forward: bool
 ) -> torch.Tensor:
-    """The states that enter each part, [B * parts, H, ..], from what enters all of them and their maps, S -> linear S + ends."""
+    """The states that enter each segment, [B * parts, H, ..], from what enters all of them and their maps, S -> linear S +
+    ends."""
     width = ends[0, 0].numel()
     tile, starts = scan_width(width), torch.empty_like(ends)
     launch(

@@ -23,7 +23,7 @@ from .split_precision import rounded_and_rest
 WIDEST = 128  # rows of a matrix that kernels multiply states by: more don't fit into shared memory, and torch does it
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-30.0)  # natural log of a decay that counts as zero: 1e-13 of a state is far below its rounding
-TOGETHER = tl.constexpr(8)  # parts whose maps are loaded at once
+TOGETHER = tl.constexpr(8)  # segments whose maps are loaded at once
 FLOOR = tl.constexpr(-160.0)  # 2^FLOOR is zero in float32
 
 
@@ -660,7 +660,7 @@ def border_sums_kernel(
 def kept_kernel(
     a, n, kept, T, H, parts, length, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr, STEPS: tl.constexpr, EXACT: tl.constexpr
 ):  # fmt: skip
-    """The decays of each part of the sequences, [B * parts, H, X]."""
+    """The decays of each segment of the sequences, [B * parts, H, X]."""
     sh = tl.program_id(0).to(tl.int64)
     b, _, begin, stop, _ = part_of(sh // H, T, None, parts, length, C)
     bh = b * H + sh % H
@@ -693,7 +693,7 @@ def decays_of(kept, i, ok, COLS: tl.constexpr, ALONG: tl.constexpr):
 
 @triton.jit
 def place_in(sh, m, H, parts, FORWARD: tl.constexpr):
-    """Where the m-th part that is swept, of a batch entry and head, lies in [N * parts, H]."""
+    """Where the m-th segment that is swept, of a batch entry and head, lies in [N * parts, H]."""
     m = tl.minimum(m, parts - 1)
     return ((sh // H) * parts + (m if FORWARD else parts - 1 - m)) * H + sh % H
 
@@ -719,10 +719,10 @@ def chain_kernel(
     ROWS: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out_p = what enters part p: S, then kept * S + local for the next; local and out are [N * parts, H, ROWS, COLS].
+    """out_p = what enters segment p: S, then kept * S + local for the next; local and out are [N * parts, H, ROWS, COLS].
 
     S begins as `first` [N, H, ROWS, COLS], or as what `rows` of the GPUs before this one make of zero: for each the LINEARS
-    numbers that it keeps of S, and what it adds. Some parts are loaded together, since a load takes longer than the rest.
+    numbers that it keeps of S, and what it adds. Some segments are loaded together, since a load takes longer than the rest.
     """
     sh = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -752,7 +752,8 @@ def chain_matrix_kernel(
     first, rows, ranks, rank_step, local, linear, across, down, out, H, parts, row_stride, column_stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As `chain_kernel`, where a part takes S to linear @ S + local; linear is [N * parts, H, ROWS, ROWS], of these strides."""
+    """As `chain_kernel`, where a segment takes S to linear @ S + local; linear is [N * parts, H, ROWS, ROWS], of these
+    strides."""
     sh = tl.program_id(0).to(tl.int64)
     r = tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -768,7 +769,7 @@ def chain_matrix_kernel(
             row = rows + rank * rank_step + sh * (ROWS * ROWS + ROWS * COLS)
             A = tl.load(row + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
             S = tl.dot(A, S, tl.load(row + ROWS * ROWS + place, mask=ok, other=0.0), input_precision="tf32x3")
-    zeros = 1 if first is None and rows is None else 0  # parts that zeros enter, which need no product
+    zeros = 1 if first is None and rows is None else 0  # segments that zeros enter, which need no product
     if zeros:
         at = place_in(sh, 0, H, parts, FORWARD)
         tl.store(out + at * ROWS * COLS + place, S, mask=ok)
@@ -792,7 +793,7 @@ def chained(
     along: int | None = None,
     exact: bool = False,
 ) -> torch.Tensor:
-    """What enters each part of the sequences: states [N * parts, H, ...], from those that enter the first (or last) one.
+    """What enters each segment of the sequences: states [N * parts, H, ...], from those that enter the first (or last) one.
 
     `local` is what each part makes of zero states. `decay` are cumulative sums and resets as `cumulate` has them, which run
     `along` an axis of the state, or none.
@@ -811,7 +812,7 @@ def chained_decays(
     parts: int,
     forward: bool,
 ) -> torch.Tensor:
-    """As `chained`, from all decays of each part, [N * parts, H, X] or None; and from `rows` of the GPUs before, or None."""
+    """As `chained`, from all decays of each segment, [N * parts, H, X] or None; and from `rows` of the GPUs before, or None."""
     sizes, block = state_sizes(local, kept, along)
     before = (0, 0) if rows is None else (rows.shape[0], rows.stride(0))
     out = torch.empty_like(local)
@@ -831,7 +832,7 @@ def state_sizes(local: torch.Tensor, kept: torch.Tensor | None, along: int | Non
 
 
 def kept_of(decay: tuple[torch.Tensor, Any], local: torch.Tensor, p: Places, parts: int, exact: bool) -> torch.Tensor:
-    """All decays of each part, [N * parts, H, X]; X is 1 for one decay a step."""
+    """All decays of each segment, [N * parts, H, X]; X is 1 for one decay a step."""
     a, n = decay
     X = a.shape[3] if a.ndim == 4 else 1
     kept = local.new_empty((*local.shape[:2], X))
@@ -852,8 +853,8 @@ def chained_matrix(
     along: int,
     before: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As `chained`, where a part multiplies the axis `along` of the state by a matrix, `linear` [N * parts, H, row, row], which
-    may be a transposed view.
+    """As `chained`, where a segment multiplies the axis `along` of the state by a matrix, `linear` [N * parts, H, row, row],
+    which may be a transposed view.
 
     `before` are the rows of the GPUs before this one, or None.
     """
@@ -887,7 +888,7 @@ def shared_memory(device: torch.device) -> int:
 def walked(
     S: torch.Tensor, linear: torch.Tensor, local: torch.Tensor | None, order: Iterable[int], along: int
 ) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
-    """What enters each part, and what leaves the last in `order`; parts are axis 1 of the matrices and of `local`."""
+    """What enters each segment, and what leaves the last in `order`; segments are axis 1 of the matrices and of `local`."""
     entered = {}
     for n in order:
         entered[n], A = S, linear[:, n]
@@ -914,11 +915,11 @@ def border_sums(
     """A decay's state-adjoint product [B, T, H], float32, from what sweeps have summed for each step: [B, H, tiles, T], or None
     for nothing.
 
-    `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it; `start`
-    [N * parts, H] is <S, dS> after the last step of each part: the states that entered the parts were rounded otherwise than
-    what the sweeps have there. `at_once`: early terms count for their own step as well. `a`, `r` are the cumulative decays and
-    resets of `cumulate`. What the decays of a whole chunk make smaller than rounding counts as nothing there, so that nothing
-    beyond such a chunk is in the sum.
+    `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it;
+    `start` [N * parts, H] is <S, dS> after the last step of each segment: the states that entered the segments were rounded
+    otherwise than what the sweeps have there. `at_once`: early terms count for their own step as well. `a`, `r` are the
+    cumulative decays and resets of `cumulate`. What the decays of a whole chunk make smaller than rounding counts as nothing
+    there, so that nothing beyond such a chunk is in the sum.
     """
     kept, total = (a.new_empty((p.batch, p.heads, p.chunks)) for _ in range(2))
     out = a.new_empty((p.batch, p.steps, p.heads))

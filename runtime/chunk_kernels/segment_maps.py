@@ -1,7 +1,7 @@
-"""What the parts of a sequence on one GPU, together, make of the state that enters the first: the map that other GPUs need.
+"""What the segments of a sequence on one GPU, together, make of the state that enters the first: the map that other GPUs need.
 
 A map is a row of float32 numbers for each batch entry and head, the linear part and then the local part. Kernels make the row
-from what each part makes of the state, and find what enters a GPU's parts from the rows of the GPUs before it.
+from what each segment makes of the state, and find what enters a GPU's segments from the rows of the GPUs before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def row_kernel(
     ROWS: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
     STARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The row of all parts: all that is kept, and S, where each part takes S to kept * S + local.
+    """The row of all segments: all that is kept, and S, where each segment takes S to kept * S + local.
 
     Where the sequence STARTS here, S begins as `first`, and nothing of what came before is kept.
     """
@@ -58,7 +58,7 @@ def matrix_row_kernel(
     first, local, linear, across, down, out, H, parts, row_stride, column_stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STARTS: tl.constexpr,
 ):  # fmt: skip
-    """As `row_kernel`, where a part takes S to linear @ S + local. Blocks of columns of the matrix come first, then S's."""
+    """As `row_kernel`, where a segment takes S to linear @ S + local. Blocks of columns of the matrix come first, then S's."""
     sh = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     of_matrix = block < tl.cdiv(ROWS, BC)
@@ -83,11 +83,12 @@ def matrix_row_kernel(
 
 @dataclass(frozen=True)
 class PartsMap:
-    """The map of all parts of the sequences on this GPU, for one state: what an exchange takes, like a `Segment`.
+    """The map of all segments of the sequences on this GPU, for one state: what an exchange takes, like a `Segment`.
 
-    `local` [B * parts, H, ...] is what each part makes of a zero state. `linear` is a matrix over the axis `axis` of the state,
-    [B * parts, H, row, row], perhaps a transposed view, or all decays of each part, [B * parts, H, X]; None where nothing decays.
-    `along`: the state's axis that decays differ along. What enters is given with what enters each part.
+    `local` [B * parts, H, ...] is what each segment makes of a zero state. `linear` is a matrix over the axis `axis` of the
+    state, [B * parts, H, row, row], perhaps a transposed view, or all decays of each segment, [B * parts, H, X]; None where
+    nothing decays.
+    `along`: the state's axis that decays differ along. What enters is given with what enters each segment.
     """
 
     state: str
@@ -106,7 +107,7 @@ class PartsMap:
 
     @property
     def entering(self) -> tuple[Any, ...]:
-        """What enters were this the first part, None for zero; and what enters each part."""
+        """What enters were this the first segment, None for zero; and what enters each segment."""
         return self.first, self._starts(self.first, None)
 
     def sent(self, starts: bool) -> tuple[Tensor, ...]:
@@ -138,7 +139,7 @@ class PartsMap:
         return starts.unflatten(0, (self.places.batch, self.parts))[:, 0 if self.forward else self.parts - 1], starts
 
     def _starts(self, first: Tensor | None, rows: Tensor | None) -> Tensor:
-        """What enters each part: like `local`."""
+        """What enters each segment: like `local`."""
         p = self.places
         if self._wide:
             first, rows = (first if rows is None else self._wide_entering(rows)), None
@@ -199,7 +200,7 @@ def map_of_all(
     axis: int = 0,
     exact: bool = False,
 ) -> PartsMap:
-    """The map of all parts together, from what each makes of zero states, and of the states.
+    """The map of all segments together, from what each makes of zero states, and of the states.
 
     `linear` is given for matrices over the axis `axis` of the state, and `decay` for decays as `cumulate` has them, along that
     axis where there is one for each channel; with neither, the state is kept.

@@ -1,7 +1,7 @@
-"""Parts of a sequence in two pieces, for the map of a part, S to linear @ S + local: the last LATE steps, and all before them.
+"""Segment tails: the map of a segment, S to linear @ S + local, from its last LATE steps and then from its head, all before them.
 
-Where decays make the late piece's map zero, nothing of the early piece is left, and nobody sweeps over it. Otherwise the maps of
-both are composed: neither takes a step twice.
+Where decays make the tail's matrix zero, nothing of the head is left, and nobody sweeps over it. Otherwise the maps of both are
+composed: neither takes a step twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LATE = tl.constexpr(1024)  # steps: log decays of -0.11 each make a float32 stat
 
 @triton.jit
 def is_zero(live, COUNT: tl.constexpr):
-    """Are all columns of a late piece's matrix zero, by what the program of each of COUNT tiles of them has left?"""
+    """Are all columns of a tail's matrix zero, by what the program of each of COUNT tiles of them has left?"""
     found = 0
     for m in tl.static_range(COUNT):
         found += tl.load(live + m)
@@ -31,7 +31,7 @@ def join_kernel(
     local, linear, late, late_linear, live, row_stride, column_stride,
     COUNT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of what both pieces make, in the place of what the early one does: of the matrix, and then of the state."""
+    """Some columns of what head and tail make, in the place of what the head does: of the matrix, and then of the state."""
     sh = tl.program_id(0).to(tl.int64)
     if is_zero(live + sh * COUNT, COUNT):
         return
@@ -58,28 +58,28 @@ def join_kernel(
 
 
 @dataclass(frozen=True)
-class LatePieces:
-    """What the late pieces of parts make, one of each head: of zero states; their matrices; and for each tile of the columns of
-    these whether it isn't zero."""
+class Tails:
+    """What the tails of segments make, one of each head of the op: of zero states; their matrices; and for each tile of the
+    columns of these whether it isn't zero."""
 
     ends: torch.Tensor
     linear: torch.Tensor
     live: torch.Tensor
 
 
-def late_pieces(ends: torch.Tensor, linear: torch.Tensor, length: int, tile: int) -> LatePieces | None:
-    """Places for what late pieces make of parts of so many steps, beside places for what the parts do: `ends`
-    [N * parts, H, *state] and `linear` [N * parts, H, row, row], made in tiles of so many columns. None if parts are short.
+def late_pieces(ends: torch.Tensor, linear: torch.Tensor, length: int, tile: int) -> Tails | None:
+    """Room for what the tails of segments of so many steps make, beside room for what the segments do: `ends`
+    [N * parts, H, *state] and `linear` [N * parts, H, row, row], made in tiles of so many columns. None if segments are short.
     """
     if length < 2 * LATE.value:
         return None
     tiles = cdiv(linear.shape[3], tile)
     live = linear.new_empty((*linear.shape[:2], tiles), dtype=torch.int32)
-    return LatePieces(torch.empty_like(ends), torch.empty_like(linear), live)
+    return Tails(torch.empty_like(ends), torch.empty_like(linear), live)
 
 
-def join_pieces(late: LatePieces | None, ends: torch.Tensor, linear: torch.Tensor, along: int) -> None:
-    """Whole parts' states and matrices, which multiply the axis `along` of a state, in the place of the early pieces'; where
+def join_pieces(late: Tails | None, ends: torch.Tensor, linear: torch.Tensor, along: int) -> None:
+    """Whole segments' states and matrices, which multiply the axis `along` of a state, in the place of their heads'; where
     these were not swept, they are there already."""
     if late is None:
         return

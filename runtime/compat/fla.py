@@ -8,7 +8,7 @@ docs/from_fla.md lists what differs. What they share, by keyword:
     scale                     of the queries; 1 / sqrt(K) where None
     initial_state             [N, H, K, V], or [N, H, V, K] with `state_v_first`
     output_final_state        also return the last state, in float32
-    cu_seqlens                [N + 1], borders of packed sequences in [1, T, ...]
+    cu_seqlens                [N + 1], boundaries of packed sequences in [1, T, ...]
     use_qk_l2norm_in_kernel   divide q and k by their length: x / sqrt(x.x + 1e-6)
     reverse                   run from the last step to the first
 

@@ -1,1 +1,1 @@
-"""Launching kernels: layouts of packed sequences, configurations and their tables, compiling ahead, replays."""
+"""Launching kernels: layouts of packed sequences, configurations and their tables, compiling side by side, replays."""

@@ -25,7 +25,8 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Bytes that a program may fill with what comes ahead, on GPUs with 228 KiB of shared memory for two: with two numbers of a step.
+# Bytes that a program may fill with what it prefetches, on GPUs with 228 KiB of shared memory for two: with two numbers of a
+# step.
 BUFFERS = 104 * 1024 + 512
 REGISTERS = 65536  # of a multiprocessor
 QUEUES, QUEUE = 4, 48 * 1024  # programs of a multiprocessor that take chunks one after the other, and bytes of each
@@ -56,9 +57,9 @@ class Walk:
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is launched: steps per chunk, width of the state tile, and of the slices in which sweeps take the tile's other
-    axis, width of a block of a long loop over an axis, warps and stages of sweeps, and warps of kernels `ahead` of them; and the
-    most registers that a thread of these has where it can do with few, if there is a limit."""
+    """How a kernel is launched: steps per chunk, width of the state tile, and of the slices in which sweeps take the tile's
+    other axis, width of a block of a long loop over an axis, warps and stages of sweeps, and warps of the kernels of their
+    prologues, `ahead`; and the most registers that a thread of these has where it can do with few, if there is a limit."""
 
     chunk: int
     tile: int
@@ -152,8 +153,9 @@ class Config:
         return [(read, n == 0, walk) for n, (read, walk) in enumerate(found)]
 
     def crowd(self, whole: int, slim: bool = True) -> int:
-        """How many programs a multiprocessor is to hold of a sweep that makes what parts leave and the matrices of their maps, of
-        states with an axis of such a width whole: four have the registers that two of other sweeps have, if it is `slim`."""
+        """How many programs a multiprocessor is to hold of a sweep that makes what segments leave and the matrices of their
+        maps, of states with an axis of such a width whole: four have the registers that two of other sweeps have, if it is
+        `slim`."""
         return 4 if slim and whole <= 128 and not self.exact else 2
 
     @property
@@ -201,9 +203,9 @@ class Config:
 def by_launch(
     ends: torch.Tensor, linear: torch.Tensor, crowd: int, late: object = None
 ) -> tuple[tuple[int, torch.Tensor | None, torch.Tensor | None], ...]:
-    """What one launch after the other makes of what parts leave and the matrices of their maps: both at once, where a
-    multiprocessor holds more programs than of other sweeps. Of which pieces: of whole parts (0), or, if there are places for
-    `late` pieces, of these (1) and then of the early ones (2)."""
+    """What one launch after the other makes of what segments leave and the matrices of their maps: both at once, where a
+    multiprocessor holds more programs than of other sweeps. Of which steps: of whole segments (0), or, where tails
+    are swept first, of these (1) and then of the steps before them (2)."""
     made = ((ends, linear),) if crowd > 2 else ((ends, None), (None, linear))
     return tuple((piece, *x) for piece in ((0,) if late is None else (1, 2)) for x in made)
 

@@ -1,4 +1,4 @@
-"""Compiling the kernels of a pass side by side, ahead of its first run: Triton by itself compiles each when it is launched."""
+"""Compiling the kernels of a pass side by side, before its first run: Triton by itself compiles each when it is launched."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def replayed(
 
     `known` has what was seen of such calls; None where nothing is to be replayed. `key` has all that `run` depends on beside
     tensors and `known`, and the layouts of tensors. The first tensor isn't None. `owner` tells passes apart that launch other
-    kernels, so that these are compiled side by side ahead of the first run; None where they aren't. What then(results and rest)
+    kernels, so that these are compiled side by side before the first run; None where they aren't. What then(results and rest)
     launches, a pass that follows, is compiled behind them.
     """
     if known is None or not ON or watching.instead is not None or hooked() or _seen_from_outside():

@@ -36,20 +36,20 @@ class Packed:
     longest: int
 
     @cached_property
-    def borders(self) -> tuple[int, ...]:
+    def boundaries(self) -> tuple[int, ...]:
         """`starts` on the host: on a GPU this waits for the device, unless all sequences are empty."""
         return tuple(self.starts.tolist()) if self.longest else (0,) * (self.count + 1)
 
     @property
     def batches(self) -> list[list[int]]:
         """Sequences that are equally long, and so can run as one batch."""
-        return _batches(self.borders)
+        return _batches(self.boundaries)
 
 
 @functools.lru_cache(64)
-def _batches(borders: tuple[int, ...]) -> list[list[int]]:
+def _batches(boundaries: tuple[int, ...]) -> list[list[int]]:
     by_length: dict[int, list[int]] = {}
-    for n, (start, end) in enumerate(pairwise(borders)):
+    for n, (start, end) in enumerate(pairwise(boundaries)):
         by_length.setdefault(end - start, []).append(n)
     return list(by_length.values())
 
@@ -166,7 +166,7 @@ def forward_by_length(
         some, last, saved = forward(own, _rows(states, batch), constants)
         for name, x in some.items():
             if name not in outputs:
-                outputs[name] = x.new_empty((1, packed.borders[-1], *x.shape[2:]))
+                outputs[name] = x.new_empty((1, packed.boundaries[-1], *x.shape[2:]))
             _put(outputs[name], x, packed, batch)
         for name, x in last.items():
             if name not in finals:
@@ -203,7 +203,7 @@ def backward_by_length(
                 gradients[name] = gradients[name] + x if name in gradients else x
                 continue
             if name not in gradients:
-                gradients[name] = x.new_empty((1, packed.borders[-1], *x.shape[2:]))
+                gradients[name] = x.new_empty((1, packed.boundaries[-1], *x.shape[2:]))
             _put(gradients[name], x, packed, batch)
         for name, x in first.items():
             if name not in initial:
@@ -218,13 +218,13 @@ def _arguments(given: Tensors, per_step: list[str], packed: Packed, batch: list[
 
 def _take(x: Tensor, packed: Packed, batch: list[int]) -> Tensor:
     """[1, T, ...] -> [n, L, ...]; a view where it is one sequence."""
-    parts = [x[:, packed.borders[n] : packed.borders[n + 1]] for n in batch]
+    parts = [x[:, packed.boundaries[n] : packed.boundaries[n + 1]] for n in batch]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _put(out: Tensor, x: Tensor, packed: Packed, batch: list[int]) -> None:
     for row, n in enumerate(batch):
-        out[0, packed.borders[n] : packed.borders[n + 1]] = x[row]
+        out[0, packed.boundaries[n] : packed.boundaries[n + 1]] = x[row]
 
 
 def _rows(states: dict[str, Tensor | None], batch: list[int]) -> dict[str, Tensor | None]:

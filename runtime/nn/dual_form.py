@@ -242,7 +242,7 @@ class Run:
         return DualForm(self.points, -c.unsqueeze(-1) * self.errors, first)
 
     def predictions(self) -> Tensor:
-        """W_{t-1} x_t, what the layer said of each point when it came, [..., T, m]; step by step."""
+        """W_{t-1} x_t, what the layer said of each point when it came, [..., T, m]; in recurrent form."""
         m, n = self.errors.shape[-1], self.points.shape[-1]
         lead = torch.broadcast_shapes(
             self.points.shape[:-2],
@@ -285,7 +285,7 @@ def train(
 
     points [..., T, n], targets [..., T, m], initial [..., m, n]; the schedule may be a number or a tensor [..., T] of
     learning rates. One call of a generated op: `gradient_descent_squared` (over chunks in parallel),
-    `gradient_descent_logistic` (step by step), or their forms with momentum and weight decay. It asks for W_t x_{t+1}
+    `gradient_descent_logistic` (in recurrent form), or their forms with momentum and weight decay. It asks for W_t x_{t+1}
     at each step, which is what the next error is made of.
 
     Raises:

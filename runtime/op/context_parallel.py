@@ -1,4 +1,4 @@
-"""An op on a sequence whose parts lie on the ranks of a group: both passes, with one collective each."""
+"""An op on a sequence whose segments lie on the ranks of a group: both passes, with one collective each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..parallel.agreement import Facts, agreed
 from ..parallel.graphs import outside_of_graphs
 from ..parallel.group import Group, group_of
 from ..parallel.incoming import Exchange
-from ..parallel.shards import Piece, host_borders, pieces_of
+from ..parallel.shards import Piece, host_boundaries, pieces_of
 from . import debugging
 from .arguments import autocast_dtype, checked, checked_states, states_of
 from .backend_choice import chosen_backend
@@ -47,11 +47,11 @@ def run(
     context_parallel: Any = None,
     deterministic: bool = False,
 ) -> Any:
-    """(outputs.., final state) of this rank's part: [B, T of this part, H, ...].
+    """(outputs.., final state) of this rank's segment: [B, T of this segment, H, ...].
 
-    Parts lie in the order of the ranks, and may differ in length. `initial_state` counts on the rank where a sequence begins, and
-    the final state is returned on the rank where it ends; elsewhere the one isn't looked at, and the other is zeros. Packed:
-    `cu_seqlens` has the boundaries in the whole sequence, the same on all ranks; states are [N, H, ...].
+    Segments lie in the order of the ranks, and may differ in length. `initial_state` counts on the rank where a sequence
+    begins, and the final state is returned on the rank where it ends; elsewhere the one isn't looked at, and the other is
+    zeros. Packed: `cu_seqlens` has the boundaries in the whole sequence, the same on all ranks; states are [N, H, ...].
 
     Raises:
         ArgumentError: an argument is wrong, or differs between ranks; the same error on every rank.
@@ -133,7 +133,7 @@ def _agreed(
 
 
 def _lengths(everything: list[Facts]) -> tuple[int, ...]:
-    """Of the parts, by rank."""
+    """Of the segments, by rank."""
     return tuple([x["T"] for x in everything])
 
 
@@ -148,26 +148,26 @@ class _Prepared:
     constants: dict[str, float]
     sizes: dict[str, int]
     states: Maybe
-    borders: list[int] | None
+    boundaries: list[int] | None
     backend: str
     deterministic: bool
 
     def job(self, op: Any, group: Group, lengths: tuple[int, ...], final: bool) -> _Job:
         name = op.signature.name
         pieces = None
-        if self.borders is not None:
-            if self.borders[0] != 0 or self.borders[-1] != sum(lengths):
+        if self.boundaries is not None:
+            if self.boundaries[0] != 0 or self.boundaries[-1] != sum(lengths):
                 raise ArgumentError(
                     f"{name}: cu_seqlens must start with 0 and end with {sum(lengths)}, the number of steps on all ranks of "
-                    f"context_parallel together, got {self.borders[0]} and {self.borders[-1]}"
+                    f"context_parallel together, got {self.boundaries[0]} and {self.boundaries[-1]}"
                 )
-            pieces = pieces_of(self.borders, [*lengths], group.rank)
+            pieces = pieces_of(self.boundaries, [*lengths], group.rank)
         torch_form = op.backends["torch"]
         backend = torch_form if is_empty(self.tensors.values()) else op.backends[self.backend]
         call = Call(op.signature, backend, self.constants, self.sizes["H"], plain=torch_form)
         call.deterministic = self.deterministic
         inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
-        count = None if self.borders is None else len(self.borders) - 1
+        count = None if self.boundaries is None else len(self.boundaries) - 1
         names = (*self.tensors, *self.states)
         replays = {} if inline and "replays" in backend.features else None
         return _Job(call, torch_form, pieces, count, inline, final, names, len(self.tensors), replays)
@@ -184,16 +184,18 @@ def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any
             f"{name}: context_parallel needs a recurrence that is affine in its state; this one runs in recurrent form"
         )
     tensors, constants, sizes = checked(op.signature, given)
-    borders = None if cu_seqlens is None else host_borders(name, cu_seqlens, sizes["B"])
-    states = checked_states(op.signature, initial_state, tensors, sizes, None if borders is None else len(borders) - 1)
+    boundaries = None if cu_seqlens is None else host_boundaries(name, cu_seqlens, sizes["B"])
+    states = checked_states(
+        op.signature, initial_state, tensors, sizes, None if boundaries is None else len(boundaries) - 1
+    )
     backend = chosen_backend(op, None, tensors)
-    if borders is not None and "packed" not in op.backends[backend].features:
+    if boundaries is not None and "packed" not in op.backends[backend].features:
         raise BackendError(f"{name}: cu_seqlens: the {backend} backend of this op takes no packed sequences yet")
-    if borders is not None and "own start" in op.backends["torch"].features and None in states.values():
+    if boundaries is not None and "own start" in op.backends["torch"].features and None in states.values():
         raise ArgumentError(
             f"{name}: initial_state must be given with cu_seqlens and context_parallel: it is made of parameters here"
         )
-    return _Prepared(tensors, constants, sizes, states, borders, backend, deterministic)
+    return _Prepared(tensors, constants, sizes, states, boundaries, backend, deterministic)
 
 
 def _key(signature: Signature, p: _Prepared) -> tuple[Any, ...]:
@@ -223,9 +225,9 @@ def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dic
     same["the option deterministic"] = p.deterministic
     same["whether anything needs a gradient"] = any(x.requires_grad for x in tensors) and torch.is_grad_enabled()
     same["the kind of device"] = next(iter(p.tensors.values())).device.type
-    if p.borders is not None:
-        digest = hashlib.blake2b(repr(p.borders).encode(), digest_size=8).hexdigest()
-        same["cu_seqlens"] = f"{len(p.borders) - 1} sequences, {p.borders[-1]} steps (hash {digest})"
+    if p.boundaries is not None:
+        digest = hashlib.blake2b(repr(p.boundaries).encode(), digest_size=8).hexdigest()
+        same["cu_seqlens"] = f"{len(p.boundaries) - 1} sequences, {p.boundaries[-1]} steps (hash {digest})"
     return same, {"T": p.sizes["T"]}
 
 
@@ -238,10 +240,10 @@ def _device(given: Mapping[str, object]) -> torch.device:
 
 @dataclass(frozen=True)
 class _Job:
-    """A call on one rank. `pieces` are those of packed sequences in this part, of `count` in all; None where not packed.
+    """A call on one rank. `pieces` are those of packed sequences in this segment, of `count` in all; None where not packed.
 
-    `inline`: the passes themselves find what enters the part, on their way. `final`: the final states are asked for. `names`: of
-    the `given` arguments, and of the states. `replays`: what was seen of calls of this kind, or None.
+    `inline`: the passes themselves find what enters the segment, on their way. `final`: the final states are asked for.
+    `names`: of the `given` arguments, and of the states. `replays`: what was seen of calls of this kind, or None.
     """
 
     call: Call
@@ -256,7 +258,7 @@ class _Job:
 
     @property
     def plain(self) -> Call:
-        """The call for one stretch of steps in the torch form, which finds what enters a part."""
+        """The call for one stretch of steps in the torch form, which finds what enters a segment."""
         return replace(self.call, backend=self.torch_form)
 
     def states_function(self, kind: str) -> tuple[Callable[..., Any], Call]:
@@ -267,7 +269,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A kind of call: what is done, what this rank says of it, a key of that, and how long the ranks' parts are."""
+    """A kind of call: what is done, what this rank says of it, a key of that, and how long the ranks' segments are."""
 
     job: _Job
     said: tuple[Facts, Facts]
@@ -276,7 +278,7 @@ class _Seen:
 
 
 class _Parallel(torch.autograd.Function):
-    """Both passes of an op on one part of a sequence."""
+    """Both passes of an op on one segment of a sequence."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, job: _Job, group: Group, *tensors: Tensor | None) -> Any:
@@ -376,7 +378,7 @@ def _backward(
 
 
 def _enter(job: _Job, group: Group, given: Tensors, states: Maybe, exchange: Exchange) -> Maybe:
-    """The states that enter this rank's part; on the first rank those given, None for the spec's own."""
+    """The states that enter this rank's segment; on the first rank those given, None for the spec's own."""
     first = group.rank == 0
     function, call = job.states_function("forward_states")
     entering = function(arguments_of(call, given), states if first else dict.fromkeys(states), call.constants, exchange)
@@ -386,7 +388,7 @@ def _enter(job: _Job, group: Group, given: Tensors, states: Maybe, exchange: Exc
 def _leave(
     job: _Job, group: Group, given: Tensors, entering: Maybe, saved: Tensors, cotangents: Maybe, finals: Maybe
 ) -> Maybe:
-    """The gradients of the states that leave this rank's part; on the last rank those given."""
+    """The gradients of the states that leave this rank's segment; on the last rank those given."""
     last = group.rank == group.size - 1
     exchange = Exchange(group, -1, last)
     function, call = job.states_function("backward_states")
@@ -451,7 +453,7 @@ def _packed_call(job: _Job, given: Tensors) -> Call:
 
 
 def _enter_pieces(job: _Job, group: Group, given: Tensors, states: Maybe) -> Maybe:
-    """For each piece the states that enter it. The last piece is what goes on, in the next rank's part, if anything does."""
+    """For each piece the states that enter it. The last piece is what goes on, in the next rank's segment, if anything does."""
     assert job.pieces is not None
     last = job.pieces[-1] if job.pieces else None
     exchange = Exchange(group, 1, last is not None and last.begins, packed=True)
@@ -459,7 +461,7 @@ def _enter_pieces(job: _Job, group: Group, given: Tensors, states: Maybe) -> May
     rows = {n: None if x is None or last is None else x[last.sequence, None] for n, x in states.items()}
     function(arguments_of(call, _steps(job, given, last)), rows, call.constants, exchange)
     default: Tensors = {}
-    if any(x is None for x in states.values()):  # as the spec has them: what a part without steps starts from
+    if any(x is None for x in states.values()):  # as the spec has them: what a segment without steps starts from
         nothing = _steps(job, given, None)
         default = function(arguments_of(call, nothing), dict.fromkeys(states), call.constants, _echo)
     out: Maybe = {}

@@ -127,7 +127,7 @@ class OneByOne:
         if packed is None:
             sequences = [(b, slice(0, steps)) for b in range(batch)]
         else:
-            sequences = [(0, slice(*packed.borders[n : n + 2])) for n in range(packed.count)]
+            sequences = [(0, slice(*packed.boundaries[n : n + 2])) for n in range(packed.count)]
         return batch, steps, heads, [_Piece(n, b, s, h) for n, (b, s) in enumerate(sequences) for h in range(heads)]
 
     def _own(self, given: Tensors, piece: _Piece) -> Tensors:

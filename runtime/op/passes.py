@@ -33,7 +33,7 @@ class Call:
     packed: Packed | None = None
     recompute: str = "auto"
     needs_backward: bool = True
-    exchange: Any = None  # how parts of a sequence on other ranks hand on what enters this one
+    exchange: Any = None  # how segments of a sequence on other ranks hand on what enters this one
     computed: torch.dtype | None = None  # what the op casts arguments to; None where they stay
     finals: bool = True  # are the final states wanted?
     announced: bool = False  # is no more kept than what the backend announces to save?

@@ -114,12 +114,12 @@ class Backend:
     - "overwrites": where `saved` has the key `OVERWRITE`, the backward pass may put gradients in its place, and it is lost.
     - "own start": nothing to take; where no initial state is given, the state starts from what is made of parameters.
 
-    Where sequences may be in parts (`parallel`), two more find what enters a part, without running it:
+    Where sequences may be in segments (`parallel`), two more find what enters a segment, without running it:
 
     forward_states(given, states, constants, exchange) -> states
     backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange) -> final cotangents
 
-    `exchange` takes the maps of this part (`Segment`) and returns what enters it, for each its states.
+    `exchange` takes the maps of this segment (`Segment`) and returns what enters it, for each its states.
 
     `saved` is the layout of tensors that the forward pass always saves, over B, H, T ("2 T" for two of each step), "T blocks" and
     dims, with "input" or "wide" (float32, or float64) for the dtype; so torch.compile knows it without a run. With `saved_packed`

@@ -1,7 +1,7 @@
-"""Sequences that the processes of a group share: each holds a part, and parts are joined by the maps of segments.
+"""Sequences that the processes of a group share: each holds a segment, and segments are joined by the maps of segments.
 
 An op's `context_parallel` argument is in `runtime/op/context_parallel.py`, pairwise attention in `runtime/attention/ring.py`;
-`halo` is the last steps of the part before, for what looks a few steps back, such as a short convolution.
+`halo` is the last steps of the segment before, for what looks a few steps back, such as a short convolution.
 """
 
 from .halo import halo, tails

@@ -1,4 +1,4 @@
-"""The processes that share a sequence, in the order of its parts."""
+"""The processes that share a sequence, in the order of its segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ c10d: Any = getattr(torch._C, "_distributed_c10d", None)
 
 @dataclass(frozen=True)
 class Group:
-    """rank: the place of this process, and of its part of the sequence, among `size`."""
+    """rank: the place of this process, and of its segment of the sequence, among `size`."""
 
     name: str  # of what runs on it, for messages
     processes: dist.ProcessGroup

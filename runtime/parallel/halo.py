@@ -1,4 +1,5 @@
-"""The last steps of the part before, ahead of a part: what a layer that looks a few steps back needs of its neighbours."""
+"""The last steps of the segment before, put before a segment: what a layer that looks a few steps back needs of its
+neighbours."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from chunkform.errors import ArgumentError
 from .agreement import agreed
 from .graphs import outside_of_graphs
 from .group import Group, group_of
-from .shards import host_borders, pieces_of
+from .shards import host_boundaries, pieces_of
 
 
 @outside_of_graphs
 def halo(x: Tensor, width: int, group: object, name: str = "halo") -> Tensor:
-    """[B, T, ...] -> [B, width + T, ...]: the `width` steps before this rank's part, and then the part.
+    """[B, T, ...] -> [B, width + T, ...]: the `width` steps before this rank's segment, and then the segment.
 
-    Zeros on the first rank, and where the sequence is shorter than that. Parts may differ in length, and be shorter than
-    `width`. Differentiable: gradients of the steps ahead go back to the ranks that hold them. One collective each way.
+    Zeros on the first rank, and where the sequence is shorter than that. Segments may differ in length, and be shorter than
+    `width`. Differentiable: gradients of the steps before go back to the ranks that hold them. One collective each way.
 
     Args:
-        x: [B, T, ...], this rank's part of the sequence; T may differ between ranks.
+        x: [B, T, ...], this rank's segment of the sequence; T may differ between ranks.
         width: how many steps to look back, at least 0.
         group: a ProcessGroup or a one-dimensional DeviceMesh.
 
@@ -39,27 +40,27 @@ def halo(x: Tensor, width: int, group: object, name: str = "halo") -> Tensor:
 def tails(
     x: Tensor, width: int, group: object, cu_seqlens: Tensor | None = None, name: str = "tails"
 ) -> tuple[Tensor, Tensor | None]:
-    """What a layer that looks `width` steps back begins this part with: (tails [N, width, ...], boundaries in this part).
+    """What a layer that looks `width` steps back begins this segment with: (tails [N, width, ...], boundaries in this segment).
 
     Without `cu_seqlens` N is B, and there are no boundaries. With it, which has the boundaries in the whole sequence, N counts
-    the pieces of sequences in this part: only the first may go on from the part before, the tails of others are zeros.
+    the pieces of sequences in this segment: only the first may go on from the segment before, the tails of others are zeros.
     """
     found, lengths = _agreed(x, width, group, name, always=cu_seqlens is not None)
-    ahead = (_Halo.apply(x, width, found, lengths) if width else x)[:, :width]
+    before = (_Halo.apply(x, width, found, lengths) if width else x)[:, :width]
     if cu_seqlens is None:
-        return ahead, None
-    borders, low = host_borders(name, cu_seqlens, x.shape[0]), sum(lengths[: found.rank])
-    pieces = pieces_of(borders, lengths, found.rank)
+        return before, None
+    boundaries, low = host_boundaries(name, cu_seqlens, x.shape[0]), sum(lengths[: found.rank])
+    pieces = pieces_of(boundaries, lengths, found.rank)
     starts = [*(p.start for p in pieces), x.shape[1]] if pieces else [0, 0]
     local = torch.tensor(starts, device=x.device)
-    since = 0 if not pieces or pieces[0].begins else min(width, low - borders[pieces[0].sequence])
-    seen = torch.cat((torch.zeros_like(ahead[:, : width - since]), ahead[:, width - since :]), 1)
+    since = 0 if not pieces or pieces[0].begins else min(width, low - boundaries[pieces[0].sequence])
+    seen = torch.cat((torch.zeros_like(before[:, : width - since]), before[:, width - since :]), 1)
     others = x.new_zeros((len(starts) - 2, *seen.shape[1:]))
     return torch.cat((seen, others)), local
 
 
 def _agreed(x: Tensor, width: int, group: object, name: str, always: bool = False) -> tuple[Group, list[int]]:
-    """(the group, the lengths of all parts)."""
+    """(the group, the lengths of all segments)."""
     found = group_of(name, group)
     error = None
     if not isinstance(width, int) or isinstance(width, bool) or width < 0:
@@ -85,10 +86,10 @@ class _Halo(torch.autograd.Function):
     def forward(ctx: FunctionCtx, x: Tensor, width: int, group: Group, lengths: list[int]) -> Tensor:
         ctx.width, ctx.group, ctx.lengths = width, group, lengths
         tails = group.gather(_tail(x, width)).wait()
-        ahead = x.new_zeros((x.shape[0], width, *x.shape[2:]))
+        before = x.new_zeros((x.shape[0], width, *x.shape[2:]))
         for rank, start, count, at in _sources(lengths, group.rank, width):
-            ahead[:, at : at + count] = tails[rank][:, start : start + count]
-        return torch.cat((ahead, x), 1)
+            before[:, at : at + count] = tails[rank][:, start : start + count]
+        return torch.cat((before, x), 1)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -96,7 +97,7 @@ class _Halo(torch.autograd.Function):
         width, group, lengths = ctx.width, ctx.group, ctx.lengths
         everything = group.gather(gradient[:, :width]).wait()
         own = gradient[:, width:].clone()
-        first = max(0, lengths[group.rank] - width)  # the steps of this part that others may have seen
+        first = max(0, lengths[group.rank] - width)  # the steps of this segment that others may have seen
         for other in range(group.rank + 1, group.size):
             for rank, start, count, at in _sources(lengths, other, width):
                 if rank == group.rank:
@@ -113,7 +114,7 @@ def _tail(x: Tensor, width: int) -> Tensor:
 
 
 def _sources(lengths: list[int], rank: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Where the steps before a rank's part lie: (rank, first step in its tail, how many, first place in the halo)."""
+    """Where the steps before a rank's segment lie: (rank, first step in its tail, how many, first place in the halo)."""
     out = []
     open_ = width
     for other in range(rank - 1, -1, -1):

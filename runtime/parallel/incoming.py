@@ -1,4 +1,4 @@
-"""What enters a part of a sequence: one collective for the maps of all parts, and their composition up to this one."""
+"""What enters a segment of a sequence: one collective for the maps of all segments, and their composition up to this one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from .group import Group
 
 
 class Exchange:
-    """`exchange` of the generated functions: maps of this rank's part in (`Segment` or `PartsMap`), what enters the part out.
+    """`exchange` of the generated functions: maps of this rank's segment in (`Segment` or `PartsMap`), what enters the
+    segment out.
 
-    direction: 1 where states go to the next rank, -1 where gradients go to the rank before. `starts`: what the part carries on
+    direction: 1 where states go to the next rank, -1 where gradients go to the rank before. `starts`: what the segment carries on
     begins inside of it, with the states that its segment has as `entering`; nothing of other ranks reaches the ranks after it.
-    `packed`: it may also start in other parts than the first.
+    `packed`: it may also start in other segments than the first.
     """
 
     def __init__(self, group: Group, direction: int, starts: bool, packed: bool = False) -> None:
@@ -49,7 +50,7 @@ class Exchange:
         return tuple(results)
 
     def _before(self, everything: Tensor) -> Tensor:
-        """What the ranks say whose parts are swept before this one, in the order of the ranks.
+        """What the ranks say whose segments are swept before this one, in the order of the ranks.
 
         Zeros for those before a rank where something starts: nothing of them counts, not even where it isn't finite.
         """

@@ -1,4 +1,4 @@
-"""Which pieces of which sequences lie in the part of one rank."""
+"""Which pieces of which sequences lie in the segment of one rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from chunkform.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Piece:
-    """Steps start..end of this part, of sequence `sequence`. Does the sequence begin and end here, or go on in other parts?"""
+    """Steps start..end of this segment, of sequence `sequence`. Does the sequence begin and end here, or go on in other
+    segments?"""
 
     sequence: int
     start: int
@@ -25,20 +26,21 @@ class Piece:
     ends: bool
 
 
-def pieces_of(borders: list[int], lengths: list[int], rank: int) -> list[Piece]:
-    """The pieces in the part of a rank, in order: `borders` is where the sequences begin and end, `lengths` are the parts'.
+def pieces_of(boundaries: list[int], lengths: list[int], rank: int) -> list[Piece]:
+    """The pieces in the segment of a rank, in order: `boundaries` is where the sequences begin and end, `lengths` are the
+    segments'.
 
-    A sequence without steps belongs to one rank: the first whose part goes on after it, or else the last rank.
+    A sequence without steps belongs to one rank: the first whose segment goes on after it, or else the last rank.
     """
     low = sum(lengths[:rank])
     high = low + lengths[rank]
     total = sum(lengths)
     out = []
-    first = max(0, bisect_right(borders, low) - 2)
-    while first > 0 and borders[first] >= low:  # sequences without steps at the boundary
+    first = max(0, bisect_right(boundaries, low) - 2)
+    while first > 0 and boundaries[first] >= low:  # sequences without steps at the boundary
         first -= 1
-    for n in range(first, len(borders) - 1):
-        start, end = borders[n], borders[n + 1]
+    for n in range(first, len(boundaries) - 1):
+        start, end = boundaries[n], boundaries[n + 1]
         if start > high:
             break
         if start == end:
@@ -51,10 +53,10 @@ def pieces_of(borders: list[int], lengths: list[int], rank: int) -> list[Piece]:
     return out
 
 
-_known_borders: dict[int, tuple[weakref.ref[Tensor], Any, list[int]]] = {}
+_known_boundaries: dict[int, tuple[weakref.ref[Tensor], Any, list[int]]] = {}
 
 
-def host_borders(name: str, cu_seqlens: object, batch: int) -> list[int]:
+def host_boundaries(name: str, cu_seqlens: object, batch: int) -> list[int]:
     """cu_seqlens on the host. On a GPU this waits for it, once for each version of a tensor."""
     what = f"{name}: cu_seqlens"
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
@@ -67,15 +69,15 @@ def host_borders(name: str, cu_seqlens: object, batch: int) -> list[int]:
     about = None
     if cu_seqlens.device.type != "cpu" and not cu_seqlens.is_inference():
         about = cu_seqlens._version, cu_seqlens.data_ptr(), cu_seqlens.shape, cu_seqlens.stride()
-        known = _known_borders.get(id(cu_seqlens))
+        known = _known_boundaries.get(id(cu_seqlens))
         if known is not None and known[0]() is cu_seqlens and known[1] == about:
             return known[2]
-    borders = cu_seqlens.tolist()
-    for n, (a, b) in enumerate(pairwise(borders)):
+    boundaries = cu_seqlens.tolist()
+    for n, (a, b) in enumerate(pairwise(boundaries)):
         if b < a:
             raise ArgumentError(f"{what} must not fall, got {a} and then {b} at sequence {n}")
     if about is not None:
-        if len(_known_borders) > 64:
-            _known_borders.clear()
-        _known_borders[id(cu_seqlens)] = (weakref.ref(cu_seqlens), about, borders)
-    return borders
+        if len(_known_boundaries) > 64:
+            _known_boundaries.clear()
+        _known_boundaries[id(cu_seqlens)] = (weakref.ref(cu_seqlens), about, boundaries)
+    return boundaries

@@ -100,6 +100,6 @@ def in_parts(
     for start in range(0, steps, SEGMENT):
         count = min(SEGMENT, steps - start)
         parts = [x.narrow(2, start, count) if x.shape[2] == steps else x for x in streams]
-        borders = [x[:, :, start // size : -(-(start + count) // size)] for x in edges]
-        results.append(unroll(*parts, *borders, (*lead[:2], count), size, *rest))
+        boundaries = [x[:, :, start // size : -(-(start + count) // size)] for x in edges]
+        results.append(unroll(*parts, *boundaries, (*lead[:2], count), size, *rest))
     return tuple(torch.cat(x, 2) for x in zip(*results, strict=True))

@@ -1,7 +1,7 @@
 """Maps of segments in torch: what the generated functions that make them share.
 
 A map is a tuple of tensors: its linear parts, then its local parts. `law(later, earlier)` composes two of them.
-Where kernels make maps there is `parts.py` instead.
+Where kernels make maps there is `chunk_kernels/segment_maps.py` instead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Sequences in parts on two and four GPUs, over NCCL: what one GPU gives, for every chunk-parallel op; packed; rings; graphs.
+"""Sequences in segments on two and four GPUs, over NCCL: what one GPU gives, for every chunk-parallel op; packed; rings; graphs.
 
-On one GPU the parts are computed one after the other, each with what those before it have sent.
+On one GPU the segments are computed one after the other, each with what those before it have sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.runtime.launch.parallel_compile import compile_ahead
 from chunkform.runtime.parallel.group import Group
 
-STEPS = 1100  # of a rank, on average: several parts of the kernels' own
+STEPS = 1100  # of a rank, on average: several segments of the kernels' own
 BOUNDS = {"float32": 2e-4, "bfloat16": 2e-2}  # kernels cut sequences elsewhere, so that rounding differs
 
 
@@ -110,7 +110,7 @@ def drawn(signature: Any, steps: int, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def cuts(count: int) -> list[int]:
-    """Uneven parts."""
+    """Uneven segments."""
     total = STEPS * count
     return [0, *(total * n // count + (37 if n % 2 else -11) for n in range(1, count)), total]
 
@@ -240,7 +240,7 @@ def test_parts_one_after_the_other_give_what_the_whole_gives(
 def in_turn(
     op: Any, given: dict[str, Any], goal: Tensor, cut: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Tensor]:
-    """Output, final state and gradients; the parts take turns where there are several."""
+    """Output, final state and gradients; the segments take turns where there are several."""
     count, heard, found, losses = len(cut) - 1, {}, [], []
     run_module = importlib.import_module("chunkform.runtime.op.context_parallel")
     lengths = [{"T": b - a} for a, b in pairwise(cut)]

@@ -84,7 +84,7 @@ def test_packed_calls_do_not_wait_for_the_device(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_by_inductor_it_gives_the_same(name):
-    """The same bits; but for gradients where one walk makes them: that needs states which a compiled graph doesn't keep."""
+    """The same bits; but for gradients where one sweep makes them: that needs states which a compiled graph doesn't keep."""
     for p in (problem(name, CASE), problem(name, CASE, lengths=LENGTHS)):
         eager, compiled = run(p), run(p, op=torch.compile(op_of(name), fullgraph=True))
         other = hasattr(sys.modules[op_of(name).__module__], "triton_backward_whole")

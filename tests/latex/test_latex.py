@@ -19,7 +19,7 @@ FOLDERS = (
     "tests/codegen/specs",
     "tests/codegen/recurrence/triton/specs",
     "benchmarks/published",
-    "benchmarks/step_by_step",
+    "benchmarks/recurrent_form",
     "examples",
 )
 WIDEST = 10  # points that a line may be too wide

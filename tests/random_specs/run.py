@@ -67,7 +67,7 @@ def try_seed(seed: int, triton: bool = False, explained: bool = False) -> Outcom
     s = draw(seed)
     try:
         c = compile_spec(recurrence_of(s))
-        family = "step by step" if c.forward is None else "chunks"
+        family = "recurrent form" if c.forward is None else "chunks"
         m = module_of(c, triton)
         if explained:
             explanation(c)

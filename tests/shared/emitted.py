@@ -30,7 +30,7 @@ FOLDERS = (
     "tests/codegen/specs",
     "tests/codegen/recurrence/triton/specs",
     "benchmarks/published",
-    "benchmarks/step_by_step",
+    "benchmarks/recurrent_form",
 )
 Hashes = dict[str, str]  # text, code
 

@@ -25,7 +25,7 @@ from chunkform.codegen.checking.accuracy import relative_error
 
 SIZES = (2, 3, 4)
 STEPS = 26
-BORDERS = (0, 0, 4, 4, 5, 18, 26, 26)  # sequences: none, several in a part, one over several parts
+BORDERS = (0, 0, 4, 4, 5, 18, 26, 26)  # sequences: none, several in a segment, one over several segments
 PARTS = {2: (17, 9), 3: (4, 0, 22), 4: (7, 2, 13, 4)}  # uneven, one empty, one that ends where a sequence does
 
 
@@ -134,7 +134,7 @@ def head_axis(op: Any, quantity: str) -> int:
 
 
 def summed(x: Tensor, at: Rank) -> Tensor:
-    """Each rank holds what belongs to its part, and zeros: the sum is the whole."""
+    """Each rank holds what belongs to its segment, and zeros: the sum is the whole."""
     x = x.clone()
     dist.all_reduce(x, group=at.processes)
     return x
@@ -238,7 +238,7 @@ def case_compiled(at: Rank) -> dict[str, float]:
 
 
 def case_data_parallel(at: Rank) -> dict[str, float]:
-    """Two by two: parameters' gradients summed over the parts of a sequence, and averaged over the batch by DDP."""
+    """Two by two: parameters' gradients summed over the segments of a sequence, and averaged over the batch by DDP."""
     from torch.nn.parallel import DistributedDataParallel
 
     mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
@@ -269,7 +269,7 @@ def case_data_parallel(at: Rank) -> dict[str, float]:
 
 
 def case_tensor_parallel(at: Rank) -> dict[str, float]:
-    """Two by two: each rank has a part of the sequence, and one head of two, by DTensor's tensor parallelism."""
+    """Two by two: each rank has a segment of the sequence, and one head of two, by DTensor's tensor parallelism."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("cp", "tp"))
@@ -412,7 +412,7 @@ def case_checked_once(at: Rank) -> dict[str, float]:
 
 
 def case_halo(argument: str, at: Rank) -> dict[str, float]:
-    """A causal convolution over parts, against the same over the whole sequence; parts may be shorter than the filter."""
+    """A causal convolution over segments, against the same over the whole sequence; segments may be shorter than the filter."""
     from chunkform.runtime.parallel import halo
 
     width = int(argument)
@@ -436,7 +436,7 @@ def case_halo(argument: str, at: Rank) -> dict[str, float]:
 
 
 def case_layer(argument: str, at: Rank) -> dict[str, float]:
-    """A layer with a short convolution, over parts, also packed, also with an attention: outputs, and all gradients."""
+    """A layer with a short convolution, over segments, also packed, also with an attention: outputs, and all gradients."""
     from chunkform.runtime.nn import Mixer
 
     packed = argument == "packed"

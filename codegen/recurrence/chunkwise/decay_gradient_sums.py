@@ -72,24 +72,24 @@ def _for_channels(
     if not s.writes or not g.writes:  # nothing crosses a boundary
         return stage
     side = "col" if s.decay_axes == (s.row,) else "row"
-    ahead = _place(out, form, saved, s, g.writes, (), side, only=True)
-    behind = _place(out, form, saved, g, s.writes, (), side, only=True)
-    if ahead is None or behind is None:
+    of_state = _place(out, form, saved, s, g.writes, (), side, only=True)
+    of_adjoint = _place(out, form, saved, g, s.writes, (), side, only=True)
+    if of_state is None or of_adjoint is None:
         return stage
-    _attach(out, ahead, s, g, True, True)
-    _attach(out, behind, s, g, False, True)
+    _attach(out, of_state, s, g, True, True)
+    _attach(out, of_adjoint, s, g, False, True)
     return replace(stage, at_boundaries=True)
 
 
-def _attach(out: list[Stage], k: int, s: StateForm, g: StateForm, ahead: bool, totals: bool) -> str:
+def _attach(out: list[Stage], k: int, s: StateForm, g: StateForm, of_state: bool, totals: bool) -> str:
     """Let sweep k make its sums; the side that its reads contract."""
     sweep = out[k]
     assert isinstance(sweep, Sweep)
-    boundary = _reads_of_state(sweep, s, g) if ahead else _reads_of_gradient(sweep, s, g)
+    boundary = _reads_of_state(sweep, s, g) if of_state else _reads_of_gradient(sweep, s, g)
     if totals:
         boundary = replace(boundary, own=(), totals=True)
     out[k] = replace(sweep, boundary_sums=(*sweep.boundary_sums, boundary))
-    if ahead:
+    if of_state:
         _keep_end(out, k, s.name)
     return sweep.side
 

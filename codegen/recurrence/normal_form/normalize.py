@@ -409,10 +409,10 @@ class _Canonical:
             return  # one axis of the two is summed so far: `_sum` does the other
         from .state_adjoint_products import state_adjoint_terms, state_adjoint_value
 
-        ahead, back = self.final[first.state], self.final[second.state]
+        after, adjoint_after = self.final[first.state], self.final[second.state]
         if first.state not in self.state_adjoints:
-            self.state_adjoints[first.state] = state_adjoint_terms(self.i, forward, ahead, back)
-        self.replacement[raw] = state_adjoint_value(self.i, raw.axes, first, second, ahead, back)
+            self.state_adjoints[first.state] = state_adjoint_terms(self.i, forward, after, adjoint_after)
+        self.replacement[raw] = state_adjoint_value(self.i, raw.axes, first, second, after, adjoint_after)
         for new in list(self.i.raw_reads):
             self._canonical_read(new)
 

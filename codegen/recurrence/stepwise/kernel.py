@@ -37,7 +37,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Loads:
-    """Statements ahead of a loop over steps, and those of each step, that load what a step takes."""
+    """Statements before a loop over steps, and those of each step, that load what a step takes."""
 
     first: list[str] = field(default_factory=list)
     each: list[str] = field(default_factory=list)
@@ -119,14 +119,14 @@ class Kernel:
         return self.raw(f"{x.name} + {step} * {x.strides[1]}" if len(x.lead) == 3 else x.name, axes, offsets)
 
     def loads(self, name: str, x: Pointer, axes: Axes, decay: bool = False) -> Loads:
-        """`name` as a variable's value at step `now`; vectors and numbers come a step ahead, where registers are left."""
+        """`name` as a variable's value at step `now`; vectors and numbers are prefetched by a step, where registers are left."""
         matrices = any(len(v.axes) > 1 for v in self.c.step.variables if v.kind.endswith("parameter"))
         if len(axes) > 1 or matrices:
             return Loads([], [f"{name} = {self.load_strided(x, axes, decay)}"])
-        return self.ahead(name, [self.raw_strided(x, axes, step) for step in ("now", "then")], decay)
+        return self.prefetched(name, [self.raw_strided(x, axes, step) for step in ("now", "then")], decay)
 
-    def ahead(self, name: str, raw: list[str], decay: bool = False) -> Loads:
-        """`name` as what was loaded a step ahead. raw: the texts that load it, for the first step and for the next one."""
+    def prefetched(self, name: str, raw: list[str], decay: bool = False) -> Loads:
+        """`name` as what was loaded a step before. raw: the texts that load it, for the first step and for the next one."""
         held = self.names.fresh(f"{name}_ahead")
         return Loads([f"{held} = {raw[0]}"], [f"{name} = {self.value(held, decay)}", f"{held} = {raw[1]}"])
 

@@ -108,8 +108,8 @@ def backward_rows(c: Compiled, forward: RowPlan, backward: RowPlan) -> dict[str,
             parts["back"].append(f"{name} = {k.load(room, s.axes)}")
             parts["last"].append(k.store(own, s.axes, gradient))
     scratch = k.contiguous("scratch", "scratch")
-    ahead = RowPrinter(k, p, forward, scratch, vectors)
-    forward_step, forward_results = rows_step(k, p, ahead, now, now, outputs=False)
+    forwards = RowPrinter(k, p, forward, scratch, vectors)
+    forward_step, forward_results = rows_step(k, p, forwards, now, now, outputs=False)
     behind = RowPrinter(k, a, backward, scratch, vectors)
     step, results = rows_step(k, a, behind, rooms | gradients, gradients)
     stores = []
@@ -124,7 +124,7 @@ def backward_rows(c: Compiled, forward: RowPlan, backward: RowPlan) -> dict[str,
         before.append(f"{name} = {block}")
         stores.append(f"{name} += {text}")
         parts["last"].append(k.store(k.address(out, "index", v.axes), v.axes, name))
-    return rows_launch(k, behind, [*forward_step, *step], len(ahead.slots)) | {
+    return rows_launch(k, behind, [*forward_step, *step], len(forwards.slots)) | {
         "before": before,
         "restart": parts["restart"],
         "forward_first": [],

@@ -193,7 +193,7 @@ def _loads(k: Kernel, forward: set[Any], backward: set[Any]) -> tuple[list[str],
 
 def _states(k: Kernel) -> tuple[dict[str, list[str]], Loads]:
     """Statements that move states between registers, checkpoints and the workspace, by where they stand; and those that bring
-    them back: a tile of a single one a step ahead, as more would fill registers."""
+    them back: a tile of a single one is prefetched by a step, as more would fill registers."""
     out: dict[str, list[str]] = {"before": [], "restart": [], "keep": [], "last": []}
     back = Loads()
     for s in k.c.step.states:
@@ -211,7 +211,7 @@ def _states(k: Kernel) -> tuple[dict[str, list[str]], Loads]:
         if len(s.axes) > 1 and (k.tiling.dim is None or sum(len(x.axes) > 1 for x in k.c.step.states) > 1):
             back += Loads([], [f"{name} = {k.load(here, s.axes)}"])
         else:
-            back += k.ahead(name, [k.raw(latest, s.axes), k.raw(there, s.axes)])
+            back += k.prefetched(name, [k.raw(latest, s.axes), k.raw(there, s.axes)])
         out["last"].append(k.store(k.address(start, "index", s.axes), s.axes, gradient, k.kind(s.axes)))
     return out, back
 

@@ -1,4 +1,4 @@
-"""Print what a part of a sequence needs from the parts before it: the maps of segments (see `segment_maps.py`) as torch.
+"""Print what a segment of a sequence needs from the segments before it: the maps of segments (see `segment_maps.py`) as torch.
 
 `torch_forward_states` and `torch_backward_states` find the states that enter this part. They make the map of the part for one
 group of states after the other, hand it to `exchange`, and get back the entering states; where the writes of a group depend on

@@ -1,4 +1,4 @@
-"""The torch function of one sweep: what is free of the states ahead of the loop over chunks, and the reads after it."""
+"""The torch function of one sweep: what is free of the states before the loop over chunks, and the reads after it."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def catalogue_rows(specs: str) -> dict[str, str]:
     for r in catalogue():
         c = compile_spec(r)
         step = "<br>".join(f"`{f.plain}`" for f in step_formulas(c))
-        family = "in parallel" if c.family == "chunk-parallel" else "step by step"
+        family = "in parallel" if c.family == "chunk-parallel" else "recurrent form"
         rows[r.name] = f"| [`{r.name}`]({specs}/{r.name}.py) | {step} | {family} |\n"
     for a in catalogue(Attention):
         energy, _, *rest = formulas(compile_attention(a))

@@ -28,7 +28,7 @@ SOME = [  # a scan, matrices of parameters, several corrections, step by step, s
     "tests/codegen/specs/oja_subspace.py",
     "tests/codegen/specs/momentum.py",
     "benchmarks/published/rwkv6.py",
-    "benchmarks/step_by_step/slstm.py",
+    "benchmarks/recurrent_form/slstm.py",
 ]
 ADVICE = "if it was meant to: make emitted ARGS=--write"
 

@@ -1,4 +1,4 @@
-"""The model of a pass's time: never under the floor, and it moves as bytes, work and parallelism do."""
+"""The model of a pass's time: never under the memory lower bound, and it moves as bytes, work and parallelism do."""
 
 import functools
 
@@ -20,19 +20,19 @@ def compiled(name):
 
 @pytest.mark.parametrize("name", CHUNKED)
 @pytest.mark.parametrize("shape", [S1, S2, S4, (8, 4096, 32, 64), (1, 131072, 8, 128), (8, 4096, 8, 256)])
-def test_no_pass_is_predicted_under_its_floor(name, shape):
+def test_no_pass_is_predicted_under_its_lower_bound(name, shape):
     p = predict(compiled(name), shape)
     for x in (p.forward, p.backward):
-        assert x.seconds > x.moving >= x.floor > 0
+        assert x.seconds > x.moving >= x.lower_bound > 0
         assert x.seconds == max(x.moving, x.computing) + x.starting
 
 
-def test_floor_is_the_bytes_of_arguments_and_results_at_the_rate_of_a_copy():
+def test_the_lower_bound_is_the_bytes_of_arguments_and_results_at_the_rate_of_a_copy():
     c = compiled("lightning_attention")
     p = predict(c, S1)
-    per_token = forward_cost(c, Sizes({"d": 128, "e": 128})).floor
-    assert p.forward.floor == pytest.approx(8 * 4096 * 16 * per_token / H200.copy)
-    assert p.forward.floor == pytest.approx(127e-6, rel=0.01)
+    per_token = forward_cost(c, Sizes({"d": 128, "e": 128})).lower_bound
+    assert p.forward.lower_bound == pytest.approx(8 * 4096 * 16 * per_token / H200.copy)
+    assert p.forward.lower_bound == pytest.approx(127e-6, rel=0.01)
 
 
 def test_a_hand_written_sweep_is_predicted_within_a_tenth():
@@ -60,7 +60,7 @@ def test_wider_elements_move_more_bytes():
     assert full.computing == half.computing
 
 
-def test_what_goes_step_by_step_is_not_predicted():
+def test_what_is_in_recurrent_form_is_not_predicted():
     assert predict(compiled("gradient_descent_logistic")) is None
 
 

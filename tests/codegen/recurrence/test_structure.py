@@ -157,7 +157,7 @@ def test_no_pass_looks_at_a_name(name: str) -> None:
 def test_the_end_of_a_state_is_that_of_the_sweep_that_sums_its_reads(name: str) -> None:
     plan = compile_spec(load(SPECS / f"{name}.py")[0] if (SPECS / f"{name}.py").exists() else find(name)[0]).backward
     assert plan is not None
-    ahead = [(b.state, s) for s in plan.sweeps for b in s.boundary_sums if b.kind == "in"]
-    assert ahead
-    for state, sweep in ahead:
+    states = [(b.state, s) for s in plan.sweeps for b in s.boundary_sums if b.kind == "in"]
+    assert states
+    for state, sweep in states:
         assert [s for s in plan.sweeps if state in s.finals] == [sweep]

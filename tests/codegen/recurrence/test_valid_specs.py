@@ -60,7 +60,7 @@ def no_root_left() -> Recurrence:
 
 
 def read_by_what_is_written() -> Recurrence:
-    """The walk that makes the last state comes after all that its decay's gradient sums is known."""
+    """The sweep that makes the last state comes after all that its decay's gradient sums is known."""
     r = Recurrence("read_by_what_is_written")
     d, e = r.dims("d e")
     k = r.inputs("k", d)
@@ -155,7 +155,7 @@ def transposed_alone() -> Recurrence:
 
 
 def scanned_vector() -> Recurrence:
-    """A vector that is scanned, which no walk over chunks computes."""
+    """A vector that is scanned, which no sweep over chunks computes."""
     r = Recurrence("scanned_vector")
     d = r.dims("d")
     a, x = r.inputs("a x", d)

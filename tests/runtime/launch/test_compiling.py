@@ -1,4 +1,4 @@
-"""Kernels of a pass are compiled side by side ahead of its first run, and are not launched meanwhile."""
+"""Kernels of a pass are compiled side by side before its first run, and are not launched meanwhile."""
 
 import threading
 from types import SimpleNamespace

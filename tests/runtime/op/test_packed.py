@@ -9,7 +9,7 @@ from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import ArgumentError, BackendError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.runtime.launch.varlen import packed_of
-from chunkform.runtime.parallel.shards import host_borders
+from chunkform.runtime.parallel.shards import host_boundaries
 
 LENGTHS = (5, 0, 70, 5, 1, 0)  # empty ones in between and at the end, equal ones, one across a chunk's border
 SMALL = Case(heads=2, width=6)
@@ -132,9 +132,9 @@ def test_starts_may_change_behind_the_back_of_torch(how):
 def test_ranks_read_starts_anew():
     array = np.array([0, 4, 9])
     starts = torch.from_numpy(array)
-    assert host_borders("x", starts, 1) == [0, 4, 9]
+    assert host_boundaries("x", starts, 1) == [0, 4, 9]
     array[1] = 6
-    assert host_borders("x", starts, 1) == [0, 6, 9]
+    assert host_boundaries("x", starts, 1) == [0, 6, 9]
 
 
 def test_starts_are_the_same_for_a_batch():

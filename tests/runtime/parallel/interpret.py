@@ -20,7 +20,7 @@ import torch.multiprocessing as mp
 
 AGAIN = ("gated_delta_rule", "lightning_attention")  # called until their passes are replayed
 ON_HOST = ("lightning_attention",)  # whose ranks say at every call what it is
-CUT = (0, 130, 205, 330)  # two parts of the kernels' own in each
+CUT = (0, 130, 205, 330)  # two segments of the kernels' own in each
 
 
 def work(rank: int, port: int, folder: str, names: list[str]) -> None:

@@ -1,4 +1,5 @@
-"""Sequences in parts on 2, 3 and 4 processes: outputs and all gradients are those of one process, and faults are told to all."""
+"""Sequences in segments on 2, 3 and 4 processes: outputs and all gradients are those of one process, and faults are told to
+all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example that trains on sequences in parts: FSDP2 and context parallelism have the losses of one process."""
+"""The example that trains on sequences in segments: FSDP2 and context parallelism have the losses of one process."""
 
 from __future__ import annotations
 

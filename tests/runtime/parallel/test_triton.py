@@ -1,4 +1,4 @@
-"""The Triton kernels find what enters a part on their way: in Triton's interpreter, on three processes."""
+"""The Triton kernels find what enters a segment on their way: in Triton's interpreter, on three processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_kernels_hand_on_states_between_processes(tmp_path: Path) -> None:
 
 
 def test_wide_matrices_are_multiplied_by_torch_as_kernels_would() -> None:
-    command = [sys.executable, str(Path(__file__).with_name("parts.py"))]
+    command = [sys.executable, str(Path(__file__).with_name("segments.py"))]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

@@ -1,7 +1,7 @@
-"""Weights between states that are added to each other: a kernel makes them for all chunks, ahead of those that use them.
+"""Transition matrices of coupled states: an intra-chunk kernel makes them for all chunks, before the kernels that use them.
 
 What one state takes of another over some steps is an entry of a product of small matrices, one for each step (see
-`coupled_states.py`). A program makes all such products of a chunk, step by step; sweeps, and what is ahead of them, load
+`coupled_states.py`). A program makes all such products of a chunk, one step after the other; sweeps and their prologues load
 them as matrices over the steps of a chunk, and as numbers of each step.
 """
 

@@ -3,7 +3,7 @@ takes them, so that states of 256 channels fit.
 
 Statements are printed as if there were one slice. What depends on the number of a slice, `n_d` for the axis d, goes into a loop
 over slices; what another loop uses of it is held in a tuple, as states are. A sum over the axis is printed as one that is added
-up: to a name that exists before. What a loop doesn't need stays behind it, and comes ahead of it where it does.
+up: to a name that exists before. What a loop doesn't need stays behind it, and comes before it where it does.
 """
 
 from __future__ import annotations

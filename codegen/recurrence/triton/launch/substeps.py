@@ -158,7 +158,7 @@ class SubstepsHost:
         return self.names(leaf(kind, name, v.axes))
 
     def _exchange(self) -> tuple[str, str]:
-        """How functions take what other parts of a sequence hand on, and how they pass it on."""
+        """How functions take what other segments of a sequence hand on, and how they pass it on."""
         return (", exchange=None", ", exchange=exchange") if self.exchanges else ("", "")
 
 

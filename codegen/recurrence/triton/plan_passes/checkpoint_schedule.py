@@ -157,7 +157,7 @@ def _seen_undecayed(s: StateForm, g: StateForm) -> bool:
 def _pays(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep]) -> bool:
     """Is reading at checkpoints faster, though the states go through memory? On an H200 that is so where a state has a decay for
     each
-    channel, and one kernel reads all that is read with none ahead of it; or else where writes depend on reads, as sweeps that
+    channel, and one kernel reads all that is read with no prologue; or else where writes depend on reads, as sweeps that
     make more of such a state spill registers."""
     read = [opened(s, True) for s in from_checkpoints.values()]
     alone = len({o.tile for o in read}) == 1 and not any(made_in_prologue(o) for o in read)
@@ -175,10 +175,10 @@ def _waits(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep], own: fr
         return {made[y.attrs[:2]] for y in walk(*nodes) if y.op == "leaf" and y.attrs[:2] in made}
 
     loads = {j: loaded([*from_checkpoints[j].given.values(), *(x.node for x in fused.stores[j])]) - {j} for j in read}
-    ahead = loaded([n for k, s in sweeps.items() for n in (*s.given.values(), *(x.node for x in fused.stores[k]))])
-    while more := {i for j in ahead for i in loads[j]} - ahead:
-        ahead |= more
-    for group in (ahead, set(read) - ahead):
+    needed = loaded([n for k, s in sweeps.items() for n in (*s.given.values(), *(x.node for x in fused.stores[k]))])
+    while more := {i for j in needed for i in loads[j]} - needed:
+        needed |= more
+    for group in (needed, set(read) - needed):
         read_as = {j: opened(from_checkpoints[j], True) for j in sorted(group)}
         tiles = {j: o.tile for j, o in read_as.items()}
         order = list(dict.fromkeys(tiles.values()))
@@ -188,13 +188,13 @@ def _waits(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep], own: fr
                 return True
         if any(order.index(tiles[i]) > order.index(tile) for j, tile in tiles.items() for i in loads[j] & group):
             return True
-    return bool(ahead & late)
+    return bool(needed & late)
 
 
 def _taken_whole(o: Opened) -> Iterator[Node]:
     """What a kernel that reads at checkpoints loads, but for what its programs have in registers: numbers and tiles of steps."""
-    ahead = (*o.matrices.values(), *o.scaled.values(), *o.intra.values())
-    yield from (y for y in walk(*ahead) if y.op == "leaf")
+    intra = (*o.matrices.values(), *o.scaled.values(), *o.intra.values())
+    yield from (y for y in walk(*intra) if y.op == "leaf")
     for y in walk(*o.outputs.values(), *o.definitions.values(), *(x for s in o.sums for x in s.reads.values())):
         if y.op == "leaf" and not {*y.axes} <= {ROW, *o.tile}:
             yield y

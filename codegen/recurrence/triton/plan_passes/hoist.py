@@ -2,7 +2,7 @@
 parallel.
 
 Scalar factors of a stream (beta_t of beta_t k_t) are taken out of it, so that k_t goes to the tensor cores as it was loaded
-and nothing is rounded twice. Done ahead, by a kernel whose programs each take one chunk: triangular inverses, products over
+and nothing is rounded twice. The prologue is a kernel whose programs each take one chunk: triangular inverses, products over
 an axis along which the decay runs, and quantities over that axis times their decays.
 """
 
@@ -142,7 +142,7 @@ CHEAP = ("abs", "relu", "sign", "step")  # functions that take an instruction or
 
 
 def in_prologue(node: Node) -> bool:
-    """Is a quantity of a step made once, ahead of the kernels that use it, and not by each on its tiles? What is made of sums or
+    """Is a quantity of a step made once, before the kernels that use it, and not by each on its tiles? What is made of sums or
     peaks over an axis, or of matrices; and what takes several functions of vectors, which are slower than memory: the
     preconditioned gated delta rule 6996 to 4874 us on an H100."""
     nodes = list(walk(node))
@@ -326,7 +326,7 @@ class _Opening:
         return self.opaque(node)
 
     def opaque(self, node: Node) -> Node:
-        """A stream computed on the tile, or ahead."""
+        """A stream computed on the tile, or in the prologue."""
         stream = leaf("stream", node.key[:12], (ROW, *node.axes))
         if in_prologue(node):
             self.out.origins[stream] = node

@@ -1,4 +1,4 @@
-"""Sweeps that load too much to do so chunks ahead, cut in one for each read that they make."""
+"""Sweeps that load too much to prefetch it, cut in one for each read that they make."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_where_nothing_decays_and_nothing_is_read_the_state_is_kept() -> None:
 
 
 def test_the_map_of_known_writes_has_no_matrix() -> None:
-    """Where a gradient's sweep walks the forward state again, its writes are known: only decays are left."""
+    """Where a gradient's sweep makes the forward state again, its writes are known: only decays are left."""
     c = compiled("gated_delta_rule")
     assert c.backward is not None
     again = next(s for s in c.backward.sweeps if s.states == ("S",) and s.finals)
@@ -81,7 +81,7 @@ def test_a_linear_part_is_a_sweep_from_the_identity_unless_columns_differ() -> N
         assert (linear_sweep(sweep.group, c.forward.form.reads) is not None) is found
 
 
-def test_columns_of_a_matrix_are_the_states_walk_unless_something_is_written_to_all_columns() -> None:
+def test_columns_of_a_matrix_are_the_states_sweep_unless_something_is_written_to_all_columns() -> None:
     for name, same in (("delta_rule", True), ("squashed", True), ("pulled", False)):
         c = compiled(name)
         assert c.forward is not None

@@ -193,7 +193,7 @@ def counted_twice(p: Plan) -> Plan:
 
 
 def at_the_boundaries(change: Callable[[BoundarySums], BoundarySums]) -> Callable[[Plan], Plan]:
-    """Changes what sweeps sum at the borders of chunks."""
+    """Changes what sweeps sum at the chunk boundaries."""
 
     def changed(s: Any) -> Any:
         return replace(s, boundary_sums=tuple(change(b) for b in s.boundary_sums)) if isinstance(s, Sweep) else s
@@ -389,7 +389,7 @@ def test_a_corrupted_pass_is_refused(
 
 
 def test_a_decays_gradient_that_counts_a_step_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It isn't what the sums at the borders of chunks make."""
+    """It isn't what the sums at the chunk boundaries make."""
     patched(pipeline, "plan", counted_twice)(monkeypatch)
     with pytest.raises(GateError, match="the state-adjoint product of S, summed and from chunk boundaries"):
         pipeline.compile_spec(spec("lightning_attention"))

@@ -138,7 +138,7 @@ def test_costs_count_all_substeps() -> None:
     sizes = Sizes({"d": 64, "e": 64}, 64)
     c = compile_spec(product(2))
     one, both = forward_cost(c.substep, sizes), forward_cost(c, sizes)
-    assert both.flops == 2 * one.flops and both.bytes > 2 * one.bytes and both.floor < 2 * one.floor
+    assert both.flops == 2 * one.flops and both.bytes > 2 * one.bytes and both.lower_bound < 2 * one.lower_bound
     assert backward_cost(c, sizes).bytes > 2 * backward_cost(c.substep, sizes).bytes
     assert predict(c).forward.computing == pytest.approx(2 * predict(c.substep).forward.computing, rel=0.01)
 

@@ -31,7 +31,7 @@ from chunkform.runtime.chunk_kernels import segment_tails as pieces_module
 from chunkform.runtime.chunk_kernels.chunk_layout import places
 from chunkform.runtime.chunk_kernels.fused_backward import block_pairing, step_pairing
 from chunkform.runtime.chunk_kernels.kernels import chunk_of, cumulate, lasting, over_block, place_of, reach
-from chunkform.runtime.chunk_kernels.segment_tails import LatePieces, join_pieces
+from chunkform.runtime.chunk_kernels.segment_tails import Tails, join_pieces
 from chunkform.runtime.launch import launch as launch_module
 from chunkform.runtime.launch.launch import Config, launch
 from chunkform.runtime.launch.varlen import BLOCK, Packed
@@ -41,7 +41,7 @@ from chunkform.runtime.op.signature import OVERWRITE
 def main(job: dict) -> list[dict]:
     rows = []
     if job.get("walk"):
-        schedule_module._pays = lambda *_: False  # walks make all, whatever is faster
+        schedule_module._pays = lambda *_: False  # sweeps make all, whatever is faster
     if "buffers" in job:
         launch_module.BUFFERS = job["buffers"]
     if "crowd" in job:
@@ -74,7 +74,7 @@ def main(job: dict) -> list[dict]:
     if job.get("groups"):
         rows += [row for name in job["names"] for row in groups(name)]
     if job.get("forced"):
-        fused_module._pays = lambda *_: True  # one walk makes all, whatever is faster
+        fused_module._pays = lambda *_: True  # one sweep makes all, whatever is faster
         compiled.cache_clear()
     if "whole" in job:
         rows += [row for name in job["names"] for row in whole(name, job["whole"])]
@@ -192,7 +192,7 @@ def joined_pieces() -> list[dict]:
         expected = [ends.clone(), linear.clone()]
         expected[0][:, 1] = ((whole if along == 0 else whole.mT) + late_ends)[:, 1]
         expected[1][:, 1] = (late_linear @ linear)[:, 1]
-        join_pieces(LatePieces(late_ends, late_linear, live), ends, linear, along)
+        join_pieces(Tails(late_ends, late_linear, live), ends, linear, along)
         what = {"recurrence": "-", "quantity": f"{row} {along} {tiles}", "dtype": "float32", "rounding": 0}
         rows += [what | {"error": _far(x, y)} for x, y in zip((ends, linear), expected, strict=True)]
     return rows
@@ -248,7 +248,7 @@ def unseen(name: str) -> list[dict]:
 
 
 def sliced(name: str, width: int) -> None:
-    """Walks take the axes that they have whole in slices of this width from now on."""
+    """Sweeps take the axes that they have whole in slices of this width from now on."""
     m = module(name)
     usual = m.choose
     m.choose = lambda *a: replace(usual(*a), slice=width)
@@ -310,8 +310,8 @@ def widened(name: str) -> list[dict]:
 
 
 def whole(name: str, some: list[str]) -> list[dict]:
-    """A backward pass on one walk, in float16, beside the walks of float32 on the same numbers: of whole sequences, in the place
-    of what was saved and not, of several parts, and of packed sequences; `some` of these, or all."""
+    """A backward pass in one sweep, in float16, beside the sweeps of float32 on the same numbers: of whole sequences, in the
+    place of what was saved and not, of several parts, and of packed sequences; `some` of these, or all."""
     c, m = compiled(name), module(name)
     every, lengths = m.parts_for, (37, 0, 64, 1)
     packed = Packed(torch.tensor((0, *lengths)).cumsum(0), len(lengths), sum(lengths))

@@ -26,12 +26,12 @@ def test_strong_decays_of_channels_keep_their_gradients_and_nothing_looks_ahead(
 
 
 def test_one_strong_decay_a_step_keeps_its_gradient_in_bfloat16():
-    """On one walk and on several, with no step's own write or read in sums that are taken apart again."""
+    """On one sweep and on several, with no step's own write or read in sums that are taken apart again."""
     names = ("lightning_attention", "retention", "gated_delta_rule")
     assert_within_bounds("--gradients", "--dtype", "bfloat16", "--steps", "70", "--width", "8", *names)
 
 
-def test_strong_decays_keep_their_gradients_where_states_are_read_at_borders():
+def test_strong_decays_keep_their_gradients_where_states_are_read_from_checkpoints():
     """Of the channels of a square state; and one a step, where a read sees the write of the step before with no decay between."""
     names = ("square_delta_rule", "beside_channels")
     assert_within_bounds("--gradients", "--dtype", "bfloat16", "--steps", "67", "--width", "4", *names)

@@ -90,11 +90,11 @@ def test_nothing_is_written_beyond_the_last_step():
     assert_small(interpret(names, [SMALL | {"heads": 1}], parts=FEW), 1e-5)
 
 
-def test_a_backward_pass_on_one_walk_makes_what_several_walks_do():
+def test_a_backward_pass_in_one_sweep_makes_what_several_sweeps_do():
     assert_small(interpret(("lightning_attention", "linear_attention"), [], whole=[], again=True), 2e-3)
 
 
-def test_one_walk_also_solves_for_writes_and_sums_for_numbers_of_each_step():
+def test_one_sweep_also_solves_for_writes_and_sums_for_numbers_of_each_step():
     """Which isn't faster on an H200, and so isn't chosen."""
     assert_small(interpret(("gated_delta_rule", "inverse_attention"), [], whole=["parts", "packed"], forced=True), 1e-3)
     assert_small(interpret(("mamba2",), [], whole=["packed"], forced=True), 2e-3)
@@ -127,7 +127,7 @@ def test_float16_takes_elements_of_tiles_through_products():
 
 
 def test_tiles_for_two_programs_sum_as_those_for_one_do():
-    """Of 200 channels in two bytes, where a walk has a multiprocessor for one program."""
+    """Of 200 channels in two bytes, where a sweep has a multiprocessor for one program."""
     assert_small(interpret(("gated_delta_rule",), [SMALL | {"dtype": "float16", "heads": 1, "width": 200}]), 4e-3)
 
 
@@ -138,14 +138,14 @@ def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():
     assert_small(interpret(names, [SMALL | {"steps": 70, "heads": 1, "decay": "extreme"}], parts=PARTS, slice=16), 1e-5)
 
 
-def test_walks_that_are_cut_sum_for_decays_of_each_channel_once():
-    """Nothing is read at borders, so that one walk for each read adds to what is summed at the borders of chunks."""
+def test_sweeps_that_are_cut_sum_for_decays_of_each_channel_once():
+    """Nothing is read from checkpoints, so that one sweep for each read adds to what is summed at the chunk boundaries."""
     names = ("kimi_delta_attention", "gated_linear_attention", "square_delta_rule")
     assert_small(interpret(names, [SMALL | {"heads": 1}], walk=True), 1e-5)
 
 
 @pytest.mark.long
-def test_what_decays_leave_nothing_of_is_not_walked_over():
+def test_what_decays_leave_nothing_of_is_not_swept():
     """In parts of which each leaves what its last chunks make: decays of each step, of channels of either axis, of two states."""
     rows = interpret([], [], lasting=True)
     assert_small(rows, 0.0)
@@ -156,13 +156,13 @@ def test_what_decays_leave_nothing_of_is_not_walked_over():
 
 @pytest.mark.parametrize("decay", ["none", "strong", "extreme"])
 def test_parts_in_two_pieces(decay):
-    """The early one is walked over where the late one's matrix isn't zero, which other launches than one for both do as well."""
+    """The head is swept where the tail's matrix isn't zero, which other launches than one for both do as well."""
     names = ("gated_delta_rule", "kimi_delta_attention")
     assert_small(interpret(names, [], parts=(400, (3, 60), 17, decay), late=64), 1e-5)
     assert_small(interpret(names[:1], [], parts=(400, (3, 60), 17, decay), late=64, crowd=4), 1e-5)
 
 
-def test_the_early_piece_is_not_walked_over_where_nothing_of_it_is_left():
+def test_the_head_of_a_segment_is_not_swept_where_nothing_of_it_is_left():
     assert_small(interpret([], [], joined=True), 1e-6)
     assert_small(interpret(("gated_delta_rule", "kimi_delta_attention"), [], late=64, unseen=True), 0.0)
 
@@ -193,7 +193,7 @@ def test_float16_takes_decays_without_resets_apart():
 
 
 def test_strides_needs_and_missing_gradients_change_nothing():
-    """Also of what torch makes of one read ahead of a kernel, and of walks of which only one read is wanted."""
+    """Also of what torch makes of one read in the prologue of a kernel, and of sweeps of which only one read is wanted."""
     names = ("gated_delta_rule", "kimi_delta_attention", "mlstm", "three_corrections")
     assert_small(interpret(names, [], variants=True), 1e-6)
 
@@ -209,7 +209,7 @@ def test_parts_of_a_sequence_and_packed_sequences(name):
     assert_small(interpret((name,), [], parts=PARTS), 1e-5)
 
 
-def test_several_corrections_a_step_are_walked_over_one_by_one():
+def test_several_corrections_a_step_are_swept_one_by_one():
     names = ("gated_delta_product", "channel_delta_product", "product_of_other_keys")
     assert_small(interpret(names, [SMALL | {"decay": "extreme", "seed": 1}], parts=FEW), 1e-5)
     assert_small(interpret(("channel_delta_product",), [], variants=True), 1e-6)
@@ -257,7 +257,7 @@ def test_what_sweeps_sum_for_decays_in_float16_cancels_over_parts_and_at_the_end
     ],
 )
 def test_gradients_of_decays_for_each_channel_lose_little_on_the_way(walk, most):
-    """In float16 half a unit in the last place is 4.9e-4, and evenly spread rounding of a result 2.8e-4. States at the borders of
+    """In float16 half a unit in the last place is 4.9e-4, and evenly spread rounding of a result 2.8e-4. States at the ends of
     blocks, which this gradient is made of, go through memory in float16."""
     rows = interpret(most, [], widened=True, walk=walk)
     decays = {(r["recurrence"], r["quantity"]): r["error"] for r in rows if r["quantity"] in ("dalpha", "dbeta")}

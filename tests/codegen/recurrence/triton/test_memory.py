@@ -118,7 +118,7 @@ def test_a_backward_pass_makes_what_the_forward_pass_has_not_kept():
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("name", ["gated_delta_rule", "kimi_delta_attention", "gated_linear_attention", "delta_rule"])
 def test_what_a_forward_pass_saves_is_kept(name, width):
-    """Else the backward pass would make it again: as the states at the borders of blocks are as large as the arguments at 256
+    """Else the backward pass would make it again: as the checkpointed states are as large as the arguments at 256
     channels, numbers by heads beside them count."""
     c, m = compiled(name), module(name)
     given = {}

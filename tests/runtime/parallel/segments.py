@@ -1,6 +1,6 @@
-"""Rows and what enters parts, in Triton's interpreter: kernels against torch, which takes over where matrices are wide.
+"""Rows and what enters segments, in Triton's interpreter: kernels against torch, which takes over where matrices are wide.
 
-python parts.py     # prints the largest difference
+python segments.py     # prints the largest difference
 """
 
 from __future__ import annotations

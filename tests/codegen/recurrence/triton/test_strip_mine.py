@@ -1,4 +1,4 @@
-"""Statements of walks, slice by slice; how many chunks come ahead; and the tiles of kernels that read at borders."""
+"""Statements of sweeps, slice by slice; how many chunks are prefetched; and the tiles of intra-chunk output kernels."""
 
 import ast
 import itertools
@@ -24,7 +24,7 @@ SETUP = ["d = n_d * 2", "S = zeros(2)", "if first:", "    S += load(d)"]
 
 
 def run(loop, after, values, counters=None, **names):
-    """What Python makes of a walk over two chunks, sliced: S is a list of two slices."""
+    """What Python makes of a sweep over two chunks, sliced: S is a list of two slices."""
     numbers = itertools.count()
     counters = {"n_d": "2"} if counters is None else counters
     found = sliced(
@@ -143,7 +143,7 @@ def test_one_launch_makes_all_reads_where_three_chunks_fit():
     assert config.by_read(128, (1536, 128, 6), *each, wanted=(False, False)) == [(1, True, one), (2, False, two)]
 
 
-def test_float32_walks_have_the_registers_that_there_are():
+def test_float32_sweeps_have_the_registers_that_there_are():
     """Given 32, as the assembler chooses, they spill five times as much."""
     rows = inspect_op(compiled("lightning_attention"), dtypes=("float32",), widths=(128,))
     sweeps = [r for r in rows if "sweep" in r.kernel]
@@ -151,7 +151,7 @@ def test_float32_walks_have_the_registers_that_there_are():
 
 
 @pytest.mark.long
-def test_as_many_programs_of_a_walk_as_it_is_launched_for_fit_on_a_multiprocessor(monkeypatch, request):
+def test_as_many_programs_of_a_sweep_as_it_is_launched_for_fit_on_a_multiprocessor(monkeypatch, request):
     def sweeps():
         rows = inspect_op(compiled("kimi_delta_attention"), dtypes=("bfloat16",), widths=(256,))
         return [r for r in rows if "sweep" in r.kernel]
@@ -163,7 +163,7 @@ def test_as_many_programs_of_a_walk_as_it_is_launched_for_fit_on_a_multiprocesso
     assert any("bytes of shared memory, limit 115712" in r.problem for r in sweeps())
 
 
-def test_what_a_walk_only_yields_is_not_loaded_for_states():
+def test_what_a_sweep_only_yields_is_not_loaded_for_states():
     loop = ["k = load(k_p)", "w = k * S", "q = load(q_p)", "if YIELD:", "    store(q * S)", "S = S + w"]
     assert {"k_p", "S"} <= needed_for(loop, {"S"}) and "q_p" not in needed_for(loop, {"S"})
     assert {"k_p", "q_p"} <= needed_for(loop, {"S"}, "if YIELD:")
@@ -206,7 +206,7 @@ def test_kernels_store_over_none_of_their_arguments(names):
             assert not {x for x in stored & given if not x.endswith("_p")}, kernel.name  # pointers move on
 
 
-def test_tiles_that_read_at_borders_are_never_narrow_in_16_bits():
+def test_tiles_that_read_from_checkpoints_are_never_narrow_in_16_bits():
     config = launch.candidates(2, 256)[0]
     assert config.read_tile == 64 and (config.read_warps(256), config.read_warps(64, 128)) == (8, 4)
     assert config.read_warps(64, 128, many=True) == 8

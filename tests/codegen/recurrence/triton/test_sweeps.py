@@ -1,4 +1,4 @@
-"""What kernels walk in the place of the plans that sweeps are: gradients loaded again, maps kept, sums from the other side."""
+"""What sweeps do beside their plan: gradients that are loaded again, maps that are kept, sums that come from the other side."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_a_read_that_an_output_is_as_well_stays():
     assert scaled(plan) is plan
 
 
-def test_the_gate_refuses_walks_that_compute_something_else():
+def test_the_gate_refuses_sweeps_that_compute_something_else():
     c = compiled("gated_delta_rule")
     plan = kernel_plan(c, c.backward)
     k, sweep = [(k, s) for k, s in enumerate(plan.stages) if isinstance(s, Sweep)][-1]

@@ -1,4 +1,4 @@
-"""What is made of each step for itself: streams ahead of walks, decays of a function, outputs and gradients of several terms."""
+"""Per-step kernels: what the prologue makes of each step, decays of a function, outputs and gradients of several terms."""
 
 from __future__ import annotations
 

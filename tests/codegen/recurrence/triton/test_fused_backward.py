@@ -1,4 +1,4 @@
-"""A backward pass as one walk: which recurrences have one, what it loads, and the memory that its gradients take."""
+"""Fused backward passes: which recurrences have one, what it loads, and the memory that its gradients take."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from chunkform.runtime.launch.varlen import BLOCK, Packed
         ("leaky_integrator", False),  # a state that is a vector
     ],
 )
-def test_one_walk_makes_gradients_that_its_registers_hold(name, one):
+def test_one_sweep_makes_gradients_that_its_registers_hold(name, one):
     assert (fused_backward_of(compiled(name)) is not None) == one
 
 
-def test_one_walk_loads_each_tensor_once_and_makes_each_matrix_over_steps_once():
+def test_one_sweep_loads_each_tensor_once_and_makes_each_matrix_over_steps_once():
     text = triton_source(compiled("lightning_attention"))
     kernel = text[text.index("def backward_whole(") : text.index("def triton_backward_whole(")]
     loads = re.findall(r"(\w+)_rows\.load\(", kernel)
@@ -41,7 +41,7 @@ def test_one_walk_loads_each_tensor_once_and_makes_each_matrix_over_steps_once()
     assert sorted(re.findall(r"# (\w+ \w+\^T)$", kernel, re.M)) == ["do S^T", "do v^T", "q k^T", "v dS^T"]
 
 
-def test_one_walk_takes_states_and_tensors_that_fit():
+def test_one_sweep_takes_states_and_tensors_that_fit():
     config = candidates(2, 64)[0]
     x = torch.empty(1, 64, 2, 64, dtype=torch.bfloat16)
     assert together(config, (64, 64), x)
@@ -89,7 +89,7 @@ def test_where_blocks_are_not_whole_nothing_is_in_place():
 
 
 @pytest.mark.parametrize(("width", "numbers"), [(64, 0), (128, 8)])
-def test_a_walk_of_four_warps_takes_no_memory_for_a_decays_gradient(width, numbers):
+def test_a_sweep_of_four_warps_takes_no_memory_for_a_decays_gradient(width, numbers):
     """But two for each block: numbers of each step that parts take, beside the decays' sums."""
     m = module("lightning_attention")
     steps, heads = 4 * BLOCK, 2

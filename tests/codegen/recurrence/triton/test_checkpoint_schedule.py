@@ -1,4 +1,4 @@
-"""Which sweeps walk, and what is read at the borders of blocks instead."""
+"""Which sweeps a kernel makes, and what is read from checkpointed states instead."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from chunkform.codegen.recurrence.triton.plan_passes.value_placement import fuse
 from chunkform.spec.language import find
 
 
-def test_a_decays_gradient_is_read_at_borders_by_one_kernel_or_summed_by_walks():
+def test_a_decays_gradient_is_read_from_checkpoints_by_one_kernel_or_summed_by_sweeps():
     c = compile_spec(find("kimi_delta_attention")[0])
     fused = fuse(c.backward)
     found = checkpoint_schedule(c.backward, fused, ["S"])
@@ -30,7 +30,7 @@ def test_a_decays_gradient_is_read_at_borders_by_one_kernel_or_summed_by_walks()
 
 
 @pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule", "value_decay_attention"])
-def test_what_walks_hold_is_not_read_at_borders(name):
+def test_what_sweeps_hold_is_not_read_from_checkpoints(name):
     c = compile_spec(find(name)[0])
     found = checkpoint_schedule(c.backward, fuse(c.backward), ["S"])
     assert (set(found.sweeps), found.from_checkpoints) == (
@@ -63,7 +63,7 @@ def test_kernels_ahead_take_one_chunk_after_the_other_or_have_few_registers(name
     assert text.count("maxnreg=config.registers,") == (not queues) * sum(1 + bool(k.slow_path) for k in ahead)
 
 
-def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read_where_no_launch_makes_one_alone():
+def test_a_sweep_that_loads_too_much_is_cut_in_one_for_each_read_where_no_launch_makes_one_alone():
     """Each has the sums that are over its read, the first the last states, and the last the pairs inside chunks."""
     c = compiled("two_timescales")
     whole = simplified(c.backward).sweeps[-1]
@@ -90,7 +90,7 @@ def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read_where_no_launch_
         "delta_product",
     ],
 )
-def test_walks_with_one_read_or_of_which_launches_make_one_stay_whole(name):
+def test_sweeps_with_one_read_or_of_which_launches_make_one_stay_whole(name):
     c = compiled(name)
     assert [s.reads for s in kernel_plan(c, c.backward).sweeps] == [s.reads for s in simplified(c.backward).sweeps]
 
@@ -124,15 +124,15 @@ def test_only_decays_from_a_chunks_start_take_in_a_step():
         assert opening.absorbed(x) == x
 
 
-def test_a_walk_takes_elements_of_tiles_through_products_or_selects_and_operands_as_they_are():
+def test_a_sweep_takes_elements_of_tiles_through_products_or_selects_and_operands_as_they_are():
     c = compile_spec(find("gated_delta_rule")[0])
     host = Host(c, c.forward, False, True)
     host.text()
-    (walk_,) = [k for k in host.kernels if k.sweeps and "sweep" in k.name]
-    loop = walk_.lines["loop"]
+    (sweep_,) = [k for k in host.kernels if k.sweeps and "sweep" in k.name]
+    loop = sweep_.lines["loop"]
     product = "tl.dot(v.to(DT), identity) if PRODUCTS and v.dtype == DT"
     assert [x for x in loop if "_each = " in x] == [
         f"v_each = {product} else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)"
     ]
-    assert walk_.products == {"v_p"}
+    assert sweep_.products == {"v_p"}
     assert sum("v_each" in x for x in loop) == 2 and any("tl.trans(k_slice.to(DT))" in x for x in loop)
