@@ -58,7 +58,7 @@ lint: setup build/typing  ## ruff and mypy
 build/typing: Makefile chunkform
 	@rm -rf $@ && mkdir -p $@/chunkform
 	@for file in chunkform/*; do ln -s ../../../$$file $@/chunkform/; done
-	@for package in codegen generated runtime spec; do ln -s ../../../$$package $@/chunkform/; done
+	@for package in codegen generated integrations runtime spec; do ln -s ../../../$$package $@/chunkform/; done
 
 format: setup  ## format, and fix what ruff can
 	@$(BIN)/ruff check --quiet --fix . || true

@@ -1,6 +1,6 @@
 """The rooms of the code, measured from its imports: `python docs/rooms.py` draws docs/rooms.svg.
 
-A room is a folder of codegen/ or runtime/, and spec/language. An arrow says that a room imports another. Lazy imports and those
+A room is a folder of codegen/, runtime/ or integrations/, and spec/language. An arrow says that a room imports another. Lazy imports and those
 for types count like any other. tests/test_rooms.py asks here whether arrows point one way.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import networkx as nx
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("spec", "codegen", "runtime")
+PACKAGES = ("spec", "codegen", "runtime", "integrations")
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
@@ -121,7 +121,7 @@ def draw(root: Path = ROOT) -> str:
     height = 30 + len(rows) * FLOOR
     style = (
         "text{font:10px sans-serif;text-anchor:middle;fill:#333}.name{font:bold 12px monospace;fill:#000}"
-        "rect{stroke:#666}.spec{fill:#fdf3d8}.codegen{fill:#e4eefc}.runtime{fill:#e6f5e6}"
+        "rect{stroke:#666}.spec{fill:#fdf3d8}.codegen{fill:#e4eefc}.runtime{fill:#e6f5e6}.integrations{fill:#f6e6f3}"
         "path{fill:none;stroke:#888;marker-end:url(#tip)}"
     )
     tip = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'

@@ -437,7 +437,7 @@ def _run(
     starts, reverse, v_first = (options.get(n) for n in ("cu_seqlens", "reverse", "state_v_first"))
     scale = k.shape[-1] ** -0.5 if scale is None else scale
     if options.get("l2norm"):
-        q, k = _unit(q, scale), _unit(k, 1.0)
+        q, k = unit(q, scale), unit(k, 1.0)
     else:
         q = q * scale
     given = {"q": q, "k": k, "v": v} | others
@@ -483,7 +483,7 @@ def _understood(what: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _unit(x: Tensor, scale: float) -> Tensor:
+def unit(x: Tensor, scale: float) -> Tensor:
     """scale x / sqrt(x.x + 1e-6), in float32 at least."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide * ((wide.square().sum(-1, keepdim=True) + L2_EPS).rsqrt() * scale)).to(x.dtype)

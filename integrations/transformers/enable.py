@@ -1,0 +1,246 @@
+"""Puts generated ops in the place of the functions that models of transformers call for their recurrences."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CellType, FunctionType, ModuleType, TracebackType
+
+from torch.nn import Module
+
+from chunkform.errors import ArgumentError
+
+Replacement = Callable[[object], object]  # of what a modeling module has by a name: what stands there instead
+
+MODELS = "transformers.models"
+OPS = {
+    "torch_chunk_gated_delta_rule": "gated_delta_rule",
+    "chunk_kimi_delta_attention": "kimi_delta_attention",
+    "mamba2_chunk_scan": "lightning_attention",
+    "MiniMaxLightningAttention": "retention",
+    "xLSTMBackend": "lightning_attention",
+}
+
+
+def models() -> dict[str, str]:
+    """The models of the installed transformers that have a recurrence of the catalogue: folder -> op.
+
+    Found by the names that their modeling files define, so that a later version's models are found too.
+    """
+    return {folder: op for folder, op, _ in _found()}
+
+
+def enable(model: Module | None = None) -> Enabled:
+    """Have models of transformers run on generated ops: forwards, backwards, with caches and in `generate`.
+
+        enable()                      # every model of this process, also those that exist, until .disable()
+        with enable(): ...            # for a while
+        enable(model)                 # the layers of one model
+
+    Args:
+        model: a model (any torch module) whose layers are meant; None for all models of the library.
+
+    Returns:
+        What was replaced, with `disable()`; it is a context, too.
+
+    Raises:
+        chunkform.errors.ArgumentError: transformers isn't installed, or the model has no layer that calls such a recurrence.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise ArgumentError("enable: transformers isn't installed: pip install 'transformers>=5.17'")
+    if model is None:
+        return Enabled(tuple(_everywhere()))
+    found = tuple(_in_model(model))
+    if not found:
+        raise ArgumentError(
+            f"enable: {type(model).__name__} has no layer with a recurrence of the catalogue; there are "
+            f"{', '.join(models())} in transformers {sys.modules['transformers'].__version__}"
+        )
+    return Enabled(found)
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """An attribute that was set, and what it was before."""
+
+    owner: object
+    name: str
+    before: object
+
+    def undo(self) -> None:
+        setattr(self.owner, self.name, self.before)
+
+    def __repr__(self) -> str:
+        owner = self.owner.__name__ if isinstance(self.owner, ModuleType | type) else type(self.owner).__name__
+        return f"{owner}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Enabled:
+    """What `enable` has replaced, until `disable()` or the end of a with block."""
+
+    replaced: tuple[Replaced, ...]
+
+    def disable(self) -> None:
+        """Put back what was there."""
+        for x in reversed(self.replaced):
+            x.undo()
+
+    def __enter__(self) -> Enabled:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.disable()
+
+
+# --- what stands in whose place ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _functions() -> Mapping[str, Replacement]:
+    """By name in a modeling module: what stands in the place of its function."""
+    from . import functions as f
+
+    return {
+        "torch_chunk_gated_delta_rule": lambda _: f.chunk_gated_delta_rule,
+        "torch_recurrent_gated_delta_rule": lambda _: f.recurrent_gated_delta_rule,
+        "chunk_kimi_delta_attention": lambda _: f.chunk_kda,
+        "recurrent_kimi_delta_attention": lambda _: f.recurrent_kda,
+        "mamba2_chunk_scan": lambda _: f.chunk_scan,
+        "mamba2_selective_state_update": lambda _: f.selective_state_update,
+        "mamba2_split_conv1d_scan_combined": lambda _: f.split_conv1d_scan_combined,
+        "causal_conv1d_fn": f.causal_conv1d,
+    }
+
+
+@functools.cache
+def _methods() -> Mapping[str, Callable[..., object]]:
+    """By class in a modeling module: what stands in the place of its forward."""
+    from . import layers
+
+    return {"MiniMaxLightningAttention": layers.lightning_attention_layer, "xLSTMBackend": layers.mlstm_backend}
+
+
+@functools.cache
+def _found() -> tuple[tuple[str, str, str], ...]:
+    """(folder, op, module) of each model of the installed version."""
+    spec = importlib.util.find_spec("transformers")
+    if spec is None or not spec.submodule_search_locations:
+        return ()
+    defined = re.compile(rf"^\s*(?:def|class) ({'|'.join(OPS)})\b", re.MULTILINE)
+    found = []
+    for path in sorted(Path(spec.submodule_search_locations[0], "models").glob("*/modeling_*.py")):
+        match = defined.search(path.read_text(encoding="utf-8"))
+        if match is not None:
+            found.append((path.parent.name, OPS[match[1]], f"{MODELS}.{path.parent.name}.{path.stem}"))
+    return tuple(found)
+
+
+def _replacements(module: ModuleType) -> dict[str, object]:
+    """By name, what stands in the place of a modeling module's functions; what is ours stays."""
+    found = {}
+    for name, make in _functions().items():
+        before = getattr(module, name, None)
+        if before is not None and not _is_ours(before):
+            found[name] = make(before)
+    return found
+
+
+def _is_ours(x: object) -> bool:
+    return getattr(x, "__module__", "").startswith(__package__)
+
+
+def _everywhere() -> Iterator[Replaced]:
+    for _, _, name in _found():
+        module = importlib.import_module(name)
+        for attribute, new in _replacements(module).items():
+            yield _set(module, attribute, new)
+        for attribute, new in _methods().items():
+            cls = getattr(module, attribute, None)
+            if cls is not None and not _is_ours(cls.forward):
+                yield _set(cls, "forward", new)
+
+
+def _set(owner: object, name: str, new: object) -> Replaced:
+    before = getattr(owner, name)
+    setattr(owner, name, new)
+    return Replaced(owner, name, before)
+
+
+# --- one model --------------------------------------------------------------------------------------------------------
+
+
+def _in_model(model: Module) -> Iterator[Replaced]:
+    """Layers of the model become of a class of their own, whose methods see other functions than the module's."""
+    known = {name for _, _, name in _found()}
+    for layer in model.modules():
+        home = next((c.__module__ for c in type(layer).__mro__ if c.__module__ in known), None)
+        if home is not None and not hasattr(type(layer), "_chunkform"):
+            cls = _own_class(type(layer), home)
+            if cls is not None:
+                yield _set(layer, "__class__", cls)
+
+
+@functools.cache
+def _own_class(cls: type, home: str) -> type | None:
+    """A class as cls whose methods call generated ops; None where none of them calls a recurrence."""
+    view = _view(home)
+    own: dict[str, object] = {}
+    for base in reversed(cls.__mro__):
+        if base.__name__ in _methods() and base.__module__ == home:
+            own["forward"] = _methods()[base.__name__]
+            continue
+        for name, method in vars(base).items() if base.__module__ == home else ():
+            if isinstance(method, FunctionType) and (new := _seeing(method, home, view)) is not method:
+                own[name] = new
+    if not own:
+        return None
+    made = type(cls.__name__, (cls,), own | {"_chunkform": True, "__module__": view.__name__})
+    setattr(view, cls.__name__, made)
+    return made
+
+
+@functools.cache
+def _view(home: str) -> ModuleType:
+    """A modeling module with other functions: torch.compile looks names up in it, by its own name."""
+    module = importlib.import_module(home)
+    view = ModuleType(f"{home}_on_chunkform", module.__doc__)
+    view.__dict__.update({n: x for n, x in vars(module).items() if n not in ("__name__", "__spec__", "__loader__")})
+    view.__dict__.update(_replacements(module))
+    sys.modules[view.__name__] = view
+    return view
+
+
+def _seeing(function: object, home: str, view: ModuleType, within: tuple[object, ...] = ()) -> object:
+    """A function with the view's names in the place of its module's, through decorators; itself where it uses none of them."""
+    if not isinstance(function, FunctionType) or function in within:
+        return function
+    within = *within, function
+    cells = function.__closure__ or ()
+    inner = [_seeing(c.cell_contents, home, view, within) if _is_filled(c) else None for c in cells]
+    changed = [_is_filled(c) and x is not c.cell_contents for c, x in zip(cells, inner, strict=True)]
+    uses = function.__globals__.get("__name__") == home and any(n in _functions() for n in function.__code__.co_names)
+    if not uses and not any(changed):
+        return function
+    closure = tuple(CellType(x) if new else c for c, x, new in zip(cells, inner, changed, strict=True))
+    names = view.__dict__ if uses else function.__globals__
+    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure or None)
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+def _is_filled(cell: CellType) -> bool:
+    """Whether a closure's variable has a value: one that is set later has none yet."""
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False

@@ -1,0 +1,101 @@
+"""The layers of transformers that hold their recurrence in a method, not in a function: lightning attention and the mLSTM.
+
+Each function here takes the place of such a method, with its arguments and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .functions import decaying_attention, mlstm
+
+Map = Callable[[Tensor], Tensor]
+
+
+class LinearCache(Protocol):
+    """A cache that keeps a state for each layer of linear attention."""
+
+    def get_linear_cache(self, layer: int) -> Tensor | None: ...
+
+    def set_linear_cache(self, layer: int, state: Tensor) -> None: ...
+
+
+class LightningAttention(Protocol):
+    """What the library's layer has."""
+
+    layer_idx: int
+    num_attention_heads: int
+    head_dim: int
+    slope_rate: Tensor
+    qkv_proj: Map
+    act_fn: Map
+    norm: Map
+    output_gate: Map
+    out_proj: Map
+
+
+class MLSTMConfig(Protocol):
+    mode: str
+    return_last_states: bool
+    eps: float
+
+
+class MLSTMBackend(Protocol):
+    config: MLSTMConfig
+
+
+def lightning_attention_layer(
+    self: LightningAttention,
+    hidden_states: Tensor,
+    position_embeddings: object = None,
+    attention_mask: Tensor | None = None,
+    cache: LinearCache | None = None,
+    past_key_values: LinearCache | None = None,
+    **kwargs: object,
+) -> tuple[Tensor, Tensor]:
+    """MiniMax's: (output [B, T, width], state [B, H, D, D])."""
+    cache = past_key_values if cache is None else cache
+    count, width = self.num_attention_heads, self.head_dim
+    x = self.act_fn(self.qkv_proj(hidden_states))
+    if attention_mask is not None:
+        x = (x * attention_mask[:, :, None]).to(x.dtype)
+    query, key, value = x.unflatten(-1, (count, 3 * width)).split(width, -1)
+    state = None if cache is None else cache.get_linear_cache(self.layer_idx)
+    o, state = decaying_attention(query, key, value, -self.slope_rate.flatten(), state, kwargs)
+    state = state.to(value.dtype)
+    o = self.norm(o.flatten(2))
+    o = self.out_proj(torch.sigmoid(self.output_gate(hidden_states)) * o)
+    if cache is not None:
+        cache.set_linear_cache(self.layer_idx, state)
+    return o, state
+
+
+def mlstm_backend(
+    self: MLSTMBackend,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    igate: Tensor,
+    fgate: Tensor,
+    c_initial: Tensor | None = None,
+    n_initial: Tensor | None = None,
+    m_initial: Tensor | None = None,
+    return_last_states: bool | None = None,
+    mode: str | None = None,
+) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor, Tensor] | None]:
+    """xLSTM's backend: tensors [B, H, T, ..], and (output, (C, n, m)) where states are wanted, as in generation they are."""
+    mode = self.config.mode if mode is None else mode
+    if return_last_states is None:
+        return_last_states = self.config.return_last_states
+    keep = bool(return_last_states) or "inference" in mode
+    states = None
+    if c_initial is not None and n_initial is not None and m_initial is not None:
+        states = c_initial, n_initial, m_initial
+    steps_first = [x.transpose(1, 2) for x in (query, key, value, igate, fgate)]
+    h, states = mlstm(*steps_first, states, keep, self.config.eps)
+    h = h.transpose(1, 2)
+    return (h, states) if keep else h

@@ -1,0 +1,154 @@
+"""Models of transformers on generated ops, against the library's own functions of plain torch."""
+
+import importlib
+import inspect
+import itertools
+import subprocess
+import sys
+
+import pytest
+import torch
+from shared import tiny_models
+from shared.tiny_models import differences, greedy, of_rounding, tiny, tokens, trained
+
+from chunkform.errors import ArgumentError
+
+enabled = pytest.importorskip("chunkform.integrations.transformers.enable", exc_type=ImportError)
+pytest.importorskip("transformers", minversion="5.17")
+enable, models = enabled.enable, enabled.models
+
+QUICK = ["mamba2", "qwen3_5"]
+LATER = sorted(set(tiny_models.MODELS) - set(QUICK))
+every = [*QUICK, *(pytest.param(n, marks=pytest.mark.long) for n in LATER)]
+
+
+def check(model, ids, before, found, **more):
+    """1e-5 of each tensor; of one whose terms cancel, no more than twice what another rounding of the parameters changes."""
+    apart = differences(before, found)
+    large = {n: x for n, x in apart.items() if x > 1e-5}
+    if large:
+        rounding = of_rounding(model, ids, before, **more)
+        large = {n: (x, rounding[n]) for n, x in large.items() if x > 2 * rounding[n]}
+    assert large == {}
+
+
+def worst(a, b):
+    apart = differences(a, b)
+    return max(apart.values()), max(apart, key=apart.get)
+
+
+@pytest.mark.parametrize("name", every)
+def test_logits_loss_gradients_and_generated_text_are_the_librarys(name):
+    model, ids = tiny(name), tokens(2, 40)
+    before, text = trained(model, ids), greedy(model, ids[:, :9], 64)
+    with enable(model) as on:
+        assert on.replaced
+        found, same = trained(model, ids), greedy(model, ids[:, :9], 64)
+    check(model, ids, before, found)
+    assert torch.equal(text, same)
+
+
+@pytest.mark.parametrize("name", every)
+def test_left_and_right_padding(name):
+    model, ids = tiny(name), tokens(2, 24)
+    for padded in (slice(0, 7), slice(17, 24)):
+        mask = torch.ones_like(ids)
+        mask[0, padded] = 0
+        before = trained(model, ids, attention_mask=mask)
+        with enable(model):
+            found = trained(model, ids, attention_mask=mask)
+        check(model, ids, before, found, attention_mask=mask)
+
+
+def test_every_model_that_calls_a_recurrence_is_found_and_each_function_takes_what_the_librarys_takes():
+    assert set(models()) == set(tiny_models.MODELS)
+    ours = enabled._functions()
+    for name in models():
+        module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+        here = [n for n in ours if hasattr(module, n)]
+        assert here or any(hasattr(module, n) for n in enabled._methods()), name
+        for n in here:
+            theirs = getattr(module, n)
+            taken = inspect.signature(ours[n](theirs)).parameters
+            if not any(p.kind is p.VAR_POSITIONAL for p in taken.values()):
+                wanted = [p for p in inspect.signature(theirs).parameters if p != "kwargs"]
+                assert list(taken)[: len(wanted)][:3] == wanted[:3] and set(wanted) <= set(taken), (name, n)
+
+
+def test_a_model_runs_on_the_op(monkeypatch):
+    """Where the op's result is wrong, so is the model's."""
+    functions = importlib.import_module("chunkform.integrations.transformers.functions")
+    model, ids = tiny("mamba2"), tokens(1, 12)
+    before = model(input_ids=ids).logits
+    real = functions.lightning_attention
+    monkeypatch.setattr(functions, "lightning_attention", lambda **given: (real(**given)[0] * 2, real(**given)[1]))
+    with enable(model), torch.no_grad():
+        assert not torch.allclose(model(input_ids=ids, use_cache=False).logits, before, atol=1e-3)
+
+
+def test_packed_sequences_are_what_each_is_alone():
+    model, row, lengths = tiny("qwen3_5"), tokens(1, 24), [9, 1, 14]
+    starts = torch.tensor([0, 9, 10, 24], dtype=torch.int32)
+    places = torch.cat([torch.arange(n) for n in lengths])[None]
+    numbers = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))[None].int()
+    with torch.no_grad(), enable(model):
+        parts = [row[:, a:b] for a, b in itertools.pairwise(starts.tolist())]
+        alone = torch.cat([model(input_ids=x, use_cache=False).logits for x in parts], 1)
+        for given in ({"cu_seq_lens_q": starts, "cu_seq_lens_k": starts}, {"seq_idx": numbers}):
+            longest = {"max_length_q": 14, "max_length_k": 14} if "seq_idx" not in given else {}
+            packed = model(input_ids=row, position_ids=places, use_cache=False, **given, **longest).logits
+            assert torch.allclose(packed, alone, atol=1e-4), list(given)
+
+
+def test_gradient_checkpointing():
+    model, ids = tiny("qwen3_5").train(), tokens(1, 12)
+    before = trained(model, ids)
+    model.gradient_checkpointing_enable()
+    with enable(model):
+        error, where = worst(before, trained(model, ids))
+    assert error < 1e-5, where
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["qwen3_5", "mamba2", "kimi_linear"])
+def test_a_compiled_model_is_one_graph(name):
+    model, ids = tiny(name), tokens(2, 40)
+    before = trained(model, ids)
+    torch._dynamo.reset()
+    model.zero_grad(set_to_none=True)
+    with enable(model):
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        found = compiled(input_ids=ids, labels=ids, use_cache=False)
+        found.loss.backward()
+    assert torch.allclose(found.logits, before["logits"], rtol=1e-4, atol=1e-5)
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    error, where = worst({n: x for n, x in before.items() if n in gradients}, gradients)
+    assert error < 1e-5, where
+
+
+def test_all_models_or_one_and_back_again():
+    module = importlib.import_module("transformers.models.qwen3_5.modeling_qwen3_5")
+    before = module.torch_chunk_gated_delta_rule
+    with enable():
+        assert module.torch_chunk_gated_delta_rule is not before
+        assert enable().replaced == ()  # a second time there is nothing to do
+    assert module.torch_chunk_gated_delta_rule is before
+    one, other = tiny("qwen3_5"), tiny("qwen3_5")
+    kind = type(one.model.layers[0].linear_attn)
+    on = enable(one)
+    assert isinstance(one.model.layers[0].linear_attn, kind) and type(one.model.layers[0].linear_attn) is not kind
+    assert type(other.model.layers[0].linear_attn) is kind and module.torch_chunk_gated_delta_rule is before
+    on.disable()
+    assert type(one.model.layers[0].linear_attn) is kind
+
+
+def test_a_model_without_such_a_layer_is_told_of_those_that_have_one():
+    with pytest.raises(
+        ArgumentError, match=r"Linear has no layer with a recurrence of the catalogue; there are .*qwen3_next"
+    ):
+        enable(torch.nn.Linear(2, 2))
+
+
+def test_chunkform_loads_no_transformers():
+    code = "import sys, chunkform.generated, chunkform.integrations; print('transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
