@@ -1,7 +1,7 @@
 """The rooms of the code, measured from its imports: `python docs/rooms.py` draws docs/rooms.svg.
 
-A room is a folder of codegen/, runtime/ or integrations/, and spec/language. An arrow says that a room imports another. Lazy imports and those
-for types count like any other. tests/test_rooms.py asks here whether arrows point one way.
+A room is a folder of codegen/, runtime/ or integrations/, and spec/language. An arrow says that a room imports another. Lazy
+imports and those for types count like any other. tests/test_rooms.py asks here whether arrows point one way.
 """
 
 from __future__ import annotations
