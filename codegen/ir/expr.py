@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -21,6 +22,7 @@ LETTERS = (
     0x14400  # an alphabet in which the names of specs are printed (`letters.py`): the letter of code n is LETTERS + n
 )
 _PLAIN = {LETTERS + n: chr(n % 128) for n in range(256)}
+BY_KEY = attrgetter("key")
 ROW, COL = "%i", "%j"  # the steps of a chunk, as rows and as columns
 INNER = "%ik"  # and once more; sorts between the two, so that renamed matrices keep rows before columns
 
@@ -63,23 +65,32 @@ class Node:
 
 
 _interned: WeakValueDictionary[str, Node] = WeakValueDictionary()
+_made: WeakValueDictionary[tuple, Node] = WeakValueDictionary()  # by parts, of operations whose attributes say their types
+PLAIN = frozenset("leaf const number size eye add mul pow fn sum expand".split())
 
 
 def make(op: str, args: tuple[Node, ...] = (), attrs: tuple = (), axes: Iterable[str] = ()) -> Node:
     """The node with these parts, as it is: no simplification."""
     free = tuple(sorted(set(axes)))
+    parts = (op, args, attrs, free)
+    if op in PLAIN:  # in other attributes 1 and True are equal, and not the same
+        known = _made.get(parts)
+        if known is not None:
+            return known
     if not all(map(str.isascii, free)):
         free = tuple(sorted(free, key=plain_name))
     own = repr((op, attrs, free))
-    key = identity = _digest(plain_name(own) + "".join(a.key for a in args))
+    key = identity = _digest(plain_name(own) + "".join([a.key for a in args]))
     if not own.isascii() or any(a.identity is not a.key for a in args):
-        identity = _digest("other letters " + own + "".join(a.identity for a in args))
+        identity = _digest("other letters " + own + "".join([a.identity for a in args]))
     node = _interned.get(identity)
     if node is None:
         node = Node()
         node.op, node.args, node.attrs, node.axes, node.made_of = op, args, attrs, free, None
         node.key, node.identity = key, identity
         _interned[identity] = node
+    if op in PLAIN:
+        _made[parts] = node
     return node
 
 
@@ -149,7 +160,7 @@ def add(*terms: Any) -> Node:
         else:
             c, core = split_constant(x)
             coefficients[core] = coefficients.get(core, Fraction(0)) + c
-    parts = sorted(mul(c, core) for core, c in coefficients.items() if c)
+    parts = sorted([_multiple(c, core) for core, c in coefficients.items() if c], key=BY_KEY)
     if total:
         parts.insert(0, const(total))
     if not parts:
@@ -167,6 +178,13 @@ def split_constant(x: Node) -> tuple[Fraction, Node]:
         rest = x.args[1:]
         return x.args[0].attrs[0], rest[0] if len(rest) == 1 else make("mul", rest, (), x.axes)
     return Fraction(1), x
+
+
+def _multiple(c: Fraction, core: Node) -> Node:
+    """A number times a term of a sum, which has none before it."""
+    if c == 1:
+        return core
+    return make("mul", (const(c), *factors_of(core)), (), core.axes) if core.op not in ("add", "const") else mul(c, core)
 
 
 def mul(*factors: Any) -> Node:
@@ -199,7 +217,8 @@ def mul(*factors: Any) -> Node:
             powers[base] = powers.get(base, 0) + whole
         if n != whole:
             others.add(power(base, n - whole))
-    parts = sorted([*(base if n == 1 else power(base, n) for base, n in powers.items() if n), *others])
+    parts = [*(base if n == 1 else power(base, n) for base, n in powers.items() if n), *others]
+    parts.sort(key=BY_KEY)
     if not parts:
         return const(coefficient)
     if coefficient != 1:

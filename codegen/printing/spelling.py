@@ -2,12 +2,11 @@
 
 A name keeps the spec's spelling, in ASCII, where nothing else in its function is called so, and gets an underscore where
 something is. Strings are the keys of what an op is given and gives, and have the spec's names as they are. At last the two texts
-are compared, as trees: in each function every name must stand for one name, and for the same one throughout.
+are compared, word by word: in each function every name must stand for one name, and for the same one throughout.
 """
 
 from __future__ import annotations
 
-import ast
 import builtins
 import keyword
 import re
@@ -17,12 +16,11 @@ from dataclasses import dataclass, field
 from chunkform.errors import BuildError
 
 from ..ir.expr import plain_name
-from ..ir.letters import Alphabet, is_lettered
+from ..ir.letters import RUN, Alphabet, is_lettered
 
-TOKEN = re.compile(
-    r'(?P<text>r?""".*?"""|r?"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*)|(?P<dot>\.\s*)?(?P<name>[^\W\d]\w*)(?P<key>\s*=(?!=))?|[()\[\]{}]',
-    re.DOTALL,
-)
+TEXT = r'(?P<text>r?""".*?"""|r?"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*)'  # strings and comments
+TOKEN = re.compile(TEXT + r"|(?P<dot>\.\s*)?(?P<name>[^\W\d]\w*)(?P<key>\s*=(?!=))?|[()\[\]{}]", re.DOTALL)
+TO_SPELL = re.compile(rf"{TEXT}|\b[A-Za-z0-9_]*{RUN.pattern}\w*", re.DOTALL)
 # what Triton's launches take beside a kernel's own arguments, and what they call these in functions that they make of their names
 LAUNCHES = frozenset(
     "arch args backend backend_name debug device device_type enable_fp_fusion enable_reflect_ftz extern_libs fn grid "
@@ -56,6 +54,7 @@ def spelled(text: str, alphabet: Alphabet) -> str:
         others = set().union(*(x.others for x in scopes if name in x.lettered))
         everywhere[name] = _free(name, others | set(everywhere.values()))
     out = []
+    outside: Pairs = {}, {}
     for x, following in zip(scopes, [*scopes[1:], None], strict=True):
         names = {n: everywhere[n] for n in x.lettered if n in everywhere}
         taken = x.others | set(names.values())
@@ -64,10 +63,12 @@ def spelled(text: str, alphabet: Alphabet) -> str:
                 names[n] = _free(n, taken)
                 taken.add(names[n])
         part = text[x.start : None if following is None else following.start]
-        out.append(TOKEN.sub(lambda m: _token(m, names, alphabet), part))  # noqa: B023
-    found = "".join(out)
-    check_spelled(text, found)
-    return found
+        if x.inside and part.isascii():
+            out.append(part)
+            continue
+        out.append(TO_SPELL.sub(lambda m: _token(m, names, alphabet), part))  # noqa: B023
+        check_spelled(part, out[-1], ({}, {}) if x.inside else outside)
+    return "".join(out)
 
 
 def with_names(text: str, names: dict[str, str]) -> str:
@@ -91,9 +92,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _token(m: re.Match[str], names: dict[str, str], alphabet: Alphabet) -> str:
-    if m["text"] is not None or m["name"] is None:
-        return alphabet.read(m[0])
-    return f"{m['dot'] or ''}{names.get(m['name'], m['name'])}{m['key'] or ''}"
+    return names.get(m[0], m[0]) if m["text"] is None else alphabet.read(m[0])
 
 
 def _scopes(text: str) -> Iterator[Scope]:
@@ -131,42 +130,18 @@ def _note(x: Scope, m: re.Match[str], depth: int, text: str) -> None:
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
 
+Pairs = tuple[dict[str, str], dict[str, str]]  # the name as it is read by the one in letters, and back
 
-def check_spelled(lettered: str, found: str) -> None:
-    """Refuse a spelling by which two names have become one, or one two."""
-    before, after = ast.parse(lettered), ast.parse(found)
-    if len(before.body) != len(after.body):
+
+def check_spelled(lettered: str, found: str, known: Pairs) -> None:
+    """Refuse a spelling of a function by which two names have become one, or one two. `known` are the pairs of what belongs
+    together, such as all that stands outside of functions."""
+    before, after = TOKEN.findall(lettered), TOKEN.findall(found)
+    if len(before) != len(after):
         raise BuildError("the compiler is at fault: names of the spec have changed the code")
-    everywhere: tuple[dict[str, str], dict[str, str]] = {}, {}
-    for x, y in zip(before.body, after.body, strict=True):
-        function = isinstance(x, ast.FunctionDef)
-        there, back = ({}, {}) if function else everywhere
-        for a, b in zip(_names(x), _names(y), strict=True):
-            if there.setdefault(a, b) != b or back.setdefault(b, a) != a or (a != b and not is_lettered(a)):
-                raise BuildError(f"the compiler is at fault: the name {b} stands for two things in the generated file")
-
-
-def _names(tree: ast.AST) -> list[str]:
-    """The names of a tree and the kinds of its nodes, each at its place in the list."""
-    found: list[str] = []
-    waiting = [tree]
-    while waiting:
-        x = waiting.pop()
-        kind = type(x)
-        found.append(kind.__name__ + " ")  # which no name is
-        if kind is ast.Name:
-            found.append(x.id)  # type: ignore[attr-defined]
+    there, back = known
+    for attribute, a, b in {(x[1] != "", x[2], y[2]) for x, y in zip(before, after, strict=True)}:
+        if attribute and a == b:  # of something that isn't the spec's
             continue
-        for field_ in kind._fields:
-            part = getattr(x, field_, None)
-            if isinstance(part, ast.AST):
-                waiting.append(part)
-            elif isinstance(part, list):
-                waiting += [y for y in part if isinstance(y, ast.AST)]
-            elif part is not None and field_ in OF_NAMES and kind in NAMING:
-                found.append(part)
-    return found
-
-
-OF_NAMES = ("arg", "name")
-NAMING = (ast.arg, ast.keyword, ast.FunctionDef, ast.ClassDef)
+        if there.setdefault(a, b) != b or back.setdefault(b, a) != a or (a != b and not is_lettered(a)):
+            raise BuildError(f"the compiler is at fault: the name {b} stands for two things in the generated file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 import subprocess
 import symtable
 import sys
@@ -27,6 +28,8 @@ from .stepwise.decode import MODULES as DECODE_IMPORTS
 from .stepwise.decode import decoding, public_step, step_parameters
 
 LINE = 120
+MARGIN = re.compile(r"^[^\W\d][^(=\n]*", re.MULTILINE)  # where a statement outside of functions begins, with what it binds
+NAME = re.compile(r"\w+")
 
 
 @blaming_with(compile_spec)
@@ -66,6 +69,10 @@ def emit(c: Compiled, tidy: bool = True) -> str:
 
 def check_name(spec: Declaration, text: str) -> None:
     """Refuse an op that would take the place of what its file calls otherwise."""
+    names = {spec.name, f"{spec.name}_step"}
+    at_margin = [x for line in MARGIN.findall(text) for x in NAME.findall(line) if x in names]
+    if len(at_margin) == len(set(at_margin)):  # each is bound once, if at all
+        return
     bound: list[str] = []
     for x in ast.parse(text).body:
         if isinstance(x, ast.Import | ast.ImportFrom):
@@ -74,7 +81,7 @@ def check_name(spec: Declaration, text: str) -> None:
             bound.append(x.name)
         elif isinstance(x, ast.Assign):
             bound += [y.id for y in x.targets if isinstance(y, ast.Name)]
-    if any(bound.count(name) > 1 for name in (spec.name, f"{spec.name}_step")):
+    if any(bound.count(name) > 1 for name in names):
         raise NameError_(f"the name {spec.name!r} is reserved: choose another", spec.where)
 
 

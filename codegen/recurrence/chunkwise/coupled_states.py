@@ -112,6 +112,7 @@ def is_transition(x: Node) -> bool:
     return all(t.op.startswith("mix_") for t in terms)
 
 
+@functools.lru_cache(maxsize=2**14)
 def factored(x: Node) -> Node:
     """x with terms that differ in a weight alone as one, with the sum of these weights: writes of the same to several states."""
     x = rebuild(x, map(factored, x.args)) if x.args else x

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...ir.expr import COL, INNER, ONE, ROW, Node, add, factors_of, make, mul, rename, total
+from ...ir.expr import COL, INNER, ONE, ROW, ZERO, Node, add, factors_of, make, mul, rename, total
 from ..normal_form.form import Cross, StateForm, Write
 from .chunk_program import Builder, to_col
 from .coupled_states import factored, gathered, state_in
@@ -43,13 +43,16 @@ def unrolled(
                 parts.append(mul(start, end, both))
                 for m, (w, late) in enumerate(seen):
                     read = once(("seen", *here, m), _read, state_in(a), w, behind, INNER, a)
-                    parts.append(mul(start, total(mul(late, read), INNER)))
+                    if ZERO not in (start, late):
+                        parts.append(mul(start, total(mul(late, read), INNER)))
                     for n, (v, early) in enumerate(wrote):
                         overlap = once((*here, n, m), _overlap, v, w, ahead, behind, a)
-                        parts.append(total(mul(late, total(mul(early, overlap), COL)), INNER))
+                        if ZERO not in (early, late):
+                            parts.append(total(mul(late, total(mul(early, overlap), COL)), INNER))
                 for n, (v, early) in enumerate(wrote):
                     read = once(("wrote", *here, n), _read, state_in(b), v, ahead, COL, a)
-                    parts.append(mul(end, total(mul(early, read), COL)))
+                    if ZERO not in (end, early):
+                        parts.append(mul(end, total(mul(early, read), COL)))
         out[x.leaf] = gathered(factored(add(*parts)))
     return ahead.streams | behind.streams, out
 

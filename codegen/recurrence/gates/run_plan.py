@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +17,30 @@ from ...ir.expr import ROW, ZERO, Node, add, dim_of, expand, leaf, total, walk
 from ..chunkwise.plan import Accumulate, BoundarySums, Map, Plan, Sweep, Unroll
 from ..chunkwise.segment_maps import Pair, SegmentMap
 from .run_steps import stored
+
+@dataclass
+class Chunks:
+    """What the stages of one run have found out: sequences of streams, and over each chunk the values of leaves and of nodes."""
+
+    sequences: dict[Node, Any] = field(default_factory=dict)
+    values: dict[int, tuple[Env, dict[Node, Any]]] = field(default_factory=dict)
+
+    def over(self, n: int, given: Env, m: Any) -> tuple[Env, dict[Node, Any]]:
+        """Leaves and nodes that are known over chunk n, to add to, where the states that earlier stages were given are those that
+        this one is given, so that the same node has the same value; else none but what is given. What streams are named by says
+        what they are."""
+        env, done = self.values.setdefault(n, ({}, {}))
+        if all(m.equal(env[x], value) for x, value in given.items() if x[0] == "state in" and x in env):
+            env.update(given)
+            return env, done
+        return given, {}
+
+    def sequence(self, x: Node, node: Node, env: Env, m: Any, sizes: dict[str, int], steps: int, beyond: int) -> Any:
+        """A stream over all steps, and zeros beyond the end."""
+        if x not in self.sequences:
+            self.sequences[x] = _padded(_sequence(node, env, m, sizes, steps), beyond, m)
+        return self.sequences[x]
+
 
 KINDS = ("own", "in", "out")
 SUMS = tuple(f"{kind}.{slot}" for kind in KINDS for slot in ("late", "early"))
@@ -44,6 +69,7 @@ def run_plan(
     finals: dict[str, Any] = {}
     values: dict[str, Any] = {}
     steps = sum(lengths)
+    known = Chunks()
     nodes = {name: node for stage in p.stages if isinstance(stage, Map) for name, node in stage.values.items()}
     for stage in p.stages:
         match stage:
@@ -51,18 +77,18 @@ def run_plan(
                 for x in walk(*stage.given.values()):
                     if x.op == "leaf" and x.attrs[0] == "stored" and x.attrs[:2] not in env and x.attrs[1] in nodes:
                         env[x.attrs[:2]] = _sequence(nodes[x.attrs[1]], env, arithmetic, sizes, steps)
-                run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths, beyond)
+                run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths, beyond, known)
             case Accumulate():
                 _accumulate(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, steps)
                 if stage.at_boundaries:
                     _check_boundaries(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, lengths)
                     _from_states(stage, env, p, arithmetic, sizes, lengths)
                 summed = env["pairing", stage.state_adjoint.leaf.attrs[1]]
-                _unroll(stage.direct, env, arithmetic, sizes, lengths, beyond)
+                _unroll(stage.direct, env, arithmetic, sizes, lengths, beyond, known)
                 if not arithmetic.equal(env["pairing", stage.state_adjoint.leaf.attrs[1]], summed):
                     raise GateError(f"the state-adjoint product of {stage.state_adjoint.state}, summed and unrolled")
             case Unroll():
-                _unroll(stage, env, arithmetic, sizes, lengths, beyond)
+                _unroll(stage, env, arithmetic, sizes, lengths, beyond, known)
             case Map():
                 for name, node in stage.values.items():
                     values[name] = _sequence(node, env, arithmetic, sizes, steps)
@@ -85,9 +111,11 @@ def run_sweep(
     sizes: dict[str, int],
     lengths: list[int],
     beyond: int = 0,
+    known: Chunks | None = None,
 ) -> None:
+    known = known or Chunks()
     chunk, steps = sweep.chunk, sum(lengths)
-    streams = {x: _padded(_sequence(node, env, m, sizes, steps), beyond, m) for x, node in sweep.given.items()}
+    streams = {x: known.sequence(x, node, env, m, sizes, steps, beyond) for x, node in sweep.given.items()}
     states = {s: initial[s] for s in sweep.states}
     starts = np.concatenate([[0], np.cumsum(lengths)])
     order = range(len(lengths)) if sweep.direction > 0 else range(len(lengths) - 1, -1, -1)
@@ -102,7 +130,7 @@ def run_sweep(
             edges[name][n] = state
         for x, value in streams.items():
             local["stream", x.attrs[1]] = value[starts[n] : starts[n + 1] + more]
-        done: dict[Node, Any] = {}
+        local, done = known.over(n, local, m)
         for x, node in chunk.definitions.items():
             local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own, done), node, own)
         for boundary in sweep.boundary_sums:
@@ -188,18 +216,21 @@ def run_map(
     return blocks, parts
 
 
-def _unroll(stage: Unroll, env: Env, m: Arithmetic, sizes: dict[str, int], lengths: list[int], beyond: int) -> None:
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    streams = {x: _padded(_sequence(node, env, m, sizes, sum(lengths)), beyond, m) for x, node in stage.streams.items()}
+def _unroll(
+    stage: Unroll, env: Env, m: Arithmetic, sizes: dict[str, int], lengths: list[int], beyond: int, known: Chunks
+) -> None:
+    starts, steps = np.concatenate([[0], np.cumsum(lengths)]), sum(lengths)
+    streams = {x: known.sequence(x, node, env, m, sizes, steps, beyond) for x, node in stage.streams.items()}
     pieces: dict[Node, list[Any]] = {x: [] for x in stage.outputs}
     for n, length in enumerate(lengths):
         local: Env = {("state in", s.name): env["edges", s.name][n] for s in (*stage.forward, *stage.backward)}
         more = beyond if n == len(lengths) - 1 else 0
         local |= {("stream", x.attrs[1]): value[starts[n] : starts[n + 1] + more] for x, value in streams.items()}
         own = {**sizes, ROW: length + more, BEYOND: more}
+        local, done = known.over(n, local, m)
         for x, node in stage.definitions.items():
-            local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own), node, own)
-        for x, value in zip(stage.outputs, evaluate_all(stage.outputs.values(), local, m, own), strict=True):
+            local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own, done), node, own)
+        for x, value in zip(stage.outputs, evaluate_all(stage.outputs.values(), local, m, own, done), strict=True):
             shape = (length + more, *(sizes[dim_of(a)] for a in x.axes))
             pieces[x].append(np.broadcast_to(np.asarray(value, dtype=object), shape)[:length])
     for x, parts in pieces.items():

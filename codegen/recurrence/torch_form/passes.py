@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...ir.expr import ROW, Node, dim_of, expand, leaf, plain_name, terms_of, walk
 from ...ir.notation import plain
@@ -23,13 +23,14 @@ class _Names:
 
     taken: dict[tuple[str, str], str]
     counts: Counter[str]
+    plain: set[str] = field(default_factory=set)  # these in plain letters
 
     def get(self, kind: str, name: str, stem: str) -> str:
         if (kind, name) not in self.taken:
             self.counts[plain_name(stem)] += 1
             n = self.counts[plain_name(stem)]
-            known = set(map(plain_name, self.taken.values()))
-            self.taken[kind, name] = stem if n == 1 and plain_name(stem) not in known else f"{stem}_{n}"
+            self.taken[kind, name] = stem if n == 1 and plain_name(stem) not in self.plain else f"{stem}_{n}"
+            self.plain.add(plain_name(self.taken[kind, name]))
         return self.taken[kind, name]
 
 

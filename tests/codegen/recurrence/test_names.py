@@ -1,5 +1,6 @@
 """A name of a spec may be any word that the compiler, Python, torch or Triton uses: it never meets theirs, or it is refused."""
 
+import ast
 import os
 import random
 import subprocess
@@ -71,7 +72,7 @@ def printed():
 
 
 def test_every_word_can_be_spelt_in_every_section(printed):
-    """The same code for other names: Python must find as many names in each function. Each word that isn't refused comes."""
+    """The same code for other names: Python must read it as the same tree. Each word that isn't refused comes."""
     tried = Recurrence("tried")
     left = [w for w in words() if not refused(lambda n: tried._new(n("word")), {"word": w})]
     n = 0
@@ -86,7 +87,20 @@ def test_every_word_can_be_spelt_in_every_section(printed):
             continue  # the other name of a pair that a spec can't have
         large = {capital(x): capital(y) for x, y in new.items()}
         other = RUN.sub(lambda m: (new | large).get(m[0], m[0]), text)  # noqa: B023
-        spelled(other, Alphabet({x: plain_name(x) for x in [*new.values(), *rest]}))
+        found = spelled(other, Alphabet({x: plain_name(x) for x in [*new.values(), *rest]}))
+        same_names(ast.parse(other), ast.parse(found))
+
+
+def same_names(before, after):
+    """Two files whose trees differ in names alone: in each function one of each for one of the other."""
+    outside = {}, {}
+    for x, y in zip(before.body, after.body, strict=True):
+        there, back = ({}, {}) if isinstance(x, ast.FunctionDef) else outside
+        for a, b in zip(ast.walk(x), ast.walk(y), strict=True):
+            assert type(a) is type(b)
+            for field in ("id", "arg", "name"):
+                one, other = getattr(a, field, None), getattr(b, field, None)
+                assert there.setdefault(one, other) == other and back.setdefault(other, one) == one, (one, other)
 
 
 def test_a_spelling_that_merges_two_names_is_refused():
@@ -94,7 +108,11 @@ def test_a_spelling_that_merges_two_names_is_refused():
     text = f"def f({a}, {b}):\n    return {a} - {b}\n"
     assert spelled(text, Alphabet.of(["x"])) == "def f(x_, x):\n    return x_ - x\n"
     with pytest.raises(BuildError, match="the name x stands for two things in the generated file"):
-        check_spelled(f"def f({a}):\n    {b} = 1\n    return {a}\n", "def f(x):\n    x = 1\n    return x\n")
+        check_spelled(f"def f({a}):\n    {b} = 1\n    return {a}\n", "def f(x):\n    x = 1\n    return x\n", ({}, {}))
+    with pytest.raises(BuildError, match="the name y stands for two things in the generated file"):
+        check_spelled(f"{a} = 1\n{b}(y=2)\n", "y = 1\nx(y=2)\n", ({}, {}))
+    with pytest.raises(BuildError, match="names of the spec have changed the code"):
+        check_spelled(f"{a} = 1\n", "x = 1\nx = 1\n", ({}, {}))
     with pytest.raises(BuildError, match="it has joined names of the spec to xy"):
         spelled(f"{a}{lettered('y')} = 1\n", Alphabet.of(["x", "y"]))
 

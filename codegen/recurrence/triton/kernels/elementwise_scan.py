@@ -174,7 +174,7 @@ class _Values:
     ) -> None:
         own = [value_of(e.state, when, axes) for when in (BEFORE, AFTER)]
         self.texts = {x.attrs[:2]: names(x) for x in own}
-        self.taken = {*names.reserved, *map(plain_name, names.known.values())}
+        self.taken = set(names.taken)
         self.loads: list[str] = []
         self.parameters: list[str] = []
         self.leaves: tuple[tuple[str, str, Node], ...] = ()

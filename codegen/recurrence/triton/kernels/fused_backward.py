@@ -24,6 +24,7 @@ from ....ir.expr import (
     leaf,
     make,
     mul,
+    plain_name,
     rename,
     split_constant,
     terms_of,
@@ -235,7 +236,7 @@ def fused_backward_kernel(
     rows, columns = t.rows, t.columns
     first = t.opened[t.first]
     tiles = _tiles(first, name_of)
-    tiles.names |= {state, gradient, "tile", "count", "first_row"}
+    tiles.names |= {plain_name(state), plain_name(gradient), "tile", "count", "first_row"}
     known = {
         leaf("state in", t.state.name, t.state.axes): Value(state, (rows, columns), raw=True),
         leaf("state in", t.gradient.name, t.gradient.axes): Value(gradient, (rows, columns)),

@@ -110,7 +110,7 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
         lines += [f"{index} = tl.arange(0, {block_name(a)})", f"{index}_ok = {index} < {size_name(dim_of(a))}"]
     parameters: list[str] = []
     texts: dict[tuple[str, str], str] = {}
-    taken = {*names.reserved, *map(plain_name, names.known.values())}
+    taken = set(names.taken)
     for key, x in leaves.items():
         base, kind = name_of(x), x.attrs[0]
         while base in texts.values():  # a decay, and its logarithm

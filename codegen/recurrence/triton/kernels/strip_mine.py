@@ -71,14 +71,23 @@ def _statements(lines: tuple[str, ...]) -> tuple[Statement, ...]:
         reads: set[str] = set()
         writes: set[str] = set()
         places: list[tuple[int, int, int, str, bool]] = []
-        for x in ast.walk(node):
+        waiting: list[ast.AST] = [node]
+        while waiting:
+            x = waiting.pop()
             if isinstance(x, ast.Name):
                 assert x.end_col_offset is not None
                 assigned = isinstance(x.ctx, ast.Store)
                 places.append((x.lineno - 1 - first, x.col_offset, x.end_col_offset, x.id, assigned))
                 (writes if assigned else reads).add(x.id)
+                continue
             if isinstance(x, ast.AugAssign) and isinstance(x.target, ast.Name):
                 reads.add(x.target.id)
+            for name in x._fields:
+                part = getattr(x, name)
+                if isinstance(part, ast.AST):
+                    waiting.append(part)
+                elif isinstance(part, list):
+                    waiting += [y for y in part if isinstance(y, ast.AST)]
         found.append(Statement(list(lines[first : node.end_lineno]), reads, writes, places))
     return tuple(found)
 

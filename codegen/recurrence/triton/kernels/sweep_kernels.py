@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from ....ir.expr import COL, INNER, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
+from ....ir.expr import COL, INNER, ROW, Node, add, dim_of, factors_of, leaf, plain_name, rename, walk
 from ....ir.expr import replace as node_replace
 from ...chunkwise.plan import Sweep, Unroll
 from ...chunkwise.segment_maps import feeds_back
@@ -202,7 +202,7 @@ def sweep_kernel(
     carried = {s.name: name_of(leaf("state", s.name)) for s in sweep.group}
     setup = header(axes, tiled, sweeps=True, matrix=(inner, carried[sweep.group[0].name]))
     after: list[str] = []
-    tiles.names |= set(carried.values())
+    tiles.names |= set(map(plain_name, carried.values()))
     group = [replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes)) for s in sweep.group]
     for s in group:
         own, state = tiles.ordered(s.axes), carried[s.name]

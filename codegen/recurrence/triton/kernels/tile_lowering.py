@@ -182,7 +182,7 @@ class Tiles:
         self.elements: list[Elements] = []  # of these tiles
         self.products = False  # may these be products with the identity?
         self.matrices: dict[str, Node] = {}  # over the steps of a chunk, made here and not loaded
-        self.names: set[str] = {
+        self.names: set[str] = {  # in plain letters
             "i",
             "c",
             "h",
@@ -201,7 +201,7 @@ class Tiles:
             "C",
             "DT",
         }
-        self.names |= {axis_name(a) for a in (*full, *tile)}
+        self.names |= {plain_name(axis_name(a)) for a in (*full, *tile)}
 
     @property
     def chunk(self) -> str:
@@ -238,13 +238,13 @@ class Tiles:
         return "i_new" if self.split else "i_ok"
 
     def fresh(self, wish: str) -> str:
-        name, n = wish, 1
-        known = set(map(plain_name, self.names))
-        while plain_name(name) in known:
+        stem = plain_name(wish)
+        name, n = stem, 1
+        while name in self.names:
             n += 1
-            name = f"{wish}{n}"
+            name = f"{stem}{n}"
         self.names.add(name)
-        return name
+        return wish if n == 1 else f"{wish}{n}"
 
     def assign(self, wish: str, text: str, axes: tuple[str, ...], raw: bool = False, note: str = "") -> Value:
         name = self.fresh(wish)
@@ -252,7 +252,7 @@ class Tiles:
         return Value(name, axes, raw)
 
     def argument(self, name: str, layout: str, source: Node | None = None, axes: tuple[str, ...] = ()) -> str:
-        self.names.add(name)
+        self.names.add(plain_name(name))
         known = self.arguments.setdefault(name, Argument(name, layout, source, axes))
         assert known.layout == layout, name
         return name

@@ -32,6 +32,7 @@ class Names:
             plain_name(f(x)) for x in axes for f in (size_name, axis_name, block_name, part_name, counter)
         }
         self.known: dict[object, str] = {}
+        self.taken = set(self.reserved)  # all names that there are, in plain letters
         self.counts: Counter[str] = Counter()
 
     def __call__(self, x: Node) -> str:
@@ -40,6 +41,7 @@ class Names:
             key = (x.attrs[0].removeprefix("log "), x.attrs[1])
         if key not in self.known:
             self.known[key] = self._new(x)
+            self.taken.add(plain_name(self.known[key]))
         return self.known[key]
 
     def _new(self, x: Node) -> str:
@@ -52,7 +54,6 @@ class Names:
             name = re.sub(r"\W", "_", x.attrs[1])
             if NUMBERED.fullmatch(plain_name(name)):  # which matrices and weights are called as they are
                 name += "_"
-        known = set(map(plain_name, self.known.values()))
-        while plain_name(name) in self.reserved | known or SUFFIXES.search(plain_name(name)):
+        while plain_name(name) in self.taken or SUFFIXES.search(plain_name(name)):
             name += "_"
         return name
