@@ -7,6 +7,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from chunkform.spec.language.attention import Attention
+
 from ..ir.expr import Node, leaves, walk
 from ..printing.parameters import OPTIONS, TENSOR, Parameter, constant, listed, result
 from ..printing.spelling import spelled
@@ -17,7 +19,7 @@ from ..recurrence.emit import check_name, escaped, formatted, names_from_outside
 from .compiled import CompiledAttention
 from .derivation import derivation_lines, formulas
 from .lettered import attention_in_letters
-from .lower import QUERY
+from .lower import QUERY, Lowered, lower
 from .print_features import Made, call_text, kernel_text, made_by_kernels
 from .print_kernels import kernels_text, product_of_averages
 from .print_maps import Printed, gradient_names, is_product, print_gradients, print_map, setup_lines, where_needed
@@ -132,9 +134,18 @@ def imports(text: str) -> str:
 
 def spec_hash(c: CompiledAttention) -> str:
     """A hash of what the spec says, not of how its file is laid out."""
-    p = c.lowered
-    said = [p.name, repr(p.dims), c.spec.normaliser]
-    said += [repr((v.name, v.kind, tuple(map(str, v.dims)), str(v.default))) for v in c.spec.variables]
+    return _hash_of(c.lowered)
+
+
+@blaming
+def declared_hash(a: Attention) -> str:
+    """The same of an attention that isn't compiled: no gate need run to find a file in the cache."""
+    return _hash_of(lower(a))
+
+
+def _hash_of(p: Lowered) -> str:
+    said = [p.name, repr(p.dims), p.spec.normaliser]
+    said += [repr((v.name, v.kind, tuple(map(str, v.dims)), str(v.default))) for v in p.spec.variables]
     said += [p.energy.key] + [f"{n} {x.key}" for n, x in (*p.averages.items(), *p.outputs.items())]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from chunkform.spec.language.attention import Attention
 
 from ..attention.compiled import CompiledAttention
-from ..attention.emit import emit, spec_hash, stub
+from ..attention.emit import declared_hash, emit, spec_hash, stub
 from ..attention.explain import explanation, latex_document, show
 from ..attention.pipeline import compile_attention as compile_spec
 from ..checking.checked import DTYPES, Checked
@@ -22,6 +22,7 @@ __all__ = [
     "check_one",
     "compile_spec",
     "conditions_of",
+    "declared_hash",
     "emit",
     "explanation",
     "inspect_one",

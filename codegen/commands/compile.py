@@ -49,9 +49,16 @@ def compile_module(spec: Declaration | str | os.PathLike[str]) -> ModuleType:
     r = one_of(spec)
     kind = kind_of(r)
     with uncollected():
+        said = kind.declared_hash(r)
+        if said is not None:
+            return _load(_kept(_file_of(r, said), lambda: kind.emit(kind.compile_spec(r), tidy=False)))
         c = kind.compile_spec(r)
-        key = hashlib.sha256(f"{kind.spec_hash(c)}{compiler_hash()}".encode()).hexdigest()[:16]
-        return _load(_kept(f"{r.name}_{key}.py", lambda: kind.emit(c, tidy=False)))
+        return _load(_kept(_file_of(r, kind.spec_hash(c)), lambda: kind.emit(c, tidy=False)))
+
+
+def _file_of(r: Declaration, said: str) -> str:
+    """The name of a generated file in the cache: of a spec that says this, by this compiler."""
+    return f"{r.name}_{hashlib.sha256(f'{said}{compiler_hash()}'.encode()).hexdigest()[:16]}.py"
 
 
 @contextmanager

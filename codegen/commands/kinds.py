@@ -35,6 +35,9 @@ class Kind(Protocol):
     def spec_hash(self, compiled: Any, /) -> str:
         """A hash of what the declaration says."""
 
+    def declared_hash(self, declaration: Any, /) -> str | None:
+        """The same of a declaration that isn't compiled; None where compiling it alone tells."""
+
     def explanation(self, compiled: Any, width: int = 64, chunk: int = 64) -> dict[str, Any]:
         """What `chunkform explain --json` writes."""
 

@@ -25,6 +25,7 @@ __all__ = [
     "check_one",
     "compile_spec",
     "conditions_of",
+    "declared_hash",
     "emit",
     "explanation",
     "inspect_one",
@@ -35,6 +36,10 @@ __all__ = [
     "subject",
     "svg",
 ]
+
+
+def declared_hash(p: Program) -> None:
+    """None: what a program says is known once its equations are parted among ops, each of which is compiled."""
 
 
 def check_one(

@@ -9,7 +9,7 @@ from chunkform.spec.language import Recurrence
 
 from ..checking.checked import DTYPES, Checked
 from ..recurrence.chunkwise.compiled import Compiled
-from ..recurrence.emit import emit, spec_hash, stub
+from ..recurrence.emit import declared_hash, emit, spec_hash, stub
 from ..recurrence.explain import explanation, latex_document, show
 from ..recurrence.pipeline import compile_spec
 
@@ -21,6 +21,7 @@ __all__ = [
     "check_one",
     "compile_spec",
     "conditions_of",
+    "declared_hash",
     "emit",
     "explanation",
     "inspect_one",

@@ -65,7 +65,9 @@ class Node:
 
 
 _interned: WeakValueDictionary[str, Node] = WeakValueDictionary()
-_made: WeakValueDictionary[tuple, Node] = WeakValueDictionary()  # by parts, of operations whose attributes say their types
+_made: WeakValueDictionary[tuple, Node] = (
+    WeakValueDictionary()
+)  # by parts, of operations whose attributes say their types
 PLAIN = frozenset("leaf const number size eye add mul pow fn sum expand".split())
 
 
@@ -184,7 +186,9 @@ def _multiple(c: Fraction, core: Node) -> Node:
     """A number times a term of a sum, which has none before it."""
     if c == 1:
         return core
-    return make("mul", (const(c), *factors_of(core)), (), core.axes) if core.op not in ("add", "const") else mul(c, core)
+    return (
+        make("mul", (const(c), *factors_of(core)), (), core.axes) if core.op not in ("add", "const") else mul(c, core)
+    )
 
 
 def mul(*factors: Any) -> Node:

@@ -10,25 +10,29 @@ import symtable
 import sys
 
 from chunkform.errors import BuildError, NameError_
-from chunkform.spec.language import Declaration
+from chunkform.spec.language import Declaration, Recurrence
 
 from ..ir.expr import dim_of
 from ..ir.letters import Alphabet, is_lettered, step_names
+from ..ir.step_program import StepProgram
 from ..printing.parameters import OPTIONS, Parameter, constant, last_states, listed, options, result, tensor
 from ..printing.spelling import spelled, with_names
 from ..printing.stub import Results, Stub
 from ..printing.templates import render
 from .backends import Section, sections
 from .chunkwise.compiled import Compiled
-from .compiler_fault import blaming_with
+from .compiler_fault import blaming, blaming_with
 from .docstring import docstring
 from .notation.derivation import derivation_lines
 from .pipeline import compile_spec, in_letters
+from .step.lower import lower
 from .stepwise.decode import MODULES as DECODE_IMPORTS
 from .stepwise.decode import decoding, public_step, step_parameters
 
 LINE = 120
-MARGIN = re.compile(r"^[^\W\d][^(=\n]*", re.MULTILINE)  # where a statement outside of functions begins, with what it binds
+MARGIN = re.compile(
+    r"^[^\W\d][^(=\n]*", re.MULTILINE
+)  # where a statement outside of functions begins, with what it binds
 NAME = re.compile(r"\w+")
 
 
@@ -87,7 +91,16 @@ def check_name(spec: Declaration, text: str) -> None:
 
 def spec_hash(c: Compiled) -> str:
     """A hash of what the spec says, not of how its file is laid out."""
-    p = c.step
+    return program_hash(c.step)
+
+
+@blaming
+def declared_hash(r: Recurrence) -> str:
+    """The same before a pass has looked for better forms of what it says: no gate need run to find a file in the cache."""
+    return program_hash(lower(r))
+
+
+def program_hash(p: StepProgram) -> str:
     said = [p.name, repr(p.dims)]
     said += [repr((v.name, v.kind, v.axes, v.default)) for v in p.variables]
     said += [repr((v.name, v.domain)) for v in p.variables if v.domain is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -18,24 +18,27 @@ from ..chunkwise.plan import Accumulate, BoundarySums, Map, Plan, Sweep, Unroll
 from ..chunkwise.segment_maps import Pair, SegmentMap
 from .run_steps import stored
 
+
 @dataclass
 class Chunks:
     """What the stages of one run have found out: sequences of streams, and over each chunk the values of leaves and of nodes."""
 
-    sequences: dict[Node, Any] = field(default_factory=dict)
-    values: dict[int, tuple[Env, dict[Node, Any]]] = field(default_factory=dict)
+    sequences: dict[Node, np.ndarray] = field(default_factory=dict)
+    values: dict[int, tuple[Env, dict[Node, object]]] = field(default_factory=dict)
 
-    def over(self, n: int, given: Env, m: Any) -> tuple[Env, dict[Node, Any]]:
+    def over(self, n: int, given: Env, equal: Callable[[object, object], bool]) -> tuple[Env, dict[Node, object]]:
         """Leaves and nodes that are known over chunk n, to add to, where the states that earlier stages were given are those that
         this one is given, so that the same node has the same value; else none but what is given. What streams are named by says
         what they are."""
         env, done = self.values.setdefault(n, ({}, {}))
-        if all(m.equal(env[x], value) for x, value in given.items() if x[0] == "state in" and x in env):
+        if all(equal(env[x], value) for x, value in given.items() if x[0] == "state in" and x in env):
             env.update(given)
             return env, done
         return given, {}
 
-    def sequence(self, x: Node, node: Node, env: Env, m: Any, sizes: dict[str, int], steps: int, beyond: int) -> Any:
+    def sequence(
+        self, x: Node, node: Node, env: Env, m: Arithmetic, sizes: dict[str, int], steps: int, beyond: int
+    ) -> np.ndarray:
         """A stream over all steps, and zeros beyond the end."""
         if x not in self.sequences:
             self.sequences[x] = _padded(_sequence(node, env, m, sizes, steps), beyond, m)
@@ -130,7 +133,7 @@ def run_sweep(
             edges[name][n] = state
         for x, value in streams.items():
             local["stream", x.attrs[1]] = value[starts[n] : starts[n + 1] + more]
-        local, done = known.over(n, local, m)
+        local, done = known.over(n, local, m.equal)
         for x, node in chunk.definitions.items():
             local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own, done), node, own)
         for boundary in sweep.boundary_sums:
@@ -158,7 +161,7 @@ def run_sweep(
     env.update({("sums", f"{state}.{slot}"): values for (state, slot), values in sums.items()})
 
 
-def _padded(value: Any, beyond: int, m: Any) -> Any:
+def _padded(value: np.ndarray, beyond: int, m: Arithmetic) -> np.ndarray:
     """A sequence with zeros for steps beyond its end."""
     zero = m.const(Fraction(0)).item()
     return np.concatenate([value, np.full((beyond, *value.shape[1:]), zero, dtype=object)]) if beyond else value
@@ -227,7 +230,7 @@ def _unroll(
         more = beyond if n == len(lengths) - 1 else 0
         local |= {("stream", x.attrs[1]): value[starts[n] : starts[n + 1] + more] for x, value in streams.items()}
         own = {**sizes, ROW: length + more, BEYOND: more}
-        local, done = known.over(n, local, m)
+        local, done = known.over(n, local, m.equal)
         for x, node in stage.definitions.items():
             local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own, done), node, own)
         for x, value in zip(stage.outputs, evaluate_all(stage.outputs.values(), local, m, own, done), strict=True):

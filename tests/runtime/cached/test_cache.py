@@ -70,6 +70,17 @@ def test_a_damaged_entry_is_built_anew(spec, damage):
     assert path.read_text() == text
 
 
+def test_what_is_in_the_cache_is_found_before_a_pass_is_run(spec, monkeypatch):
+    from chunkform.codegen.commands import recurrence_kind
+
+    path = compile_module(spec).__file__
+    monkeypatch.setattr(recurrence_kind, "compile_spec", lambda r: pytest.fail("compiled again"))
+    assert compile_module(spec).__file__ == path
+    spec.write_text(SPEC.replace("2 * k", "3 * k"))
+    with pytest.raises(pytest.fail.Exception, match="compiled again"):
+        compile_module(spec)
+
+
 def test_processes_may_fill_the_cache_at_once(spec, tmp_path):
     code = f"import chunkform; chunkform.compile({str(spec)!r}); print('done')"
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]

@@ -10,6 +10,7 @@ import pytest
 
 from chunkform.codegen.ir import expr as ir
 from chunkform.codegen.ir import functions
+from chunkform.codegen.ir.evaluate import Field
 from chunkform.codegen.ir.expr import COL, ROW, Node, add, leaf, mul, power, rename
 from chunkform.codegen.ir.step_program import StepProgram
 from chunkform.codegen.recurrence import compiler_fault as fault
@@ -17,6 +18,7 @@ from chunkform.codegen.recurrence import pipeline
 from chunkform.codegen.recurrence.chunkwise import chunk_program as chunk
 from chunkform.codegen.recurrence.chunkwise.plan import Accumulate, BoundarySums, Plan, Sweep
 from chunkform.codegen.recurrence.gates.gates import gate_segments
+from chunkform.codegen.recurrence.gates.run_plan import Chunks
 from chunkform.codegen.recurrence.normal_form.form import NormalForm, Read, StateForm, Write
 from chunkform.codegen.recurrence.step import adjoint as adjoint_module
 from chunkform.codegen.recurrence.step import lower
@@ -424,3 +426,14 @@ def test_an_initial_value_that_is_lost_is_refused(monkeypatch: pytest.MonkeyPatc
     patched(pipeline, "lower", corrupt)(monkeypatch)
     with pytest.raises(GateError, match="the initial value of S is"):
         pipeline.compile_spec(gated())
+
+
+def test_stages_share_what_they_find_over_a_chunk_only_where_they_are_given_the_same_states() -> None:
+    m, known = Field(), Chunks()
+    first, done = known.over(0, {("state in", "S"): [1, 2], ("stream", "a"): 3}, m.equal)
+    done[ir.ONE] = 1
+    again, shared = known.over(0, {("state in", "S"): [1, 2], ("state in", "T"): [5]}, m.equal)
+    assert again is first and shared is done and set(first) == {("state in", "S"), ("stream", "a"), ("state in", "T")}
+    other, none = known.over(0, {("state in", "S"): [1, 3]}, m.equal)
+    assert other == {("state in", "S"): [1, 3]} and none == {} and first["state in", "S"] == [1, 2]
+    assert known.over(1, {("state in", "S"): [1, 2]}, m.equal)[1] == {}
