@@ -13,7 +13,7 @@ from typing import Any
 from chunkform.errors import LoadError, nearest
 
 GENERATED = Path(__file__).resolve().parents[2] / "generated"
-FAMILIES = ("chunk-parallel", "sequential", "attention", "program")
+FAMILIES = ("chunk-parallel", "segment-parallel", "sequential", "attention", "program")
 _PRINTED = {"pairwise": "attention"}  # where a generated file has another word
 _DOCSTRING = re.compile(r'^    r?"""', re.MULTILINE)
 _FAMILY = re.compile(r"^family: ([\w-]+)$", re.MULTILINE)
@@ -52,7 +52,7 @@ def catalogue(*words: str, family: str | None = None) -> list[Listed]:
 
     Args:
         words: such as "delta".
-        family: chunk-parallel, sequential, attention or program.
+        family: chunk-parallel, segment-parallel, sequential, attention or program.
     """
     if family not in (None, *FAMILIES):
         raise LoadError(f"family is one of {', '.join(FAMILIES)}, got {family!r}{nearest(str(family), FAMILIES)}")

@@ -39,6 +39,7 @@ class Section:
     features: tuple[str, ...] = ()
     states: bool = False  # has it functions for the states that enter a part of a sequence?
     saved: dict[str, tuple[tuple[str, ...], str]] | None = None
+    functions: str = ""  # what has the two functions, if they aren't the text's own
 
 
 _TORCH = {
@@ -61,6 +62,7 @@ _SEQUENTIAL = {
         "typed_like warps_for whole_warps"
     ),
     "chunkform.runtime.torch_form.chunks": "dtype_of",
+    "chunkform.runtime.torch_form.entry_segments": "InSegments",
 }
 _STEPWISE = ("packed", "groups", "inference", "replays")
 
@@ -72,10 +74,21 @@ def sections(c: Compiled) -> tuple[Section, Section]:
 
 def torch_section(c: Compiled) -> Section:
     if c.forward is None:
-        return Section("torch", sequential_torch_source(c), _SEQUENTIAL, features=("packed", "mixed"))
+        return _over_steps("torch", sequential_torch_source(c), c, ("packed", "mixed"))
     text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
     features = ("packed", "mixed", "own start") if depends_on_parameters(c) else ("packed", "mixed")
     return Section("torch", text, _TORCH, features=features, states=True, saved=torch_saved(c))
+
+
+def _over_steps(backend: str, text: str, c: Compiled, features: tuple[str, ...]) -> Section:
+    """The recurrent form; over many parts of a sequence at once, where each entry of the states is multiplied and added to."""
+    if c.entries is None:
+        return Section(backend, text, _SEQUENTIAL, features=features)
+    name = f"{backend}_in_segments"
+    per_step = tuple(v.name for v in c.step.variables if v.per_step)
+    made = f"InSegments({backend}_forward, {backend}_backward, {c.entries.groups!r}, {per_step!r})"
+    told = tuple(x for x in features if x != "replays")  # parts are joined between launches
+    return Section(backend, f"{text.rstrip()}\n\n\n{name} = {made}\n", _SEQUENTIAL, features=told, functions=name)
 
 
 def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...], str]]:
@@ -98,7 +111,7 @@ def triton_section(
     if alone and scanned(c):
         return Section("triton", scan_source(c), TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
     if c.forward is None:
-        return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
+        return _over_steps("triton", sequential_triton_source(c), c, _STEPWISE)
     try:
         part, count = in_substeps(c) if alone else (c, 1)
         elsewhere = ["exchange"] if exchanges and cuttable(part) else []

@@ -139,7 +139,8 @@ def derivation(c: Compiled) -> list[str]:
     """The step, its adjoint, its read-write form and its form over chunks as lines of text."""
     lines = derivation_lines(c)
     if c.reason:
-        lines += ["", f"Step by step, because {c.reason}"]
+        how = "Step by step" if c.entries is None else "Step by step over many parts of the sequence at once"
+        lines += ["", f"{how}, because {c.reason}"]
     return lines
 
 
@@ -226,7 +227,8 @@ def _backend(section: Section) -> str:
         told += f", saved={section.saved!r}"
         if section.backend == "triton":
             told += ", saved_packed=True"
-    return f"Backend({section.backend}_forward, {section.backend}_backward{told})"
+    own = f"{section.functions}." if section.functions else f"{section.backend}_"
+    return f"Backend({own}forward, {own}backward{told})"
 
 
 def key_of(name: str, is_decay: bool) -> str:

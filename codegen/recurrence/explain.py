@@ -226,7 +226,13 @@ def reason_text(c: Compiled) -> Text:
     if c.reason_where is not None:
         text.append(f"\n  {c.reason_where.place}\n", style="dim")
         text.append(f"    {c.reason_where.text}", style="cyan")
-    text.append("\n  It runs in recurrent form, with the state in registers, and its derived adjoint.", style="dim")
+    how = "It runs in recurrent form, with the state in registers, and its derived adjoint."
+    if c.entries is not None:
+        how = (
+            "Its states are multiplied and added to entry by entry: it runs in recurrent form over many parts of the sequence at "
+            "once, which are joined by their maps."
+        )
+    text.append(f"\n  {how}", style="dim")
     return text
 
 

@@ -18,6 +18,7 @@ from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan
 from .chunkwise.planner import plan
 from .compiler_fault import blaming
+from .gates.entries_gate import gate_entries
 from .gates.gates import (
     gate_adjoint,
     gate_decays,
@@ -34,6 +35,7 @@ from .normal_form.normalize import normalize, normalize_adjoint
 from .normal_form.substeps import Substeps, substeps
 from .step.adjoint import Adjoint, adjoint
 from .step.decays import with_decays
+from .step.entries import entry_maps
 from .step.lower import lower
 from .step.stabilize import stable
 
@@ -229,7 +231,13 @@ def _compile(k: Known, name: str, start: int = 0) -> Compiled:
     if isinstance(why := done.refusal, NotAffine):
         reason, where = f"{why.reason}: {plain(_as_state(why.term), k.step.names)}", _where(k.step, k.adjoint, why)
         _log.info("%s isn't chunk-parallel: %s", name, reason)
-        return Compiled(k.spec, k.step, k.adjoint, "sequential", reason=reason, reason_where=where, gates=done.gates)
+        entries, gates = entry_maps(k.step), done.gates
+        if entries is not None and k.prove:
+            gates = (*gates, gate_entries(k.step, entries))
+        family = "sequential" if entries is None else "segment-parallel"
+        return Compiled(
+            k.spec, k.step, k.adjoint, family, reason=reason, reason_where=where, gates=gates, entries=entries
+        )
     return Compiled(
         k.spec,
         k.step,

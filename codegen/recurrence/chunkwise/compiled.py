@@ -14,12 +14,14 @@ from ...ir.step_program import StepProgram
 from ..normal_form.form import NormalForm
 from ..normal_form.substeps import Substeps
 from ..step.adjoint import Adjoint
+from ..step.entries import EntryMaps
 from .plan import Plan
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """Everything that is known of a spec. A `sequential` one has no forms and plans, and a reason why.
+    """Everything that is known of a spec. A `sequential` one has no forms and plans, and a reason why; nor has a
+    `segment-parallel` one, whose `entries` say how a part of a sequence is a map of the states.
 
     `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep` one of
     these, compiled.
@@ -38,6 +40,7 @@ class Compiled:
     gates: tuple[GateResult, ...] = ()
     substeps: Substeps | None = None
     substep: Compiled | None = None
+    entries: EntryMaps | None = None
     known: dict[Any, Any] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # what `once` has found out

@@ -39,6 +39,7 @@ from chunkform.spec.language import (
 )
 
 SPECS = Path(__file__).parents[1] / "specs"
+ENTRYWISE = {r.name for r in load(SPECS / "entries.py")}  # see test_signs.py
 SEQUENTIAL = {
     "gru": ("what is written isn't affine in what is read", "gate_t", 119),
     "oja_subspace": ("a write multiplies two reads of the state", "k_t^T W_{t-1}", 11),
@@ -55,6 +56,9 @@ def solved(compiled: Compiled) -> bool:
 @pytest.mark.parametrize("r", [r for f in sorted(SPECS.glob("*.py")) for r in load(f)], ids=lambda r: r.name)
 def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
     compiled = compile_spec(r)
+    if r.name in ENTRYWISE:
+        assert compiled.family == "segment-parallel"
+        return
     if r.name not in SEQUENTIAL:
         assert compiled.family == "chunk-parallel", compiled.reason
         assert tuple(g.name for g in compiled.gates if g.name not in ("stable", "decays")) == CHUNK_PARALLEL_GATES + (
@@ -221,12 +225,15 @@ NOT_AFFINE = {
 }  # fmt: skip
 
 
+ENTRY_BY_ENTRY = ("a decay that may be negative", "entries that decay one by one", "a write that isn't of rank one")
+
+
 @pytest.mark.parametrize("name", NOT_AFFINE)
 def test_what_is_not_affine_says_why(name: str) -> None:
     make, reason, term = NOT_AFFINE[name]
     p = Parts()
     compiled = p.compiled(make(p))
-    assert compiled.family == "sequential"
+    assert compiled.family == ("segment-parallel" if name in ENTRY_BY_ENTRY else "sequential")
     assert reason in compiled.reason and term in compiled.reason
     assert compiled.reason_where.file == __file__
     assert tuple(g.name for g in compiled.gates)[:2] == ("lower", "adjoint")

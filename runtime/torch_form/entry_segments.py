@@ -1,0 +1,238 @@
+"""A recurrent form over many parts of a sequence at once, where each entry of the states is multiplied and added to.
+
+Over a part of a sequence such a step is S_out = A S_in + b, entry by entry, whatever a step multiplies by: numbers of either
+sign, zeros, or a rotation of the entries of several states. So three runs make all steps, each of all parts at once:
+
+    b     the last states of the recurrent form from zeros
+    A     the gradients of the first states by the last ones alone, which is a product of what the steps multiply by
+    S_in  is known for each part by then, and the recurrent form makes the outputs from there
+
+Backwards the same with the transposed map: dS_in = A^T dS_out + the gradient by the part's own outputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..launch.varlen import Packed
+
+SHORT = 16  # steps of the shortest part
+ENOUGH = 1024  # sequences times heads that fill a GPU without parts
+
+Tensors = dict[str, Tensor]
+Forward = Callable[..., tuple[Tensors, Tensors, Tensors]]
+Backward = Callable[..., tuple[Tensors, Tensors]]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Where parts lie: as packed sequences, and which sequence each is of, in order; each sequence has one at least."""
+
+    packed: Packed
+    sequence: Tensor  # [M], on the device
+    first: Tensor  # [N]: each sequence's first part
+    last: Tensor  # [N]: its last part
+    rows: int | None  # parts of each sequence, where all are equally long
+
+
+class InSegments:
+    """The two functions of a recurrent form, over parts of the sequence. `groups`: states whose entries are mixed with each
+    other; `per_step`: arguments that run over steps."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        backward: Backward,
+        groups: tuple[tuple[str, ...], ...],
+        per_step: tuple[str, ...],
+    ) -> None:
+        self._forward, self._backward, self.groups, self.per_step = forward, backward, groups, per_step
+        self.states = tuple(n for g in groups for n in g)
+
+    def forward(
+        self,
+        given: Tensors,
+        states: dict[str, Tensor | None],
+        constants: dict[str, float],
+        packed: Packed | None = None,
+        **options: object,
+    ) -> tuple[Tensors, Tensors, Tensors]:
+        """(outputs, final states, what the backward pass uses), as the recurrent form's own function has them."""
+        parts = self._parts(given, packed)
+        if parts is None:
+            return self._forward(given, states, constants, packed, **options)
+        flat = self._flat(given)
+        _, local, kept = self._forward(flat, self._none(), constants, parts.packed)
+        linear = self._linear(flat, constants, kept, local, parts)
+        del kept
+        starts = {n: self._start(states[n], local[n], parts) for n in self.states}
+        entering, leaving = _chained(starts, linear, local, parts, backwards=False)
+        outputs, _, saved = self._forward(flat, entering, constants, parts.packed, **options)
+        finals = {n: x[parts.last] for n, x in leaving.items()}
+        saved = {f"part {n}": x for n, x in saved.items()}
+        if saved:
+            saved |= {f"map {to} {of}": x for (to, of), x in linear.items()}
+        return {n: self._shaped(x, given) for n, x in outputs.items()}, finals, saved
+
+    def backward(
+        self,
+        given: Tensors,
+        states: dict[str, Tensor | None],
+        constants: dict[str, float],
+        saved: Tensors,
+        cotangents: dict[str, Tensor | None],
+        final_cotangents: dict[str, Tensor | None],
+        needs: frozenset[str],
+        packed: Packed | None = None,
+    ) -> tuple[Tensors, Tensors]:
+        """(gradients, gradients of the initial states)."""
+        parts = self._parts(given, packed)
+        if parts is None:
+            return self._backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
+        flat = self._flat(given)
+        kept = {n.removeprefix("part "): x for n, x in saved.items() if n.startswith("part ")}
+        linear = {(to, of): saved[f"map {to} {of}"] for g in self.groups for to in g for of in g}
+        some = {n: None if x is None else self._joined(x) for n, x in cotangents.items()}
+        wanted = frozenset({*needs, *self.states})
+        _, local = self._backward(
+            flat, self._none(), constants, kept, some, self._none(), frozenset(self.states), parts.packed
+        )
+        ends = self._leaving(final_cotangents, linear, local, parts)
+        gradients, first = self._backward(flat, self._none(), constants, kept, some, ends, wanted, parts.packed)
+        out = {n: self._shaped(x, given) if n in self.per_step else x for n, x in gradients.items() if n in needs}
+        return out, {n: x[parts.first] for n, x in first.items() if n in needs}
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _parts(self, given: Tensors, packed: Packed | None) -> _Parts | None:
+        """The parts of a call's sequences; None where the recurrent form takes them as they are."""
+        some = given[self.per_step[0]]
+        batch, steps = some.shape[:2]
+        heads = max(given[n].shape[2] for n in self.per_step)
+        count = batch if packed is None else packed.count
+        longest = steps if packed is None else packed.longest
+        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and count * heads >= ENOUGH):
+            return None
+        size = max(SHORT, 1 << (math.isqrt(longest).bit_length() - 1))
+        if packed is None:
+            return _even_parts(batch, steps, size, some.device)
+        return _parts_of(packed, steps, size)
+
+    def _flat(self, given: Tensors) -> Tensors:
+        return {n: self._joined(x) if n in self.per_step else x for n, x in given.items()}
+
+    def _joined(self, x: Tensor) -> Tensor:
+        """[B, T, ...] -> [1, B T, ...]"""
+        return x.reshape(1, -1, *x.shape[2:])
+
+    def _shaped(self, x: Tensor, given: Tensors) -> Tensor:
+        """[1, B T, ...] -> [B, T, ...]"""
+        return x.reshape(*given[self.per_step[0]].shape[:2], *x.shape[2:])
+
+    def _none(self) -> dict[str, Tensor | None]:
+        return dict.fromkeys(self.states)
+
+    # --- maps ---------------------------------------------------------------------------------------------------------
+
+    def _linear(
+        self, flat: Tensors, constants: dict[str, float], kept: Tensors, local: Tensors, parts: _Parts
+    ) -> dict[tuple[str, str], Tensor]:
+        """A, by (to, of): the gradients of a part's first states by each of its last ones, without outputs' gradients."""
+        linear: dict[tuple[str, str], Tensor] = {}
+        for k in range(max(map(len, self.groups))):
+            ones = self._none() | {g[k]: torch.ones_like(local[g[k]]) for g in self.groups if k < len(g)}
+            nothing: dict[str, Tensor | None] = {}
+            _, found = self._backward(
+                flat, self._none(), constants, kept, nothing, ones, frozenset(self.states), parts.packed
+            )
+            linear |= {(g[k], of): found[of] for g in self.groups if k < len(g) for of in g}
+        return linear
+
+    def _start(self, state: Tensor | None, like: Tensor, parts: _Parts) -> Tensor:
+        """The states that enter sequences."""
+        return like.new_zeros((parts.last.shape[0], *like.shape[1:])) if state is None else state.to(like.dtype)
+
+    def _leaving(
+        self,
+        final_cotangents: dict[str, Tensor | None],
+        linear: dict[tuple[str, str], Tensor],
+        local: Tensors,
+        parts: _Parts,
+    ) -> Tensors:
+        """The gradients of the states that leave each part."""
+        ends = {n: self._start(final_cotangents.get(n), local[n], parts) for n in self.states}
+        transposed = {(of, to): a for (to, of), a in linear.items()}
+        return _chained(ends, transposed, local, parts, backwards=True)[0]
+
+
+def _chained(
+    given: Tensors, linear: dict[tuple[str, str], Tensor], local: Tensors, parts: _Parts, backwards: bool
+) -> tuple[Tensors, Tensors]:
+    """What goes into each part's map A x + b, and what comes out, where `given` goes into that of each sequence's first part, or
+    of its last one `backwards`: of all sequences at once where they have equally many parts, else one part after the other."""
+    even = parts.rows is not None
+    maps = {pair: _by_place(a, parts) for pair, a in linear.items()}
+    added = {n: _by_place(b, parts) for n, b in local.items()}
+    count = len(next(iter(added.values())))
+    order = range(count - 1, -1, -1) if backwards else range(count)
+    edges = parts.last if backwards else parts.first
+    border = torch.zeros_like(parts.sequence, dtype=torch.bool).index_fill(0, edges, True)
+    states = given if even else {n: torch.zeros_like(x[0]) for n, x in given.items()}
+    into, out = [], []
+    for n in order:
+        if not even:  # a sequence begins with what is given for it
+            own = {m: x.index_select(0, parts.sequence[n : n + 1])[0] for m, x in given.items()}
+            states = {m: torch.where(border[n], own[m], x) for m, x in states.items()}
+        into.append(states)
+        after = {m: x[n] for m, x in added.items()}
+        for (to, of), a in maps.items():
+            after[to] = after[to] + a[n] * states[of]
+        states = after
+        out.append(states)
+    if backwards:
+        into, out = into[::-1], out[::-1]
+    return _stacked(into, even), _stacked(out, even)
+
+
+def _by_place(x: Tensor, parts: _Parts) -> tuple[Tensor, ...]:
+    """Of each place in time: of all sequences at once, or the only part there."""
+    return x.unbind(0) if parts.rows is None else x.unflatten(0, (-1, parts.rows)).unbind(1)
+
+
+def _stacked(found: list[Tensors], even: bool) -> Tensors:
+    """[M, ...] of what was found for each place in time."""
+    if even:
+        return {n: torch.stack([x[n] for x in found], 1).flatten(0, 1) for n in found[0]}
+    return {n: torch.stack([x[n] for x in found]) for n in found[0]}
+
+
+@functools.lru_cache(64)
+def _even_parts(batch: int, steps: int, size: int, device: torch.device) -> _Parts:
+    """The parts of `batch` sequences of equally many steps."""
+    rows = -(-steps // size)
+    borders = [b * steps + n * size for b in range(batch) for n in range(rows)]
+    starts = torch.tensor([*borders, batch * steps], device=device)
+    sequence = torch.arange(batch, device=device).repeat_interleave(rows)
+    first = torch.arange(batch, device=device) * rows
+    return _Parts(Packed(starts, batch * rows, size), sequence, first, first + rows - 1, rows)
+
+
+def _parts_of(packed: Packed, steps: int, size: int) -> _Parts:
+    """The parts of packed sequences, whose lengths only the device knows: as many as there may be, of which the last are empty
+    and belong to no sequence's end."""
+    lengths = packed.starts.diff()
+    counts = ((lengths + size - 1) // size).clamp(min=1)
+    ends = counts.cumsum(0)
+    count = steps // size + packed.count
+    place = torch.arange(count, device=lengths.device)
+    sequence = torch.searchsorted(ends, place, right=True).clamp(max=packed.count - 1)
+    offset = place - (ends - counts)[sequence]
+    starts = torch.minimum(packed.starts[sequence] + offset * size, packed.starts[sequence + 1])
+    starts = torch.nn.functional.pad(starts, (0, 1), value=steps)
+    return _Parts(Packed(starts, count, size), sequence, ends - counts, ends - 1, None)
