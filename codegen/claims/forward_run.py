@@ -106,7 +106,8 @@ class Runner:
         self.r, self.sizes, self.steps, self.arithmetic = r, sizes, steps, arithmetic
         self.taken: Taken = {} if taken is None else taken
         self.inside: Matrix | None = None  # the map whose entries are computed
-        self.terms = {x.name: x.term for x in (*r.lets, *r.outputs)}
+        # an output that is a let has its name: the let says what it is
+        self.terms = {x.name: x.term for x in (*r.outputs, *r.lets)}
         self.updates = {x.name: x.term for x in r.updates}
 
     def run(

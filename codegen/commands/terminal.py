@@ -21,14 +21,15 @@ from typer.core import TyperGroup
 
 from chunkform.errors import ChunkformError, CompilerError
 
-WELL, NOT_SO, BAD_INPUT, AT_FAULT, INTERRUPTED, PIPE = 0, 1, 2, 3, 130, 141
+WELL, NOT_SO, BAD_INPUT, DEPENDS, AT_FAULT, INTERRUPTED, PIPE = 0, 1, 2, 3, 4, 130, 141
 EXIT_CODES = "\n\n".join(
     (
         "Exit codes:",
         "0  all is well",
         "1  what was checked isn't so: a stale file, an error above its bound, a kernel over a limit, a claim that fails",
         "2  the input is wrong, or something can't be read or written",
-        "3  chunkform itself is at fault",
+        "3  with verify --strict, a claim depends and none fails",
+        "4  chunkform itself is at fault",
         "130  interrupted",
         "141  nobody reads the output any more",
         "Lines are as wide as the terminal, or as COLUMNS says; piped without it, they aren't wrapped.",

@@ -81,10 +81,12 @@ def write_headers(paths: Sequence[str], console: Console) -> None:
         LoadError: there is one already, or it can't be written.
     """
     from .first_header import first_header
-    from .header import header_path
+    from .header import header_path, in_comment
 
     for path in paths:
         paper = read_paper(path)
+        if in_comment(paper.document.source.text) is not None:
+            raise LoadError(f"{path} has a header in a comment already; nothing was written")
         target = header_path(path)
         try:
             with target.open("x", encoding="utf-8") as file:

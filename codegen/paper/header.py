@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from chunkform.errors import LoadError
+from chunkform.errors import LoadError, nearest
 
 from .lexer import Token, expanded, tokens_of
 from .reader import SourceRow
@@ -35,24 +36,15 @@ KINDS = set(
     "input decay parameter constant state output let given positive slow symmetric matrix loss size function label skip "
     "defined".split()
 )
-KEYS = {
-    "title",
-    "name",
-    "steps",
-    "sizes",
-    "chunk",
-    "chunks",
-    "symbols",
-    "define",
-    "readings",
-    "indices",
-    "rows",
-    "recurrence",
-    "part",
-    "upper",
-    "loss",
-    "given",
-    "skip",
+KEYS: dict[str, type] = {  # what a header says, and whether it is text, a list or a table
+    **dict.fromkeys("title name steps sizes chunk chunks upper".split(), str),
+    **dict.fromkeys("symbols define readings indices rows".split(), dict),
+    **dict.fromkeys("recurrence part".split(), list),
+}
+SHAPES: dict[type, str] = {  # how each of these is written
+    str: '`{} = "..."`',
+    dict: "a table: `[{}]`, and a line for each",
+    list: "`{} = [..]`",
 }
 
 
@@ -91,12 +83,20 @@ def find_header(text: str, path: str) -> Header:
     """The header of a document: in a comment, or in the file of the same name that ends with .toml.
 
     Raises:
-        LoadError: it isn't TOML, or says what a header doesn't say.
+        LoadError: it isn't TOML, or says what a header doesn't say, or stands in two places.
     """
     inside = in_comment(text)
     beside = header_path(path)
+    for other in (beside.with_suffix(".yaml"), beside.with_suffix(".yml")):
+        if other.is_file() and inside is None and not beside.is_file():
+            raise LoadError(
+                f"{other} isn't read: a header is TOML, and stands in {beside.name} or in a comment of {path}"
+            )
     if inside is not None:
-        return parsed(inside, path)
+        if beside.is_file():
+            raise LoadError(f"{path} has a header in a comment, and another in {beside}: keep one of them")
+        said, line = inside
+        return parsed(said, path, line)
     if beside.is_file():
         try:
             return parsed(beside.read_text(encoding="utf-8"), str(beside))
@@ -105,34 +105,42 @@ def find_header(text: str, path: str) -> Header:
     return Header()
 
 
-def in_comment(text: str) -> str | None:
-    """The TOML of a comment that starts with the word chunkform: <!-- chunkform .. -->, or lines that start with %."""
-    m = re.search(rf"<!--\s*{MARK}\s*\n(.*?)-->", text, re.S)
+def in_comment(text: str) -> tuple[str, int] | None:
+    """The TOML of a comment that starts with the word chunkform, <!-- chunkform .. --> or lines that start with %, and the line
+    before it."""
+    m = re.search(rf"<!--\s*{MARK}[ \t]*\n(.*?)-->", text, re.S)
     if m:
-        return m.group(1)
-    m = re.search(rf"^%+\s*{MARK}\s*(?:header)?\s*\n((?:^%.*\n?)+)", text, re.M)
-    return re.sub(r"^%+ ?", "", m.group(1), flags=re.M) if m else None
+        return m.group(1), text.count("\n", 0, m.start(1))
+    m = re.search(rf"^%+[ \t]*{MARK}[ \t]*(?:header)?[ \t]*\n((?:^%.*\n?)+)", text, re.M)
+    return (re.sub(r"^%+ ?", "", m.group(1), flags=re.M), text.count("\n", 0, m.start(1))) if m else None
 
 
-def parsed(text: str, path: str) -> Header:
+def parsed(text: str, path: str, before: int = 0) -> Header:
+    """The header that TOML says, which starts behind so many lines of its file."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise LoadError(f"the header of {path} isn't TOML: {error}") from error
+        raise LoadError(f"the header of {path} isn't TOML: {place_of(str(error), text, before)}") from error
     return of_data(data, path)
+
+
+def place_of(said: str, text: str, before: int) -> str:
+    """What is wrong with TOML, with the line in its file, as it stands there."""
+    m = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", said)
+    lines = text.splitlines()
+    number = int(m.group(1)) if m and m.group(1) else len(lines)
+    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    told = f"line {before + number}, `{line}`: {said[: m.start()] if m else said}"
+    if re.match(r"[^\s=\[\]]+\s*:(?!=)", line) or line.startswith("- "):
+        told += """; it looks like YAML, and TOML has `name = "value"`"""
+    elif "\\" in line and '"' in line:
+        told += "; LaTeX stands in single quotes, as in '\\lambda_t' = \"decay\""
+    return told
 
 
 def of_data(data: dict[str, Any], path: str) -> Header:
     """The header that TOML says."""
-    unknown = sorted(set(data) - KEYS)
-    if unknown:
-        raise LoadError(f"the header of {path} says {unknown[0]!r}, which is none of {', '.join(sorted(KEYS))}")
-    for name, said in data.get("symbols", {}).items():
-        kind = str(said).split()[0] if str(said).split() else ""
-        if kind not in KINDS:
-            raise LoadError(
-                f"the header of {path} says that {name} is {said!r}: expected one of {', '.join(sorted(KINDS))}, and dims"
-            )
+    refuse_what_is_unknown(data, path)
     sizes = set(str(data.get("sizes", "")).split()) | {
         str(data.get(k)) for k in ("steps", "chunk", "chunks") if data.get(k)
     }
@@ -163,6 +171,55 @@ def of_data(data: dict[str, Any], path: str) -> Header:
         frozenset(labels),
     )
     return with_parts(made, path)
+
+
+def refuse_what_is_unknown(data: Mapping[str, object], path: str) -> None:
+    """Say what of a header isn't as headers are.
+
+    Raises:
+        LoadError: a key, a kind, or what stands behind one isn't known.
+    """
+    for key, said in data.items():
+        if key not in KEYS:
+            near = nearest(key, KEYS)
+            raise LoadError(f"the header of {path} says {key!r}, which is none of {', '.join(sorted(KEYS))}{near}")
+        if not isinstance(said, KEYS[key]):
+            raise LoadError(f"the header of {path}: {key} is {SHAPES[KEYS[key]].format(key)}, got {said!r}")
+        if isinstance(said, dict):
+            for name, value in said.items():
+                check = {"symbols": no_symbol, "readings": no_readings}.get(key, no_text)
+                wrong = check(key, name, value)
+                if wrong:
+                    raise LoadError(f"the header of {path}, [{key}]: {wrong}")
+        elif key == "recurrence" and isinstance(said, list) and not all(isinstance(x, str) for x in said):
+            raise LoadError(f"the header of {path}: recurrence is a list of equations in quotes, got {said!r}")
+
+
+def no_symbol(table: str, name: str, said: object) -> str:
+    """What is wrong with what a header says that a symbol is."""
+    kind, *dims = str(said).split() or [""]
+    if kind not in KINDS:
+        return f"{name} is {said!r}: expected one of {', '.join(sorted(KINDS))}, and dims{nearest(kind, KINDS)}"
+    if len(dims) > 2 or not all(d == "1" or d.isidentifier() for d in dims):
+        return f'{name} is {said!r}: expected a kind and at most two dims, as "input d"'
+    return ""
+
+
+def no_readings(table: str, name: str, said: object) -> str:
+    if isinstance(said, dict) and all(isinstance(x, str) for x in said.values()):
+        return ""
+    return f"the readings of {name} are a table of their own, [readings.'{name}'], with a line for each: \"what is meant\" = '..'"
+
+
+def no_text(table: str, name: str, said: object) -> str:
+    """What is wrong with a line of a table of texts."""
+    if not isinstance(said, str):
+        return f"{name} is text in quotes, got {said!r}"
+    if table == "indices" and ".." not in said:
+        return f'{name} is a range such as "1..n", got {said!r}'
+    if table == "rows" and not name.isdigit():
+        return f"expected the number of a line, got {name!r}"
+    return ""
 
 
 def with_parts(whole: Header, path: str) -> Header:

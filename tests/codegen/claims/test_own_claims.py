@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from chunkform.codegen.claims.command import judged, verify
-from chunkform.spec.language import load
+from chunkform.codegen.claims.judge import Judge
+from chunkform.spec.language import Recurrence, load
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -216,3 +217,20 @@ def test_functions_of_specs_stand_in_claims(tmp_path: Path) -> None:
     file = tmp_path / "rectified.py"
     file.write_text(RECTIFIED)
     assert [v.verdict for v in judged(load(file)[0].claims, jobs=1)] == ["holds", "fails"]
+
+
+def test_an_output_that_is_a_let_of_its_own_name_is_judged() -> None:
+    r = Recurrence("solved")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    S = r.state("S", d, e)
+    w = r.let("w", v - S.prev.T * q)
+    r.update(S, S.prev + k * w.T)
+    r.output("w", w)
+    t, q, k, v, w, S, dv, dw, dS = r.quantities("t q k v w S dv dw dS")
+    r.claim("w", w(t), v(t) - S(t - 1).T * q(t))
+    r.claim("dv", dv(t), dw(t) + dS(t).T * k(t))
+    r.claim("wrong", dv(t), dw(t) - dS(t).T * k(t))
+    judge = Judge(thorough=False)
+    assert [judge.judge(c).verdict for c in r.claims] == ["holds", "holds", "fails"]

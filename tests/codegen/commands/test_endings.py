@@ -84,7 +84,7 @@ def test_a_fault_of_ours_says_so(spec, monkeypatch):
 
     monkeypatch.setattr(cli, "declarations", broken)
     result = run("explain", spec)
-    assert result.exit_code == 3 and "Traceback" in result.stderr
+    assert result.exit_code == 4 and "Traceback" in result.stderr
     assert "chunkform itself is at fault: ZeroDivisionError: oh. Please report it" in result.stderr
 
 
@@ -217,6 +217,14 @@ def test_lines_are_as_wide_as_columns_says(spec, monkeypatch):
 def test_exit_codes_are_documented():
     page = (Path(__file__).parents[3] / "docs" / "command_line.md").read_text(encoding="utf-8")
     documented = {int(x) for x in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
-    codes = {terminal.WELL, terminal.NOT_SO, terminal.BAD_INPUT, terminal.AT_FAULT, terminal.INTERRUPTED, terminal.PIPE}
+    codes = {
+        terminal.WELL,
+        terminal.NOT_SO,
+        terminal.BAD_INPUT,
+        terminal.DEPENDS,
+        terminal.AT_FAULT,
+        terminal.INTERRUPTED,
+        terminal.PIPE,
+    }
     assert documented == codes
     assert {int(x) for x in re.findall(r"\b\d+\b", terminal.EXIT_CODES)} == codes

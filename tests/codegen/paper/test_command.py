@@ -113,12 +113,50 @@ def test_a_first_header_is_read_back_to_the_same_claims(tmp_path: Path, capsys: 
     capsys.readouterr()
 
 
-def test_a_wrong_header_is_refused_with_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[symbols", r"isn't TOML: line 1, `\[symbols`"),
+        ("steps = 'n'\nsymbols:\n  q: input d", "line 2, `symbols:`.*looks like YAML"),
+        ("[symbols]\n" + r'"\lambda_t" = "decay"', "line 2.*single quotes"),
+        ("colour = 1", "colour.*none of"),
+        ("symbol = 'd'", "did you mean symbols"),
+        ("symbols = 3", r"symbols is a table: `\[symbols\]`, and a line for each, got 3"),
+        ("steps = 3", "steps is `steps = .*got 3"),
+        ("[symbols]\nq = 'inputs d'", "inputs d.*did you mean input"),
+        ("[symbols]\nq = 'input d e f'", "at most two dims"),
+        ("[symbols]\nq = 'input d*e'", "at most two dims"),
+        ("[indices]\ni = '1-n'", "a range such as"),
+        ("[define]\nQ = 3", "text in quotes, got 3"),
+        ("[readings]\nQ = 'K'", r"a table of their own, \[readings.'Q'\]"),
+        ("[rows]\nfirst = 'x'", "number of a line"),
+        ("recurrence = [1]", "a list of equations in quotes"),
+        ("[[part]]\nrecurrence = []", "the line where it starts"),
+        ("[define]\n'\\mathbf Q' = 'rows_t('", "mathbf Q|can't be read"),
+    ],
+)
+def test_a_wrong_header_is_refused_with_what_it_says(tmp_path: Path, text: str, said: str) -> None:
     path = written(tmp_path, RIGHT)
-    for text, said in (("[symbols", "TOML"), ("colour = 1", "colour"), ("[symbols]\nq = 'inputs d'", "inputs d")):
-        (tmp_path / "paper.toml").write_text(text)
-        with pytest.raises(ChunkformError, match=said):
-            read_paper(path)
+    (tmp_path / "paper.toml").write_text(text)
+    with pytest.raises(ChunkformError, match=said):
+        read_paper(path)
+
+
+def test_a_header_in_a_comment_is_refused_with_its_line_in_the_document(tmp_path: Path) -> None:
+    for name, comment in (("p.md", "<!-- chunkform\nsteps = n\n-->\n"), ("p.tex", "% chunkform\n% steps = n\n")):
+        with pytest.raises(ChunkformError, match="line 2, `steps = n`"):
+            read_paper(written(tmp_path, comment + RIGHT, name))
+
+
+def test_a_document_has_one_header_and_it_is_toml(tmp_path: Path) -> None:
+    path = written(tmp_path, '<!-- chunkform\nsteps = "n"\n-->\n' + RIGHT)
+    (tmp_path / "paper.toml").write_text('steps = "n"')
+    with pytest.raises(ChunkformError, match="keep one of them"):
+        read_paper(path)
+    path = written(tmp_path, RIGHT, "other.md")
+    (tmp_path / "other.yaml").write_text("steps: n")
+    with pytest.raises(ChunkformError, match="a header is TOML"):
+        read_paper(path)
 
 
 def test_watching_judges_again(tmp_path: Path) -> None:

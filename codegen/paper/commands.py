@@ -1,0 +1,117 @@
+"""Commands that take arguments in braces: fractions and derivatives, roots, braces above and below, boxes."""
+
+from __future__ import annotations
+
+from chunkform.spec.language.formula import Formula
+
+from .lexer import Token
+from .operators import Operators
+from .pieces import quotient, times
+from .row import Fault, split
+
+
+class Commands(Operators):
+    """Reads commands, each by the method of its name."""
+
+    def on_frac(self) -> Formula:
+        self.i += 1
+        above, below = self.argument(), self.argument()
+        if [t.text for t in above] in (["partial"], ["d"]) and below[:1] and below[0].text == above[0].text:
+            by = self.whole(below[1:])
+            return Formula("partial", (self.argument_product("a derivative"), by))
+        differentials = self.differential_of(above), self.differential_of(below)
+        if all(x is not None for x in differentials):
+            of, by = (self.whole(x or []) for x in differentials)
+            return self.scripts(Formula("partial", (of, by)), grouped=True)
+        return self.scripts(quotient(self.whole(above), self.whole(below)), grouped=True)
+
+    on_dfrac = on_tfrac = on_cfrac = on_nicefrac = on_sfrac = on_frac
+
+    def differential_of(self, tokens: list[Token]) -> list[Token] | None:
+        """What follows the d of a numerator or denominator that is a differential."""
+        texts = [t.text for t in tokens[:4]]
+        if texts[:1] == ["d"] and len(tokens) > 1 and "d" not in self.notation.sizes:
+            return tokens[1:]
+        return tokens[4:] if texts in (["mathrm", "{", "d", "}"], ["text", "{", "d", "}"]) and len(tokens) > 4 else None
+
+    def on_partial(self) -> Formula:
+        """`\\partial x`, of which only quotients mean something."""
+        start = self.token
+        self.i += 1
+        if not self.starts_factor():
+            raise Fault("\\partial of nothing", start)
+        inner = self.factor()
+        while self.starts_factor() and not self.is_command("partial", "frac"):
+            inner = times(inner, self.factor())
+        return Formula("differential", (inner,))
+
+    def on_dv(self) -> Formula:
+        self.i += 1
+        of, by = self.argument(), self.argument()
+        if self.is_mark("_", "^"):
+            return self.scripts(Formula("partial", (self.whole(of), self.whole(by))), grouped=True)
+        return Formula("partial", (self.whole(of), self.whole(by)))
+
+    on_pdv = on_derivative = on_pderiv = on_dv
+
+    def on_nabla(self) -> Formula:
+        start = self.token
+        self.i += 1
+        if not self.is_mark("_"):
+            raise Fault("\\nabla without what it is by", start)
+        self.i += 1
+        by = self.whole(self.argument())
+        transposed = False
+        if self.is_mark("^"):
+            self.i += 1
+            transposed = self.exponent("", self.argument(), False, True) == ("transpose",)
+        of = self.factor() if self.starts_factor() else Formula("at", (), ("L",))
+        found = Formula("partial", (of, by))
+        return found.T if transposed else found
+
+    def on_sqrt(self) -> Formula:
+        self.i += 1
+        if self.is_mark("["):
+            raise Fault("only square roots are read", self.token)
+        return self.scripts(Formula("sqrt", (self.whole(self.argument()),)))
+
+    def on_ev(self) -> Formula:
+        """physics: an expectation, used for inner products."""
+        self.i += 1
+        parts = split(self.argument(), ",")
+        return Formula("inner", tuple(self.whole(p) for p in parts)) if len(parts) == 2 else self.whole(parts[0])
+
+    on_braket = on_ip = on_ev
+
+    def on_qty(self) -> Formula:
+        self.i += 1
+        if self.is_mark("(", "["):
+            return self.brackets()
+        return self.scripts(self.whole(self.argument()), grouped=True)
+
+    def on_underbrace(self) -> Formula:
+        self.i += 1
+        found = self.whole(self.argument())
+        while self.is_mark("_", "^"):
+            self.i += 1
+            self.argument()
+        return found
+
+    on_overbrace = on_underbrace
+
+    def on_boxed(self) -> Formula:
+        self.i += 1
+        return self.scripts(self.whole(self.argument()))
+
+    on_mathop = on_mathbin = on_mathrel = on_fbox = on_hbox = on_smash = on_boxed
+
+    def on_overset(self) -> Formula:
+        self.i += 1
+        self.argument()
+        return self.scripts(self.whole(self.argument()))
+
+    on_underset = on_overset
+
+    def on_infty(self) -> Formula:
+        self.i += 1
+        return Formula("infinity")

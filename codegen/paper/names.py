@@ -1,0 +1,121 @@
+"""Names: a letter with its font and accents, several letters where a font holds them together, differentials, and what the
+author's words stand for."""
+
+from __future__ import annotations
+
+from chunkform.spec.language.formula import Formula, formula, substitute
+
+from .lexer import Token
+from .row import Fault, spelled
+from .scripts import Scripts
+from .words import ACCENTS, FONTS, FUNCTIONS, GREEK, NAMING, SPELLED, SWITCHES
+
+
+class Names(Scripts):
+    """Reads names."""
+
+    def symbol(self) -> Formula:
+        """A letter with its font and accents, and its indices; several letters where a font holds them together."""
+        x = self.token
+        assert x is not None
+        if x.kind == "letter":
+            self.i += 1
+            name = x.text
+            following = self.token
+            if following is not None and following.kind == "number" and following.glued and following.text.isdigit():
+                self.i += 1
+                name += following.text
+            return self.named(name, x)
+        if x.kind == "command" and x.text in GREEK:
+            self.i += 1
+            return self.named(SPELLED.get(x.text, x.text), x)
+        if x.kind == "command" and (x.text in FONTS or x.text in ACCENTS):
+            self.i += 1
+            if x.text in SWITCHES and x.text not in NAMING:
+                return self.symbol() if self.token is not None else formula(0)
+            content = self.argument()
+            held = spelled([x, Token("mark", "{", x.at), *content, Token("mark", "}", x.at)])
+            if held is not None and not self.is_product_of_names(held, content):
+                if FONTS.get(x.text) == "bold":
+                    self.out.bold.add(held)
+                return self.named(held, x, x.text in NAMING or (len(content) > 1 and x.text in FONTS))
+            inner = self.whole(content)
+            if x.text in FONTS:
+                return self.scripts(inner)
+            if inner.op == "at":
+                return self.scripts(Formula("at", inner.args, (inner.attrs[0] + ACCENTS[x.text],)))
+            raise Fault(f"{x.shown} stands over more than a name", x)
+        raise Fault(f"{x.shown} isn't known here", x)
+
+    def is_product_of_names(self, name: str, content: list[Token]) -> bool:
+        """Whether \\mathbf{QK} is a product: where Q and K are names of the document, and QK isn't."""
+        letters = [t.text for t in content if t.kind == "letter"]
+        if len(letters) != len(content) or len(letters) < 2 or name in self.notation.names:
+            return False
+        return all(a in self.notation.names for a in letters) and not name.startswith("d")
+
+    def named(self, name: str, at: Token, held: bool = False) -> Formula:
+        """A name, with the scripts that follow it. `held`: a font holds its letters together."""
+        if held and name in FUNCTIONS and name not in self.notation.names:
+            return self.applied(FUNCTIONS[name])
+        if name in ("0", "1"):
+            return self.scripts(Formula("ones", (), ("?",)) if name == "1" else formula(0))
+        if name in ("R-set",):
+            raise Fault("a set can't be a factor", at)
+        if name == "d" and "d" not in self.bound and self.token is not None:
+            whole = self.differential(at, held)
+            if whole is not None:
+                return whole
+        return self.scripts(Formula("at", (), (name,)), name=name, at=at)
+
+    def differential(self, at: Token, upright: bool) -> Formula | None:
+        """`d q_t`, the gradient by q_t: what follows a d that touches it, or that is set upright or bold."""
+        x = self.token
+        assert x is not None
+        starts = x.kind == "letter" or (
+            x.kind == "command" and (x.text in GREEK | set(FONTS) | set(ACCENTS) or x.text in ("log", "ln"))
+        )
+        upright = upright or at.kind == "command"
+        if not starts or not (x.glued or upright or self.is_indexed_name()):
+            return None
+        if x.kind == "letter" and x.text in self.notation.sizes and not upright:
+            return None
+        log = x.text in ("log", "ln")
+        if log:
+            self.i += 1
+        start = self.i
+        inner = self.symbol() if self.token is not None else None
+        if inner is None:
+            return None
+        heart = inner
+        while heart.op in ("transpose", "power", "inverse", "row") and heart.args:
+            heart = heart.args[0]
+        if heart.op != "at":
+            self.i = start - log
+            return None
+        renamed = Formula("at", heart.args, ("dlog_" * log + "d" * (not log) + heart.attrs[0],))
+        return substitute(inner, {heart: renamed})
+
+    def is_indexed_name(self) -> bool:
+        """Whether a name of the document with an index follows."""
+        end = next((k for k in range(self.i, len(self.tokens)) if self.tokens[k].text == "_"), self.i)
+        return (spelled(self.tokens[self.i : end]) or "") in self.notation.names
+
+    def on_operatorname(self) -> Formula:
+        """A function's name, or a word."""
+        start = self.token
+        assert start is not None
+        self.i += 1
+        content = self.argument()
+        name = spelled([start, Token("mark", "{", start.at), *content, Token("mark", "}", start.at)])
+        if name is None:
+            return self.scripts(self.whole(content))
+        if name in ("T", "top") and self.i > 1 and self.tokens[self.i - 2].text == "^":
+            return Formula("at", (), (name,))
+        if name in FUNCTIONS and name not in self.notation.names:
+            return self.applied(FUNCTIONS[name])
+        if self.is_mark("(") and len(name) > 1 and name not in self.notation.names:
+            return self.scripts(self.call(name))
+        return self.named(name, start, True)
+
+    on_mathrm = on_text = on_mathsf = on_texttt = on_mathtt = on_textrm = on_mathit = on_textsf = on_operatorname

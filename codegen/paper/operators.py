@@ -1,0 +1,179 @@
+"""Functions with their arguments, and big operators with what they run over: sums, products, integrals."""
+
+from __future__ import annotations
+
+from chunkform.spec.language.formula import Formula, add, formula, walk
+
+from .lexer import Token
+from .names import Names
+from .pieces import function, minus_one, quotient, times
+from .row import UNKNOWN, Fault, depth_of, lettered, spelled, split
+from .words import CLOSING, FUNCTIONS, OPENING, RELATIONS
+
+
+class Operators(Names):
+    """Reads functions and big operators."""
+
+    def applied(self, name: str) -> Formula:
+        """A function with its argument: what stands in brackets, or the product that follows."""
+        below: list[Formula] = []
+        squared: list[Formula] = []
+        transposed = inverted = False
+        while self.is_mark("_", "^"):
+            lower = self.is_mark("_")
+            self.i += 1
+            content = self.argument()
+            if lower:
+                below.append(self.whole(content, self.bound | {"?sizes"} if not name.startswith("arg") else None))
+            else:
+                mark = self.exponent("", content, False, True)
+                transposed |= mark == ("transpose",)
+                inverted |= mark == ("inverse",)
+                if mark[0] == "power":
+                    squared.append(mark[1])
+                elif not (transposed or inverted):
+                    raise Fault(f"{name} with such a superscript isn't known", self.token)
+        if self.is_mark("(", "[") or self.is_command("lbrace", "lbrack"):
+            end = self.closing_at(self.i)
+            content = self.tokens[self.i + 1 : end]
+            self.i = end + 1
+            arguments = [self.whole(p) for p in split(content, ",") if p]
+            if not arguments:
+                raise Fault(f"{name} of nothing", self.tokens[self.i - 1])
+        else:
+            arguments = [self.argument_product(name)]
+        x = function(name, arguments, below, self)
+        if transposed:
+            x = x.T
+        if inverted:
+            x = Formula("inverse", (x,))
+        for power in squared:
+            x = Formula("power", (x, power))
+        return self.scripts(x) if self.is_mark("^", "_") else self.behind(x)
+
+    def argument_product(self, name: str) -> Formula:
+        """The factors after a function without brackets, up to the next function."""
+        if not self.starts_factor():
+            raise Fault(f"{name} has no argument", self.token or (self.tokens[-1] if self.tokens else None))
+        found = self.factor()
+        while self.starts_factor() or self.is_mark("/") or self.is_command("cdot", "times"):
+            if self.is_mark("/"):
+                self.i += 1
+                found = quotient(found, self.factor())
+                continue
+            if self.is_command("cdot", "times"):
+                self.i += 1
+            elif (
+                self.token is not None
+                and self.token.kind == "command"
+                and (self.token.text in FUNCTIONS or self.token.text in ("partial", "mathrm", "operatorname", "text"))
+            ):
+                break
+            found = times(found, self.factor())
+        return found
+
+    def on_sum(self) -> Formula:
+        return self.big("sum")
+
+    def on_prod(self) -> Formula:
+        return self.big("product over")
+
+    def big(self, op: str) -> Formula:
+        """A sum or a product over an index."""
+        start = self.token
+        self.i += 1
+        low: list[Token] = []
+        high: list[Token] = []
+        while self.is_mark("_", "^"):
+            below = self.is_mark("_")
+            self.i += 1
+            if below:
+                low = self.argument()
+            else:
+                high = self.argument()
+        ranges = self.ranges(low, high, start) if low else []
+        inner = self.bound | {i for i, _, _ in ranges}
+        saved, self.bound = self.bound, inner
+        try:
+            body = self.term()
+        finally:
+            self.bound = saved
+        if not low:  # over whatever counts in it and not on the left
+            known = self.bound | {y.attrs[0] for side in self.out.left for y in walk(side) if y.op == "index"}
+            free = [y.attrs[0] for y in walk(body) if y.op == "index" and y.attrs[0] not in known]
+            ranges = [(i, UNKNOWN, UNKNOWN) for i in dict.fromkeys(free)]
+            if not ranges:
+                raise Fault(f"{start.shown if start else 'it'} has no index", start)
+        for name, first, last in reversed(ranges):
+            body = Formula(op, (first, last, body), (name,))
+        return body
+
+    def ranges(self, low: list[Token], high: list[Token], start: Token | None) -> list[tuple[str, Formula, Formula]]:
+        """The indices of a big operator with their bounds; unknown ones are told by what they count."""
+        top = self.whole(high, self.bound | {"?sizes"}) if high else UNKNOWN
+        texts = [t.text for t in low]
+        if "substack" in texts:
+            raise Fault("\\substack isn't read", low[0])
+        relations = [k for k, t in enumerate(low) if t.text in RELATIONS and depth_of(low[:k]) == 0]
+        if not relations:
+            names = [p for p in split(low, ",") if p]
+            return [(self.index_name(p), UNKNOWN if high == [] else formula(1), top) for p in names]
+        first = relations[0]
+        said = RELATIONS[low[first].text]
+        if len(relations) == 1:
+            left, right = low[:first], low[first + 1 :]
+            if said == "=":
+                return [(self.index_name(left), self.whole(right, self.bound | {"?sizes"}), top)]
+            if said in ("<", "<="):
+                bound = self.inside(right).index_formula()
+                return [(self.index_name(left), UNKNOWN, bound if said == "<=" else minus_one(bound))]
+            if said in (">", ">="):
+                bound = self.inside(right).index_formula()
+                return [(self.index_name(left), bound if said == ">=" else add(bound, formula(1)), UNKNOWN)]
+            raise Fault("such a range isn't known", low[first])
+        if len(relations) == 2:
+            second = relations[1]
+            less = said, RELATIONS[low[second].text]
+            name = self.index_name(low[first + 1 : second])
+            a, b = self.inside(low[:first]).index_formula(), self.inside(low[second + 1 :]).index_formula()
+            if all(r in ("<", "<=") for r in less):
+                return [(name, a if less[0] == "<=" else add(a, formula(1)), b if less[1] == "<=" else minus_one(b))]
+        raise Fault("such a range isn't known", low[first])
+
+    def index_name(self, tokens: list[Token]) -> str:
+        letters = [t for t in tokens if t.text not in ("{", "}")]
+        name = spelled(letters)
+        if name is None and len(lettered(letters)) == 1:
+            name = lettered(letters)[0]
+        if name is None and letters and letters[0].kind == "letter" and all(t.kind == "number" for t in letters[1:]):
+            name = "".join(t.text for t in letters)
+        if name is None:
+            raise Fault("an index is a letter", tokens[0] if tokens else None)
+        return name
+
+    def on_int(self) -> Formula:
+        """An integral over all of a vector."""
+        start = self.token
+        self.i += 1
+        while self.is_mark("_", "^"):
+            self.i += 1
+            self.argument()
+        depth, end = 0, None
+        for k in range(self.i, len(self.tokens)):
+            t = self.tokens[k]
+            depth += (t.text in OPENING) - (t.text in CLOSING)
+            if depth == 0 and (t.text in RELATIONS or t.text == ","):
+                break
+            if (
+                depth == 0
+                and (t.text in ("partial", "d") or (t.kind == "command" and t.text == "mathrm"))
+                and k > self.i
+            ):
+                end = k
+        if end is None:
+            raise Fault("an integral without what it is over", start)
+        content = [t for t in self.tokens[self.i : end] if t.text != "."]
+        self.i = end + 1
+        if self.tokens[end].text == "mathrm":
+            self.argument()
+        return Formula("integral", (self.whole(content), self.factor()))
