@@ -91,7 +91,7 @@ class Document:
 
 def read_document(text: str, path: str, header: Header) -> Document:
     """The document's rows, read with what the whole of it says about its letters."""
-    source = read_source(text, path)
+    source = with_steps_counted(read_source(text, path), header)
     source.title = str(header.data.get("title", "")) or source.title
     notation = notation_of(source, header)
     only = notation.labels - header.labels  # functions that are told apart by a number
@@ -207,6 +207,38 @@ def is_condition(item: Item, before: list[Equation]) -> bool:
     letters = [x.attrs[0] for x in item.sides if x.op in ("at", "index") and not x.args]
     small = all(len(x) == 1 and x.islower() for x in letters)
     return len(bare) == len(item.sides) and indices and small and bool(letters) and set(item.relations) <= {"=", "in"}
+
+
+# --- the letter that counts steps -----------------------------------------------------------------------------------
+
+COUNTING = "tsijlpurm"  # letters that count, in the order in which one is taken
+
+
+def with_steps_counted(source: Source, header: Header) -> Source:
+    """The document with a letter of its own for steps, where it counts them with n, as in S_n = S_{n-1} + ..: elsewhere n says
+    how many there are."""
+    if "n" in header.sizes or not any(counts_steps(r.tokens) for r in source.rows):
+        return source
+    readings = [*(r.tokens for r in source.rows), *source.inline]
+    used = {t.text for tokens in readings for t in tokens if t.kind == "letter"}
+    letter = next((x for x in COUNTING if x not in used), "")
+    if not letter:
+        return source
+    for tokens in readings:
+        tokens[:] = [replace(t, text=letter) if t.kind == "letter" and t.text == "n" else t for t in tokens]
+    return source
+
+
+def counts_steps(tokens: list[Token]) -> bool:
+    """Whether a row has a name at n on its left, and the same name at n - 1 behind."""
+    texts = [t.text for t in tokens]
+    at = next((k for k, t in enumerate(texts) if t in RELATIONS), 0)
+    head = [x for x in texts[:at] if x != "&"]
+    start = next((k for k, x in enumerate(head) if x == "_"), 0)
+    if not start or "".join(head[start:]) not in ("_n", "_{n}"):
+        return False
+    before = [*head[:start], "_", "{", "n", "-", "1", "}"]
+    return any(texts[k : k + len(before)] == before for k in range(at, len(texts)))
 
 
 # --- what the whole document says about its letters -----------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from chunkform.spec.language.formula import Formula, add, formula, hadamard, negative, product
+from chunkform.spec.language.formula import Formula, add, formula, hadamard, negative, product, substitute, walk
 
 from .groups import Groups
 from .lexer import Token, argument_at
@@ -35,6 +35,24 @@ def read_row(tokens: list[Token], notation: Notation = PLAIN) -> Row:
         Parser(balanced_tokens, notation, row).row()
     except RecursionError:
         raise Fault("it is nested too deeply") from None
+    return with_counted_powers(row)
+
+
+def with_counted_powers(row: Row) -> Row:
+    """The row with the letters of exponents as indices where they count something else in it, as in gamma^{i-j} k_j."""
+    nodes = [y for item in row.items for x in item.sides for y in walk(x)]
+    if not any(y.op == "power" and y.args[1].op != "number" for y in nodes):
+        return row
+    letters = {y.attrs[0] for y in nodes if y.op == "index"}
+    counted = {Formula("at", (), (x,)): Formula("index", (), (x,)) for x in letters if len(x) == 1 and x.islower()}
+
+    def visit(x: Formula) -> Formula:
+        if x.op == "power":
+            return Formula("power", (visit(x.args[0]), substitute(x.args[1], counted)))
+        return Formula(x.op, tuple(visit(a) for a in x.args), x.attrs) if x.args else x
+
+    for item in row.items:
+        item.sides = [visit(x) for x in item.sides]
     return row
 
 

@@ -92,7 +92,7 @@ class Resolver:
             case "entry":
                 return self.entry(self(x.args[0]), [self(y) for y in x.args[1:]])
             case "diag":
-                return diag(self(x.args[0]))
+                return self.diagonal(self(x.args[0]))
             case "rows of" | "columns of":
                 return self.rows_of(x)
             case "tuple" | "dots" | "empty":
@@ -161,6 +161,8 @@ class Resolver:
         rest = [Formula("index", (), (p,)) for p in q.parameters[len(args) :]]
         dims = [self.dim_of(p) for p in q.parameters[len(args) :]]
         body = q(*args, *rest)
+        if len(rest) == 1 and not (self.is_vector(body) or self.is_scalar(body)):
+            raise Fault(f"{q.name} has no index here, and is a matrix for each {rest[0]}")
         if len(rest) == 1:
             return stack(rest[0], dims[0], body if self.shape(body)[0] == "1" else body.T)
         if not self.is_scalar(body):
@@ -236,6 +238,7 @@ class Resolver:
             q = s.setting.quantities[s.names[base]]
             letters = tuple(Formula("index", (), (p,)) for p in q.parameters)
             at = Formula("at", letters, (q.name,))
+            self.must_depend(s.loss, at)
             found = gradient(s.loss, at)
             if name.startswith("dlog_"):
                 found = hadamard(at, found)
@@ -334,6 +337,12 @@ class Resolver:
         return dims.find(found[0]), dims.find(found[1])
 
     # --- functions
+
+    def diagonal(self, x: Formula) -> Formula:
+        """The matrix with a vector on its diagonal; of a matrix, the diagonal as a vector."""
+        if self.is_vector(x) or self.is_scalar(x) or "?" in "".join(self.shape(x)):
+            return diag(x)
+        return rowsum(hadamard(Formula("eye", (), (self.shape(x)[0],)), x))
 
     def apply(self, x: Formula) -> Formula:
         name, before = x.attrs

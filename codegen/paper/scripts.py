@@ -55,7 +55,7 @@ class Scripts(Cursor):
             x = Formula("entry", (x, *below))
         for kind, *rest in power:
             x = raised(x, kind, *rest)
-        if x.op == "apply" and self.is_mark("^", "_"):
+        if name and self.is_mark("^", "_"):  # behind what a function or a map was applied to
             return self.scripts(x)
         return self.behind(x)
 
@@ -118,7 +118,7 @@ class Scripts(Cursor):
         end = self.closing_at(self.i)
         content = self.tokens[self.i + 1 : end]
         self.i = end + 1
-        parts = [p for p in split(content, ",") if p]
+        parts = [p for piece in split(content, ";") for p in split(piece, ",") if p]
         values = tuple(Formula("dots") if is_dots(p) else self.whole(p) for p in parts)
         return Formula("apply", (*before, *values), (name, len(before)))
 

@@ -106,7 +106,7 @@ def costs_of(name: str, bold: bool, turned: bool, count: int = 1) -> list[tuple[
     how many indices it has."""
     if count > 1:
         return [("scalar", 0), ("column", 3), ("row", 4), ("matrix", 4)]
-    if count == 0 and name.split("_")[0] in ("d", "D", "n"):
+    if count == 0 and name.split("_")[0] in ("d", "n"):
         return [("scalar", 0)]  # a size, as in the root of d
     if name == ONES:
         return [("column", 0), ("row", 1)]

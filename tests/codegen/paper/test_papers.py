@@ -16,6 +16,7 @@ from chunkform.codegen.paper.build import Paper, read_paper
 from chunkform.codegen.paper.readings import adopted
 
 DOCUMENTS = Path(__file__).parent / "documents"
+OTHERS = DOCUMENTS / "others"
 NAMES = sorted(p.name for p in DOCUMENTS.iterdir() if p.suffix in (".md", ".tex"))
 QUICK = ("gla.md", "flash_attention.tex", "gated_delta.tex", "momentum.md")
 
@@ -54,6 +55,24 @@ def test_right_formulas_hold_and_planted_mistakes_fail(name: str) -> None:
     assert len(found) >= len(wrong) + 3
     bad = {line: v for line, v in found.items() if v.verdict != ("fails" if line in wrong else "holds")}
     assert not bad, {line: (v.verdict, v.claim.latex) for line, v in bad.items()}
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in OTHERS.iterdir()))
+def test_what_other_authors_write_is_judged_right_or_told_not_to_be_judged(name: str) -> None:
+    """Rows with `% wrong` fail, those with `% depends` are true under a condition, and all others that are judged hold."""
+    paper = read_paper(OTHERS / name)
+    lines = (OTHERS / name).read_text(encoding="utf-8").splitlines()
+    assert all(r.reason for r in paper.document.rows if r.kind in ("unread", "not judged"))
+    found = {line: v.verdict for line, v in verdicts(paper).items()}
+    meant = {line: marked(lines[line - 1]) for line in found}
+    assert {line: v for line, v in found.items() if v not in meant[line]} == {}
+    assert {k for k, text in enumerate(lines, 1) if "% wrong" in text} <= set(found)
+    assert sum(v == ("holds",) for v in meant.values()) >= {"normaliser.md": 1}.get(name, 6)
+
+
+def marked(line: str) -> tuple[str, ...]:
+    """The verdicts that a row may have: the bare one of what depends on a condition is that it fails."""
+    return ("fails",) if "% wrong" in line else ("depends", "fails") if "% depends" in line else ("holds",)
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -133,3 +133,13 @@ def test_deep_nesting_ends_with_a_message(text: str) -> None:
     with pytest.raises(Fault):
         read(f"y = {text}")
     assert time.process_time() - started < 10
+
+
+def test_letters_of_exponents_count_what_they_count_in_the_row() -> None:
+    assert sides(r"o_i = \sum_{j=1}^i \gamma^{i-j} v_j") == ["o(i)", "sum[j=1..i] gamma^(i - j) * v(j)"]
+
+
+def test_what_a_map_or_a_function_makes_has_scripts() -> None:
+    maps = Notation(maps=frozenset({"phi"}), functions=frozenset({"f"}))
+    assert sides(r"y = \phi(q_t)^\top \phi(k_t)", maps)[1] == "phi_q(t).T * phi_k(t)"
+    assert [x.op for item in read(r"y = f(W; k_t, v_t)^\top", maps).items for x in item.sides] == ["at", "transpose"]
