@@ -6,22 +6,39 @@ by dual numbers over the definition, which knows nothing of features.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import mpmath
 import numpy as np
+import sympy
 
 from chunkform.errors import GateError, SpecError
+from chunkform.spec.language import Matrix
 
 from ..exact.random_points import Compared, GateResult, Point, compare
 from ..exact.run_spec import SpecStep
-from ..ir.evaluate import Dual, Env, Pair, Reals, aligned, evaluate
+from ..ir.evaluate import (
+    Arithmetic,
+    ArrayNumbers,
+    Dual,
+    Env,
+    Pair,
+    RandomNumbers,
+    Reals,
+    V,
+    aligned,
+    base_of,
+    each,
+    evaluate,
+)
 from ..ir.expr import Node, dim_of, leaf, leaves, replace, walk
 from ..ir.step_program import StepProgram, Var
-from .feature_maps import AVERAGED, incoming
+from .feature_maps import AVERAGED, Map, incoming
 from .lower import KEY, QUERY, Lowered
 from .operations import frequency_values, turned
 
@@ -130,7 +147,7 @@ def compared(name: str, what: str, p: Lowered, check: Callable[[Point], Compared
         ) from error
 
 
-def without_infinities(got: Any, expected: Any) -> tuple[Any, Any]:
+def without_infinities(got: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both with 0 where they are the same infinity. What is no number has no value."""
     got, expected = np.array(got, dtype=object), np.array(expected, dtype=object)
     if any(x != x for x in (*got.flat, *expected.flat)):
@@ -144,38 +161,40 @@ def without_infinities(got: Any, expected: Any) -> tuple[Any, Any]:
 # --- the definition, over dual numbers too ----------------------------------------------------------------------------
 
 
-def run_definition(p: Lowered, given: dict[str, Any], m: Any, sizes: dict[str, int]) -> dict[str, Any]:
+def run_definition(p: Lowered, given: dict[str, V], m: Arithmetic[V], sizes: dict[str, int]) -> dict[str, V]:
     """Outputs, and the log-sum-exp, from all pairs at once."""
     env = environment(p, given, m)
     pair = (p.query, KEY)
     zero = m.const(Fraction(0))
     node = still(p.energy, env, m, sizes) if isinstance(m, Dual) else p.energy
-    energy = _each(m.add(evaluate(node, env, m, sizes), zero), lambda a: _spread(a, node.axes, pair, sizes))
+    energy = each(m.add(evaluate(node, env, m, sizes), zero), lambda a: _spread(a, node.axes, pair, sizes))
     kind = p.spec.normaliser
     weights = energy if kind == "linear" else m.fn("exp", energy)
     mass = m.sum(weights, -1)
-    results: dict[str, Any] = {}
+    results: dict[str, V] = {}
     if kind == "softmax":
         results["lse"] = m.fn("log", mass)
-        inverse = _each(m.pow(mass, Fraction(-1)), lambda a: np.asarray(a)[..., None])
+        inverse = each(m.pow(mass, Fraction(-1)), lambda a: np.asarray(a)[..., None])
         weights = m.mul(weights, inverse)
     for name, node in p.averages.items():
         axes = (*p.average_axes[name], *pair)
-        value = _each(
+        value = each(
             m.add(evaluate(node, env, m, sizes), zero),
-            lambda a, node=node, axes=axes: _spread(a, node.axes, axes, sizes),
+            partial(_spread, own=node.axes, axes=axes, sizes=sizes),
         )
         mean = m.sum(m.mul(weights, value), -1)  # own axes first, then the query's
-        env["average", name] = _each(mean, lambda a: np.moveaxis(a, -1, 0) if np.ndim(a) else a)
+        env["average", name] = each(mean, lambda a: np.moveaxis(a, -1, 0) if np.ndim(a) else a)
     for name, node in p.outputs.items():
         axes = p.output_axes[name]
         value = m.add(evaluate(node, env, m, sizes), zero)
-        results[name] = _each(value, lambda a, node=node, axes=axes: _spread(a, node.axes, axes, sizes))
+        results[name] = each(value, partial(_spread, own=node.axes, axes=axes, sizes=sizes))
     return results
 
 
 class _Dual(Dual):
     """`Dual` at the edge of where a power is defined: the derivative of x^(3/2) is 0 where x is."""
+
+    base: ArrayNumbers
 
     def pow(self, a: Pair, n: Fraction) -> Pair:
         if n < 1 or n.denominator == 1 or self.base.exact:
@@ -201,14 +220,19 @@ def still(node: Node, env: Env, m: Dual, sizes: dict[str, int]) -> Node:
 
 
 def run_derived(
-    c: CompiledAttention, given: dict[str, Any], cotangents: dict[str, Any], dlse: Any, m: Any, sizes: dict[str, int]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    c: CompiledAttention,
+    given: dict[str, np.ndarray],
+    cotangents: dict[str, np.ndarray],
+    dlse: np.ndarray | None,
+    m: RandomNumbers,
+    sizes: dict[str, int],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """(outputs and log-sum-exp, gradients), through features, tile, normaliser and maps, as the op computes them."""
     p, s = c.lowered, c.split
     env = environment(p, given, m)
     features = feature_values(s, env, m, sizes)
     energy = _over_pairs(m, p, evaluate(s.tile, features, m, sizes), s.tile.axes, sizes)
-    values: dict[str, Any] = {}
+    values: dict[str, np.ndarray] = {}
     inner: Env = {("pair", "energy"): energy}
     if c.normaliser.shifted:
         lse = m.fn("log", m.sum(m.fn("exp", energy), 1))
@@ -225,20 +249,21 @@ def run_derived(
     post |= {("cotangent", f"d{n}"): y for n, y in cotangents.items()}
     gradients = {n: _stored(m, g, _axes(c.outputs, n), post, sizes) for n, g in c.outputs.gradients.items()}
     zero = m.const(Fraction(0))
-    G: Any = m.mul(weight, zero)
-    D: Any = m.mul(mass, zero)
+    G: np.ndarray = m.mul(weight, zero)
+    D: np.ndarray = m.mul(mass, zero)
     for n, (node, axes) in s.values.items():
         if n not in gradients:
             continue
         d = gradients[n].reshape(gradients[n].shape[0], -1)
-        v = _spread(evaluate(node, env, m, sizes), node.axes, (KEY, *axes), sizes).reshape(KEYS, -1)
-        G = m.add(G, m.sum(m.mul(d[:, None, :], v[None, :, :]), 2))
+        value = _spread(evaluate(node, env, m, sizes), node.axes, (KEY, *axes), sizes).reshape(KEYS, -1)
+        G = m.add(G, m.sum(m.mul(d[:, None, :], value[None, :, :]), 2))
         if c.normaliser.shifted:
             D = m.add(D, m.sum(m.mul(d, averaged[n].reshape(d.shape)), 1))
         features["cotangent", f"d{n}"] = m.sum(m.mul(weight[:, :, None], d[:, None, :]), 0).reshape(
             KEYS, *averaged[n].shape[1:]
         )
     if c.normaliser.shifted:
+        assert dlse is not None
         D = m.add(D, m.mul(dlse, m.const(Fraction(-1))))
         features["cotangent", "drow"] = dlse
     elif "mass" in gradients:
@@ -259,12 +284,12 @@ def run_derived(
     return values, gradients
 
 
-def point_zero(c: CompiledAttention, name: str, m: Any, sizes: dict[str, int]) -> np.ndarray:
+def point_zero(c: CompiledAttention, name: str, m: RandomNumbers, sizes: dict[str, int]) -> np.ndarray:
     shape = tuple(sizes[dim_of(a)] for a in c.features.axes[name])
     return np.broadcast_to(np.asarray(m.const(Fraction(0)), dtype=object), shape)
 
 
-def _tile_cotangents(c: CompiledAttention, features: Env, env: Env, m: Any, sizes: dict[str, int]) -> None:
+def _tile_cotangents(c: CompiledAttention, features: Env, env: Env, m: RandomNumbers, sizes: dict[str, int]) -> None:
     """From dE of each pair to the cotangent of each feature."""
     s, p = c.split, c.lowered
     for x, derivative in c.derivatives.items():
@@ -292,7 +317,7 @@ def _tile_cotangents(c: CompiledAttention, features: Env, env: Env, m: Any, size
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def setting(p: Lowered, point: Point) -> tuple[Any, dict[str, Any], dict[str, int]]:
+def setting(p: Lowered, point: Point) -> tuple[RandomNumbers, dict[str, np.ndarray], dict[str, int]]:
     """Random values for all that an attention is given, and the sizes; dims that are turned by halves are even."""
     m, sizes = point.arithmetic, dict(point.sizes)
     if p.query == QUERY:
@@ -308,18 +333,16 @@ def setting(p: Lowered, point: Point) -> tuple[Any, dict[str, Any], dict[str, in
     return m, given, sizes
 
 
-def drawn(m: Any, rng: Any, axes: tuple[str, ...], sizes: dict[str, int]) -> Any:
+def drawn(m: RandomNumbers, rng: random.Random, axes: tuple[str, ...], sizes: dict[str, int]) -> np.ndarray:
     return m.random(rng, tuple(sizes[dim_of(a)] for a in axes))
 
 
-def _rng(point: Point, name: str) -> Any:
+def _rng(point: Point, name: str) -> random.Random:
     """Both sides of a stream are the same values at the same positions in no gate: each variable has its own."""
-    import random
-
     return random.Random(f"{point.seed}/{point.attempt}/{name}")
 
 
-def environment(p: Lowered, given: dict[str, Any], m: Any) -> Env:
+def environment(p: Lowered, given: dict[str, V], m: Arithmetic[V]) -> Env:
     env: Env = {(v.kind, v.name): given[v.name] for v in p.variables}
     first = KEYS - QUERIES
     env["position", "i"] = _positions(m, first, QUERIES)
@@ -327,19 +350,19 @@ def environment(p: Lowered, given: dict[str, Any], m: Any) -> Env:
     return env
 
 
-def _positions(m: Any, first: int, count: int) -> Any:
-    base = m.base if isinstance(m, Dual) else m
+def _positions(m: Arithmetic[V], first: int, count: int) -> V:
+    base = base_of(m)
     values = np.array(
         [np.asarray(base.const(Fraction(first + n)), dtype=object).item() for n in range(count)] + [None], dtype=object
     )[:-1]
-    return Pair(values, m.zero) if isinstance(m, Dual) else values
+    return cast(V, Pair(values, m.zero) if isinstance(m, Dual) else values)
 
 
 def queries(p: Lowered, sizes: dict[str, int]) -> int:
     return sizes[p.query]
 
 
-def feature_values(s: Split, env: Env, m: Any, sizes: dict[str, int]) -> Env:
+def feature_values(s: Split, env: Env, m: RandomNumbers, sizes: dict[str, int]) -> Env:
     """The leaves of the tile, from features."""
     p = s.lowered
     out: Env = {key: x for key, x in env.items() if key[0] == "position"}
@@ -358,7 +381,7 @@ def feature_values(s: Split, env: Env, m: Any, sizes: dict[str, int]) -> Env:
     return out
 
 
-def _average(s: Split, name: str, weight: Any, env: Env, m: Any, sizes: dict[str, int]) -> Any:
+def _average(s: Split, name: str, weight: np.ndarray, env: Env, m: RandomNumbers, sizes: dict[str, int]) -> np.ndarray:
     """The average by the split: over features, put together afterwards."""
     p = s.lowered
     own = dict(env)
@@ -370,7 +393,9 @@ def _average(s: Split, name: str, weight: Any, env: Env, m: Any, sizes: dict[str
     return _stored(m, node, axes, own, sizes)
 
 
-def _averaged(weight: Any, node: Node, axes: tuple[str, ...], env: Env, m: Any, sizes: dict[str, int]) -> Any:
+def _averaged(
+    weight: np.ndarray, node: Node, axes: tuple[str, ...], env: Env, m: RandomNumbers, sizes: dict[str, int]
+) -> np.ndarray:
     value = _spread(evaluate(node, env, m, sizes), node.axes, (KEY, *axes), sizes)
     flat = value.reshape(KEYS, -1)
     mean = m.sum(m.mul(weight[:, :, None], flat[None]), 1)
@@ -387,16 +412,16 @@ def program(p: Lowered) -> StepProgram:
     return StepProgram(p.name, p.dims, p.variables, (), {}, outputs)
 
 
-def _axes(made: Any, name: str) -> tuple[str, ...]:
+def _axes(made: Map, name: str) -> tuple[str, ...]:
     v: Var = next(v for v in made.variables if v.name == name)
     return v.axes
 
 
-def _stored(m: Any, node: Node, axes: tuple[str, ...], env: Env, sizes: dict[str, int]) -> Any:
+def _stored(m: RandomNumbers, node: Node, axes: tuple[str, ...], env: Env, sizes: dict[str, int]) -> np.ndarray:
     return _spread(evaluate(node, env, m, sizes), node.axes, axes, sizes)
 
 
-def _spread(value: Any, own: tuple[str, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> Any:
+def _spread(value: np.ndarray, own: tuple[str, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> np.ndarray:
     """A value over `own` axes (sorted), repeated and permuted to be over `axes`."""
     order = tuple(sorted(axes))
     value = aligned(np.asarray(value, dtype=object), own, order)
@@ -406,15 +431,13 @@ def _spread(value: Any, own: tuple[str, ...], axes: tuple[str, ...], sizes: dict
     return value.transpose([order.index(a) for a in axes])
 
 
-def _over_pairs(m: Any, p: Lowered, value: Any, own: tuple[str, ...], sizes: dict[str, int]) -> Any:
+def _over_pairs(
+    m: RandomNumbers, p: Lowered, value: np.ndarray, own: tuple[str, ...], sizes: dict[str, int]
+) -> np.ndarray:
     return _spread(value, own, (p.query, KEY), sizes)
 
 
-def _each(value: Any, f: Any) -> Any:
-    return Pair(f(value.value), f(value.tangent)) if isinstance(value, Pair) else f(value)
-
-
-def _inner(m: Any, a: Any, b: Any) -> Any:
+def _inner(m: RandomNumbers, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     a, b = np.asarray(a, dtype=object), np.asarray(b, dtype=object)
     shape = np.broadcast_shapes(a.shape, b.shape)
     total = np.asarray(m.mul(np.broadcast_to(a, shape), np.broadcast_to(b, shape)), dtype=object).reshape(-1)
@@ -424,7 +447,9 @@ def _inner(m: Any, a: Any, b: Any) -> Any:
 class _Terms(SpecStep):
     """The terms of one pair, as the user wrote them."""
 
-    def __init__(self, p: Lowered, given: dict[str, Any], m: Any, sizes: dict[str, int], i: int, j: int) -> None:
+    def __init__(
+        self, p: Lowered, given: dict[str, np.ndarray], m: RandomNumbers, sizes: dict[str, int], i: int, j: int
+    ) -> None:
         here = {}
         for v in p.variables:
             at = {"query": i, "fixed": i, "key": j}.get(v.kind)
@@ -434,10 +459,10 @@ class _Terms(SpecStep):
         here |= {d: np.asarray(m.const(Fraction(sizes[d])), dtype=object) for d in p.dims if d not in here}
         super().__init__(SimpleNamespace(lets=[], updates=[]), here, {}, m, sizes)  # type: ignore[arg-type]
 
-    def number(self, x: Any) -> Any:
+    def number(self, x: sympy.Expr) -> np.ndarray:
         return self.scalar(x, {})
 
-    def matrix(self, x: Any) -> Any:
+    def matrix(self, x: Matrix) -> np.ndarray:
         match x.op:
             case "half_turn":
                 return turned(np.array(self.term(x.args[0])), 0, self.m)

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..ir.evaluate import CHUNK_OPERATIONS, Arithmetic, aligned
+from ..ir.evaluate import CHUNK_OPERATIONS, Arithmetic, ArrayNumbers, Dual, Entries, Pair, V, aligned, base_of, each
 from ..ir.expr import Node, add, dim_of, fn, leaf, make, mul, rebuild, replace, terms_of, walk
 from ..recurrence.step.adjoint import DERIVATIVES
+
+if TYPE_CHECKING:
+    import torch
 
 
 def half_turn(x: Node, axis: str) -> Node:
@@ -94,22 +97,15 @@ DERIVATIVES["frequencies"] = lambda x, g: []
 DERIVATIVES["clamped"] = lambda x, g: [guarded(x.args[0], g)]
 
 
-def _turned(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
-    from ..ir.evaluate import Pair
-
+def _turned(x: Node, args: list[V], m: Arithmetic[V], sizes: dict[str, int]) -> V:
     ((axis,),) = x.attrs
     position = x.axes.index(axis) - len(x.axes)
     (value,) = args
-    if isinstance(value, Pair):
-        # A zero tangent may lack axes: it stays what it is.
-        tangent = value.tangent
-        if np.ndim(tangent) >= len(x.axes):
-            tangent = turned(tangent, position, m.base)
-        return Pair(turned(value.value, position, m.base), tangent)
-    return turned(value, position, m)
+    # A zero tangent may lack axes: it stays what it is.
+    return each(value, lambda a: turned(a, position, base_of(m)) if np.ndim(a) >= len(x.axes) else a)
 
 
-def turned(value: Any, position: int, m: Any) -> Any:
+def turned(value: Entries, position: int, m: Arithmetic[np.ndarray]) -> Entries:
     """(-second half, first half) along an axis."""
     if not isinstance(value, np.ndarray):  # torch
         first, second = value.chunk(2, position)
@@ -119,38 +115,34 @@ def turned(value: Any, position: int, m: Any) -> Any:
     return np.concatenate([m.mul(second, m.const(Fraction(-1))), first], axis=position)
 
 
-def _cat(a: object, b: object, position: int) -> Any:
+def _cat(a: torch.Tensor, b: torch.Tensor, position: int) -> torch.Tensor:
     import torch
 
     return torch.cat((a, b), position)
 
 
-def _frequencies(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> Any:
+def _frequencies(x: Node, args: Sequence[V], m: Arithmetic[V], sizes: dict[str, int]) -> V:
     (axis,), base = x.attrs
     return frequency_values(sizes[dim_of(axis)], base, m)
 
 
-def frequency_values(size: int, base: Fraction, m: Any) -> Any:
-    from ..ir.evaluate import Pair
-
+def frequency_values(size: int, base: Fraction, m: Arithmetic[V]) -> V:
     half = max(size // 2, 1)
-    one = m.const(Fraction(1))
-    if isinstance(one, Pair):
-        inner = frequency_values(size, base, m.base)
-        return Pair(inner, m.zero)
+    if isinstance(m, Dual):
+        return cast(V, Pair(frequency_values(size, base, m.base), m.zero))
     values = [m.number(f"({base})**({Fraction(-2 * (n % half), size)})") for n in range(size)]
-    if isinstance(one, np.ndarray):
-        return np.array([np.asarray(v, dtype=object).item() for v in values] + [None], dtype=object)[:-1]
+    if isinstance(m.const(Fraction(1)), np.ndarray):
+        return cast(V, np.array([np.asarray(v, dtype=object).item() for v in values] + [None], dtype=object)[:-1])
     import torch
 
     return torch.stack(values)
 
 
-def _clamped(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _clamped(x: Node, args: list[np.ndarray], m: ArrayNumbers, sizes: dict[str, int]) -> np.ndarray:
     return args[0] if m.exact else m.fn("relu", args[0])
 
 
-def _guarded(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _guarded(x: Node, args: list[np.ndarray], m: ArrayNumbers, sizes: dict[str, int]) -> np.ndarray:
     inside, g = (aligned(value, a.axes, x.axes) for value, a in zip(args, x.args, strict=True))
     return g if m.exact else m.mul(m.fn("step", inside), g)
 

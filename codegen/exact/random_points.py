@@ -23,7 +23,7 @@ import numpy as np
 from chunkform.errors import GateError
 
 from ..ir.degree_bounds import Degrees
-from ..ir.evaluate import PRIME, Field, Reals
+from ..ir.evaluate import PRIME, Field, RandomNumbers, Reals
 from ..ir.expr import Node, dim_of, walk
 from ..ir.step_program import StepProgram
 from .run_spec import NoExactMeaning
@@ -52,7 +52,7 @@ class GateResult:
 class Point:
     """Where a check is made: sizes of the dims, numbers of steps, and a source of random values."""
 
-    arithmetic: Any
+    arithmetic: RandomNumbers
     sizes: dict[str, int]
     steps: int
     seed: int

@@ -6,14 +6,18 @@ The meaning that lowering must keep. It shares no code with `lower.py` and knows
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import sympy
 
 from chunkform.spec.language import Matrix, Recurrence
 from chunkform.spec.language.expression import Atom, Contraction, Dim, entry
+from chunkform.spec.language.recurrence import Equation, State
 
+from ..ir.evaluate import ArrayNumbers
+
+Values = dict[str, np.ndarray]  # by name
 _FUNCTIONS = {"Abs": "abs", "sigmoid_": "sigmoid", "softplus_": "softplus"}
 
 
@@ -22,12 +26,12 @@ class NoExactMeaning(Exception):
 
 
 def run_spec(
-    r: Recurrence, given: dict[str, Any], initial: dict[str, Any], arithmetic: Any, sizes: dict[str, int], steps: int
-) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    r: Recurrence, given: Values, initial: Values, arithmetic: ArrayNumbers, sizes: dict[str, int], steps: int
+) -> tuple[dict[str, list[np.ndarray]], Values]:
     """(outputs of each step, final states), each with the dims in the order in which the spec has them."""
     stepwise = {v.name for v in r.variables if v.kind in ("input", "decay")}
     states = dict(initial)
-    outputs: dict[str, list[Any]] = {x.name: [] for x in r.outputs}
+    outputs: dict[str, list[np.ndarray]] = {x.name: [] for x in r.outputs}
     for t in range(steps):
         now = {n: v[t] if n in stepwise else v for n, v in given.items()}
         step = SpecStep(r, now, states, arithmetic, sizes)
@@ -37,27 +41,29 @@ def run_spec(
     return outputs, states
 
 
-def initial_value(r: Recurrence, name: str, given: dict[str, Any], arithmetic: Any, sizes: dict[str, int]) -> Any:
+def initial_value(
+    r: Recurrence, name: str, given: Values, arithmetic: ArrayNumbers, sizes: dict[str, int]
+) -> np.ndarray:
     """The initial value that the spec gives to a state."""
     state = _state(r, name)
     step = SpecStep(r, given, {}, arithmetic, sizes)
     return step.shaped(step.term(state.initial), state.dims)
 
 
-def _state(r: Recurrence, name: str) -> Any:
+def _state(r: Recurrence, name: str) -> State:
     return next(s for s in r.states if s.name == name)
 
 
 class SpecStep:
     """One step: `given` and `states` by name. A matrix is an array (rows, cols), a vector one with a length of 1."""
 
-    def __init__(self, r: Recurrence, given: dict[str, Any], states: dict[str, Any], m: Any, sizes: dict[str, int]):
+    def __init__(self, r: Recurrence, given: Values, states: Values, m: ArrayNumbers, sizes: dict[str, int]):
         self.r, self.given, self.states, self.m, self.sizes = r, given, states, m, sizes
         self.equations = {x.name: x for x in r.lets}
         self.updates = {x.name: x for x in r.updates}
-        self.done: dict[Any, Any] = {}
+        self.done: dict[Equation | Matrix, np.ndarray] = {}
 
-    def equation(self, x: Any) -> Any:
+    def equation(self, x: Equation) -> np.ndarray:
         if x not in self.done:
             self.done[x] = self.term(x.term)
         return self.done[x]
@@ -65,18 +71,18 @@ class SpecStep:
     def size(self, dim: Dim) -> int:
         return self.sizes.get(dim.name, 1)
 
-    def shaped(self, value: Any, dims: tuple[Dim, ...]) -> Any:
+    def shaped(self, value: npt.ArrayLike, dims: tuple[Dim, ...]) -> np.ndarray:
         """A value without its axes of length 1; a number is repeated."""
         shape = tuple(self.size(x) for x in dims)
         value = np.asarray(value, dtype=object)
         return value.reshape(shape) if value.ndim else np.broadcast_to(value, shape)
 
-    def flat(self, value: Any) -> np.ndarray:
+    def flat(self, value: npt.ArrayLike) -> np.ndarray:
         return np.asarray(value, dtype=object)
 
     # --- matrices ---------------------------------------------------------------------------------------------------
 
-    def term(self, x: Any) -> Any:
+    def term(self, x: Matrix | sympy.Expr) -> np.ndarray:
         if not isinstance(x, Matrix):
             return self.scalar(sympy.sympify(x), {})
         if x not in self.done:
@@ -84,7 +90,7 @@ class SpecStep:
             self.done[x] = np.broadcast_to(value, (self.size(x.rows), self.size(x.cols)))
         return self.done[x]
 
-    def matrix(self, x: Matrix) -> Any:
+    def matrix(self, x: Matrix) -> np.ndarray:
         m = self.m
         match x.op:
             case "symbol":
@@ -129,7 +135,7 @@ class SpecStep:
 
     # --- scalars ----------------------------------------------------------------------------------------------------
 
-    def scalar(self, x: Any, env: dict[Any, Any]) -> Any:
+    def scalar(self, x: sympy.Expr, env: dict[sympy.Expr, np.ndarray]) -> np.ndarray:
         """A SymPy expression; `env` gives arrays for the entries that a `map` runs over."""
         m = self.m
         if x in env:
@@ -168,5 +174,5 @@ class SpecStep:
         return m.fn(_FUNCTIONS.get(x.func.__name__, x.func.__name__), args[0])
 
 
-def _fraction(x: Any) -> Fraction:
+def _fraction(x: sympy.Number) -> Fraction:
     return Fraction(int(x.p), int(x.q)) if x.is_Rational else Fraction(str(x))

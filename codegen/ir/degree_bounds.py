@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ import numpy as np
 class Degrees:
     """Upper bounds of degrees, on numpy arrays. The value of a function counts as one more variable."""
 
-    exact = True
+    exact: bool = True
 
     def const(self, value: Fraction) -> np.ndarray:
         return np.array(0j)
@@ -24,14 +23,14 @@ class Degrees:
     def number(self, text: str) -> np.ndarray:
         return np.array(1 + 0j)
 
-    def add(self, a: Any, b: Any) -> np.ndarray:
+    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         a, b = _complex(a), _complex(b)
         return np.asarray(np.maximum(a.real + b.imag, b.real + a.imag) + 1j * (a.imag + b.imag))
 
-    def mul(self, a: Any, b: Any) -> np.ndarray:
+    def mul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.asarray(_complex(a) + _complex(b))
 
-    def pow(self, a: Any, n: Fraction) -> np.ndarray:
+    def pow(self, a: np.ndarray, n: Fraction) -> np.ndarray:
         a = _complex(a)
         if n.denominator != 1:
             a = a.real + a.imag + 1
@@ -39,17 +38,17 @@ class Degrees:
             a = np.asarray(a.imag + 1j * a.real)
         return np.asarray(a * abs(n.numerator))
 
-    def fn(self, name: str, a: Any) -> np.ndarray:
+    def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         a = _complex(a)
         return np.asarray(a.real + a.imag + 1 + 0j)
 
-    def sum(self, a: Any, axis: int) -> np.ndarray:
+    def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
         a = _complex(a)
         below = a.imag.sum(axis=axis, keepdims=True)
         above = (a.real + below - a.imag).max(axis=axis, initial=0)
         return np.asarray(above + 1j * below.squeeze(axis))
 
-    def peak(self, a: Any, axis: int) -> Any:
+    def peak(self, a: np.ndarray, axis: int) -> np.ndarray:
         return self.fn("peak", self.sum(a, axis))
 
     def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> np.ndarray:
@@ -59,7 +58,7 @@ class Degrees:
         return True
 
     @staticmethod
-    def of_difference(a: Any, b: Any) -> int:
+    def of_difference(a: np.ndarray, b: np.ndarray) -> int:
         """The degree of the numerator of a - b."""
         a, b = _complex(a), _complex(b)
         return int(np.max(np.maximum(a.real + b.imag, b.real + a.imag), initial=0))

@@ -13,81 +13,103 @@ import random
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 import mpmath
 import numpy as np
+import numpy.typing as npt
 import sympy
 
 from .expr import Node, dim_of, leaf, walk
 from .functions import TABLE
 from .lower_terms import scalar_node
 
+if TYPE_CHECKING:
+    import torch
+
 PRIME = 2**61 - 1
+Entries: TypeAlias = "np.ndarray | torch.Tensor"
 Env = dict[tuple[str, str], Any]  # (kind, name) of a leaf -> its value, axes in storage order
 
 
-class Arithmetic(Protocol):
-    """What the evaluator needs of numbers. Values are arrays whose last axes are the node's axes."""
+V = TypeVar("V")  # the values of an arithmetic: arrays whose last axes are the node's axes, or pairs of these
 
-    def const(self, value: Fraction) -> Any: ...
-    def number(self, text: str) -> Any: ...
-    def add(self, a: Any, b: Any) -> Any: ...
-    def mul(self, a: Any, b: Any) -> Any: ...
-    def pow(self, a: Any, n: Fraction) -> Any: ...
-    def fn(self, name: str, a: Any) -> Any: ...
-    def sum(self, a: Any, axis: int) -> Any: ...
-    def peak(self, a: Any, axis: int) -> Any: ...
-    def equal(self, a: object, b: object) -> bool: ...
+
+class Arithmetic(Protocol[V]):
+    """What the evaluator needs of numbers."""
+
+    def const(self, value: Fraction) -> V: ...
+    def number(self, text: str) -> V: ...
+    def add(self, a: V, b: V) -> V: ...
+    def mul(self, a: V, b: V) -> V: ...
+    def pow(self, a: V, n: Fraction) -> V: ...
+    def fn(self, name: str, a: V) -> V: ...
+    def sum(self, a: V, axis: int) -> V: ...
+    def peak(self, a: V, axis: int) -> V: ...
+
+
+class ArrayNumbers(Arithmetic[np.ndarray], Protocol):
+    """Numbers in arrays, which can be compared. What numpy makes of arrays without axes is a bare number."""
+
+    @property
+    def exact(self) -> bool: ...
+    def equal(self, a: np.ndarray, b: np.ndarray) -> bool: ...
+
+
+class RandomNumbers(ArrayNumbers, Protocol):
+    """Numbers that can be drawn at random as well."""
+
+    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> np.ndarray: ...
 
 
 class Field:
     """Arithmetic modulo a prime, on numpy arrays of Python integers."""
 
-    exact = True
+    exact: bool = True
 
     def __init__(self, prime: int = PRIME) -> None:
         self.p = prime
 
-    def const(self, value: Fraction) -> Any:
+    def const(self, value: Fraction) -> np.ndarray:
         return _residue(value, self.p)
 
-    def number(self, text: str) -> Any:
+    def number(self, text: str) -> np.ndarray:
         return _array(self._hash("number", text))
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a + b) % self.p
 
-    def mul(self, a: Any, b: Any) -> Any:
+    def mul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a * b) % self.p
 
-    def pow(self, a: Any, n: Fraction) -> Any:
+    def pow(self, a: np.ndarray, n: Fraction) -> np.ndarray:
         if n.denominator != 1:
             a = self._map(lambda x: self._hash(f"root{n.denominator}", x), a)
         if n < 0 and np.any(a == 0):
             raise ZeroDivisionError
         return self._map(lambda x: pow(int(x), n.numerator, self.p), a)
 
-    def fn(self, name: str, a: Any) -> Any:
+    def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         return self._map(lambda x: self._hash(name, x), a)
 
-    def sum(self, a: Any, axis: int) -> Any:
+    def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
         return _array(a.sum(axis=axis) % self.p)
 
-    def peak(self, a: Any, axis: int) -> Any:
+    def peak(self, a: np.ndarray, axis: int) -> np.ndarray:
         return _along(lambda x: self._hash("peak", sorted(x)), a, axis)
 
-    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:
+    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> np.ndarray:
         return _fill(shape, lambda: rng.randrange(1, self.p))
 
-    def equal(self, a: Any, b: Any) -> bool:
+    def equal(self, a: np.ndarray, b: np.ndarray) -> bool:
         return bool(np.all(np.asarray(a) == np.asarray(b)))
 
-    def _map(self, f: Callable[[Any], int], a: Any) -> Any:
+    def _map(self, f: Callable[[int], int], a: np.ndarray) -> np.ndarray:
         a = np.asarray(a, dtype=object)
         return _array([f(x) for x in a.ravel()], a.shape)
 
-    def _hash(self, name: str, x: Any) -> int:
+    def _hash(self, name: str, x: object) -> int:
         digest = hashlib.blake2b(f"{name}:{x}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % self.p
 
@@ -95,53 +117,53 @@ class Field:
 class Reals:
     """50-digit arithmetic, on numpy arrays of mpmath numbers."""
 
-    exact = False
+    exact: bool = False
 
     def __init__(self, digits: int = 50) -> None:
         self.context = mpmath.mp.clone()
         self.context.dps = digits
         self.tolerance = mpmath.mpf(10) ** (15 - digits)
 
-    def const(self, value: Fraction) -> Any:
+    def const(self, value: Fraction) -> np.ndarray:
         return _array(self.context.mpf(value.numerator) / value.denominator)
 
-    def number(self, text: str) -> Any:
+    def number(self, text: str) -> np.ndarray:
         return _array(self.context.mpf(str(sympy.N(sympy.sympify(text), self.context.dps + 5))))
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a + b
 
-    def mul(self, a: Any, b: Any) -> Any:
+    def mul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a * b
 
-    def pow(self, a: Any, n: Fraction) -> Any:
+    def pow(self, a: np.ndarray, n: Fraction) -> np.ndarray:
         if n.denominator == 1:
             return self._map(lambda x: x**n.numerator, a)
         exponent = self.context.mpf(n.numerator) / n.denominator
         return self._map(lambda x: self.context.power(x, exponent), a)
 
-    def fn(self, name: str, a: Any) -> Any:
+    def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         with mpmath.workdps(self.context.dps):
             return self._map(lambda x: self.context.mpf(TABLE[name].mpmath(x)), a)
 
-    def sum(self, a: Any, axis: int) -> Any:
+    def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
         return _array(a.sum(axis=axis))
 
-    def peak(self, a: Any, axis: int) -> Any:
+    def peak(self, a: np.ndarray, axis: int) -> np.ndarray:
         return _along(max, a, axis)
 
-    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:
+    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> np.ndarray:
         if decay:
             return _fill(shape, lambda: self.context.mpf(rng.uniform(0.3, 1.0)))
         return _fill(shape, lambda: self.context.mpf(rng.uniform(-1.0, 1.0)))
 
-    def equal(self, a: Any, b: Any) -> bool:
+    def equal(self, a: np.ndarray, b: np.ndarray) -> bool:
         a, b = np.asarray(a, dtype=object), np.asarray(b, dtype=object)
         difference = np.asarray(abs(a - b), dtype=object).ravel()
         bound = self.tolerance * (1 + max(np.asarray(abs(b), dtype=object).ravel(), default=0))
         return bool(all(x <= bound for x in difference))
 
-    def _map(self, f: Callable[[Any], Any], a: Any) -> Any:
+    def _map(self, f: Callable[[mpmath.mpf], mpmath.mpf], a: np.ndarray) -> np.ndarray:
         a = np.asarray(a, dtype=object)
         return _array([f(x) for x in a.ravel()], a.shape)
 
@@ -151,14 +173,14 @@ class Pair:
 
     __slots__ = ("tangent", "value")
 
-    def __init__(self, value: Any, tangent: Any) -> None:
+    def __init__(self, value: np.ndarray, tangent: np.ndarray) -> None:
         self.value, self.tangent = value, tangent
 
 
 class Dual:
     """Forward-mode differentiation over another arithmetic."""
 
-    def __init__(self, base: Any) -> None:
+    def __init__(self, base: Arithmetic[np.ndarray]) -> None:
         self.base = base
         self.zero = base.const(Fraction(0))
 
@@ -199,7 +221,7 @@ class Dual:
 
 
 @lru_cache(maxsize=2**10)
-def _residue(value: Fraction, prime: int) -> Any:
+def _residue(value: Fraction, prime: int) -> np.ndarray:
     """A fraction modulo a prime, as an array that stays as it is."""
     made = _array(value.numerator * pow(value.denominator, -1, prime) % prime)
     made.flags.writeable = False
@@ -213,24 +235,24 @@ def _sympy_derivative(name: str) -> Node:
     return scalar_node(slope, {x: leaf("input", "x")}, lambda _: None, name, differentiable=False)
 
 
-def _array(value: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def _array(value: npt.ArrayLike, shape: tuple[int, ...] | None = None) -> np.ndarray:
     out = np.empty(np.shape(value) if shape is None else shape, dtype=object)
     flat = np.asarray(value, dtype=object).ravel() if shape is None else value
     out.ravel()[:] = flat
     return out
 
 
-def _along(f: Callable[[Any], Any], a: Any, axis: int) -> Any:
+def _along(f: Callable[[list[int]], int], a: np.ndarray, axis: int) -> np.ndarray:
     rows = np.moveaxis(np.asarray(a, dtype=object), axis, -1)
     return _array([f(list(x)) for x in rows.reshape(-1, rows.shape[-1])], rows.shape[:-1])
 
 
-def stacked(values: Iterable[Any], axis: int = 0) -> np.ndarray:
+def stacked(values: Iterable[npt.ArrayLike], axis: int = 0) -> np.ndarray:
     """Values, as of each step, as one array of Python numbers: machine integers would overflow."""
     return np.stack([np.asarray(x, dtype=object) for x in values], axis)
 
 
-def _fill(shape: tuple[int, ...], draw: Callable[[], Any]) -> Any:
+def _fill(shape: tuple[int, ...], draw: Callable[[], int | mpmath.mpf]) -> np.ndarray:
     count = int(np.prod(shape)) if shape else 1
     return _array([draw() for _ in range(count)], shape)
 
@@ -238,13 +260,15 @@ def _fill(shape: tuple[int, ...], draw: Callable[[], Any]) -> Any:
 # --- the interpreter ------------------------------------------------------------------------------------------------
 
 
-def evaluate(node: Node, env: Env, arithmetic: Any, sizes: dict[str, int], done: dict[Node, Any] | None = None) -> Any:
+def evaluate(
+    node: Node, env: Env, arithmetic: Arithmetic[V], sizes: dict[str, int], done: dict[Node, V] | None = None
+) -> V:
     return evaluate_all([node], env, arithmetic, sizes, done)[0]
 
 
 def evaluate_all(
-    nodes: Iterable[Node], env: Env, arithmetic: Any, sizes: dict[str, int], done: dict[Node, Any] | None = None
-) -> list[Any]:
+    nodes: Iterable[Node], env: Env, arithmetic: Arithmetic[V], sizes: dict[str, int], done: dict[Node, V] | None = None
+) -> list[V]:
     """The values of nodes, their axes sorted as in `node.axes`. `sizes` gives the size of each dim.
 
     `done` holds the values that are known under this `env`, and takes the new ones: what several calls share is evaluated once.
@@ -264,11 +288,11 @@ def _in_order(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(walk(*nodes))
 
 
-def _apply(x: Node, done: dict[Node, Any], env: Env, m: Any, sizes: dict[str, int]) -> Any:
+def _apply(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict[str, int]) -> V:
     match x.op:
         case "leaf":
             kind, name, order = x.attrs
-            return _each(env[kind, name], lambda a: _transpose(a, order, x.axes))
+            return each(env[kind, name], lambda a: _transpose(a, order, x.axes))
         case "const":
             return m.const(x.attrs[0])
         case "number":
@@ -298,7 +322,7 @@ def _apply(x: Node, done: dict[Node, Any], env: Env, m: Any, sizes: dict[str, in
         case "expand":
             value = aligned(done[x.args[0]], x.args[0].axes, x.axes)
             shape = tuple(sizes[dim_of(a)] for a in x.axes)
-            return _each(value, lambda a: _broadcast(a, (*a.shape[: a.ndim - len(shape)], *shape)))
+            return each(value, lambda a: _broadcast(a, (*a.shape[: a.ndim - len(shape)], *shape)))
     if x.op in WHOLES:
         whole = WHOLES[x.op](x)
         if whole not in done:
@@ -312,24 +336,31 @@ CHUNK_OPERATIONS: dict[str, Any] = {}  # filled by chunk.py with the exact meani
 WHOLES: dict[str, Callable[[Node], Node]] = {}  # by operations that take parts of a whole: the node of that, made once
 
 
-def _from_mask(grid: Any, m: Any) -> Any:
-    one, zero = m.const(Fraction(1)), m.const(Fraction(0))
-    if isinstance(one, Pair):
-        return Pair(_from_mask(grid, m.base), m.base.mul(_from_mask(grid, m.base), m.zero))
+def _from_mask(grid: np.ndarray, m: Arithmetic[V]) -> V:
+    if isinstance(m, Dual):
+        ones = _from_mask(grid, m.base)
+        return cast(V, Pair(ones, m.base.mul(ones, m.zero)))
+    one, zero = cast("Entries", m.const(Fraction(1))), cast("Entries", m.const(Fraction(0)))
     if isinstance(one, np.ndarray):
-        return _array([one.item() if g else zero.item() for g in grid.ravel()], grid.shape)
-    return one * one.new_tensor(grid.tolist())
+        return cast(V, _array([one.item() if g else zero.item() for g in grid.ravel()], grid.shape))
+    return cast(V, one * one.new_tensor(grid.tolist()))
 
 
-def _each(value: Any, f: Callable[[Any], Any]) -> Any:
-    return Pair(f(value.value), f(value.tangent)) if isinstance(value, Pair) else f(value)
+def each(value: V, f: Callable[[Entries], Entries]) -> V:
+    """f of an array, or of both arrays of a pair."""
+    return cast(V, Pair(f(value.value), f(value.tangent)) if isinstance(value, Pair) else f(cast("Entries", value)))
 
 
-def _broadcast(a: Any, shape: tuple[int, ...]) -> Any:
+def base_of(m: Arithmetic[V]) -> Arithmetic[np.ndarray]:
+    """The arithmetic of the arrays that values are made of."""
+    return m.base if isinstance(m, Dual) else cast("Arithmetic[np.ndarray]", m)
+
+
+def _broadcast(a: Entries, shape: tuple[int, ...]) -> Entries:
     return np.broadcast_to(a, shape) if isinstance(a, np.ndarray) else a.expand(shape)
 
 
-def _transpose(a: Any, order: tuple[str, ...], axes: tuple[str, ...]) -> Any:
+def _transpose(a: Entries, order: tuple[str, ...], axes: tuple[str, ...]) -> Entries:
     if order == axes:
         return a
     lead = a.ndim - len(order)
@@ -337,17 +368,17 @@ def _transpose(a: Any, order: tuple[str, ...], axes: tuple[str, ...]) -> Any:
     return a.transpose(permutation) if isinstance(a, np.ndarray) else a.permute(permutation)
 
 
-def aligned(value: Any, own: tuple[str, ...], axes: tuple[str, ...]) -> Any:
+def aligned(value: V, own: tuple[str, ...], axes: tuple[str, ...]) -> V:
     """value, over `own` axes, with length-1 axes inserted so that it broadcasts over `axes`."""
-    if own == axes:
-        return value
-    if isinstance(value, Pair):
-        return Pair(aligned(value.value, own, axes), aligned(value.tangent, own, axes))
-    a = value if hasattr(value, "ndim") else np.asarray(value, dtype=object)
-    return a if a.ndim < len(own) else a[_inserted(own, axes)]  # the former: a zero tangent without axes
+
+    def inserted(x: Entries) -> Entries:
+        a = x if hasattr(x, "ndim") else np.asarray(x, dtype=object)
+        return a if a.ndim < len(own) else a[_inserted(own, axes)]  # the former: a zero tangent without axes
+
+    return value if own == axes else each(value, inserted)
 
 
 @cache
-def _inserted(own: tuple[str, ...], axes: tuple[str, ...]) -> tuple[Any, ...]:
+def _inserted(own: tuple[str, ...], axes: tuple[str, ...]) -> tuple[EllipsisType | slice | None, ...]:
     """The index that inserts axes; both are in the same order."""
     return (..., *(slice(None) if a in own else None for a in axes))

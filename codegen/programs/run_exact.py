@@ -6,7 +6,7 @@ Solves are done by elimination, in whatever arithmetic it is; those whose gradie
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from chunkform.spec.language.methods import neumann
 from chunkform.spec.language.program import Program
 
 from ..exact.run_spec import SpecStep
-from ..ir.evaluate import Pair
+from ..ir.evaluate import Arithmetic, ArrayNumbers, Pair, V, each, stacked
 from ..recurrence.gates.gates import run_adjoint
 from ..recurrence.gates.run_steps import run_steps, stored
 from ..recurrence.step.adjoint import gradient_name
@@ -27,30 +27,34 @@ Values = dict[str, Any]  # by the names of quantities; a leading time axis where
 # --- linear algebra ---------------------------------------------------------------------------------------------------
 
 
-def at(a: Any, *index: int) -> Any:
+def at(a: V, *index: int) -> V:
     """One entry of an array, or of a pair of arrays."""
-    if isinstance(a, Pair):
-        tangent = np.broadcast_to(np.asarray(a.tangent, dtype=object), np.shape(a.value))
-        return Pair(_scalar(a.value[index]), _scalar(tangent[index]))
-    return _scalar(a[index])
+    return each(_paired(a), lambda x: _scalar(x[index]))
 
 
-def _scalar(x: Any) -> np.ndarray:
+def _paired(x: V) -> V:
+    """The tangent of a pair with the axes of its value."""
+    if not isinstance(x, Pair):
+        return x
+    value = np.asarray(x.value, dtype=object)
+    return cast(V, Pair(value, np.broadcast_to(np.asarray(x.tangent, dtype=object), value.shape)))
+
+
+def _scalar(x: object) -> np.ndarray:
     out = np.empty((), dtype=object)
     out[()] = x.item() if isinstance(x, np.ndarray) else x
     return out
 
 
-def stack(parts: list[Any]) -> Any:
+def stack(parts: list[V]) -> V:
     """Arrays, or pairs of them, along a new first axis."""
     if isinstance(parts[0], Pair):
-        values = [np.asarray(x.value, dtype=object) for x in parts]
-        tangents = [np.broadcast_to(np.asarray(x.tangent, dtype=object), v.shape) for x, v in zip(parts, values)]
-        return Pair(np.stack(values), np.stack(tangents))
-    return np.stack([np.asarray(x, dtype=object) for x in parts])
+        pairs = [_paired(x) for x in parts if isinstance(x, Pair)]
+        return cast(V, Pair(np.stack([x.value for x in pairs]), np.stack([x.tangent for x in pairs])))
+    return cast(V, stacked(cast("list[np.ndarray]", parts)))
 
 
-def solve(matrix: Any, right: Any, m: Any) -> Any:
+def solve(matrix: V, right: V, m: Arithmetic[V]) -> V:
     """matrix^-1 right for one vector, by elimination without a search for pivots (a zero one raises ZeroDivisionError)."""
     n = len(_value(right))
     a = [[at(matrix, i, j) for j in range(n)] for i in range(n)]
@@ -62,16 +66,16 @@ def solve(matrix: Any, right: Any, m: Any) -> Any:
             factor = m.mul(minus, m.mul(a[i][k], inverse))
             a[i] = [*a[i][: k + 1], *(m.add(a[i][j], m.mul(factor, a[k][j])) for j in range(k + 1, n))]
             b[i] = m.add(b[i], m.mul(factor, b[k]))
-    x: list[Any] = [None] * n
+    x: dict[int, V] = {}
     for i in range(n - 1, -1, -1):
         total = b[i]
         for j in range(i + 1, n):
             total = m.add(total, m.mul(minus, m.mul(a[i][j], x[j])))
         x[i] = m.mul(total, m.pow(a[i][i], Fraction(-1)))
-    return stack(x)
+    return stack([x[i] for i in range(n)])
 
 
-def inverse(matrix: Any, m: Any) -> Any:
+def inverse(matrix: V, m: Arithmetic[V]) -> V:
     """The inverse of a matrix; its columns by `solve`."""
     n = len(_value(matrix))
     one, zero = m.const(Fraction(1)), m.const(Fraction(0))
@@ -79,7 +83,7 @@ def inverse(matrix: Any, m: Any) -> Any:
     return stack([stack([at(columns[j], i) for j in range(n)]) for i in range(n)])
 
 
-def times(matrix: Any, x: Any, m: Any) -> Any:
+def times(matrix: V, x: V, m: Arithmetic[V]) -> V:
     """A matrix times a vector."""
     n = len(_value(x))
     rows = []
@@ -91,19 +95,19 @@ def times(matrix: Any, x: Any, m: Any) -> Any:
     return stack(rows)
 
 
-def scaled(factor: Any, x: Any, m: Any) -> Any:
+def scaled(factor: V, x: V, m: Arithmetic[V]) -> V:
     return stack([m.mul(factor, at(x, i)) for i in range(len(_value(x)))])
 
 
-def plus(a: Any, b: Any, m: Any) -> Any:
+def plus(a: V, b: V, m: Arithmetic[V]) -> V:
     return stack([m.add(at(a, i), at(b, i)) for i in range(len(_value(a)))])
 
 
-def _value(x: Any) -> Any:
-    return x.value if isinstance(x, Pair) else x
+def _value(x: V) -> np.ndarray:
+    return x.value if isinstance(x, Pair) else cast(np.ndarray, x)
 
 
-def iterates(matrix: Any, right: Any, step: Any, method: neumann, m: Any) -> list[Any]:
+def iterates(matrix: V, right: V, step: V, method: neumann, m: Arithmetic[V]) -> list[V]:
     """x_0 .. x_k of the Neumann iteration."""
     zero = m.const(Fraction(0))
     found = [right if method.start == "right side" else stack([zero] * len(_value(right)))]
@@ -118,7 +122,7 @@ def iterates(matrix: Any, right: Any, step: Any, method: neumann, m: Any) -> lis
 
 
 def run_graph(
-    g: Graph, given: Values, initial: Values, m: Any, sizes: dict[str, int], steps: int
+    g: Graph, given: Values, initial: Values, m: Arithmetic[V], sizes: dict[str, int], steps: int
 ) -> tuple[Values, Values]:
     """(every quantity, last states), node by node."""
     values = dict(given)
@@ -135,25 +139,21 @@ def run_graph(
     return values, finals
 
 
-def _step(n: SolveNode, values: Values, t: int, m: Any) -> Any:
+def _step(n: SolveNode, values: Values, t: int, m: Arithmetic[V]) -> V:
     if isinstance(n.step, str):
         return _time(values[n.step], t)
     return m.const(Fraction(str(n.step)) if n.step is not None else Fraction(1))
 
 
-def _solved(n: SolveNode, matrix: Any, right: Any, step: Any, m: Any) -> Any:
+def _solved(n: SolveNode, matrix: V, right: V, step: V, m: Arithmetic[V]) -> V:
     if n.unrolled:
         assert isinstance(n.method, neumann)
         return iterates(matrix, right, step, n.method, m)[-1]
     return solve(matrix, right, m)
 
 
-def _time(x: Any, t: int) -> Any:
-    if isinstance(x, Pair):
-        value = np.asarray(x.value, dtype=object)
-        tangent = np.broadcast_to(np.asarray(x.tangent, dtype=object), value.shape)
-        return Pair(np.asarray(value[t], dtype=object), np.asarray(tangent[t], dtype=object))
-    return np.asarray(x[t], dtype=object)
+def _time(x: V, t: int) -> V:
+    return each(_paired(x), lambda a: np.asarray(a[t], dtype=object))
 
 
 def own_sizes(n: Node, sizes: dict[str, int]) -> dict[str, int]:
@@ -164,13 +164,13 @@ def _given(n: Node, values: Values) -> Values:
     return {own: values[q] for own, q in n.inputs.items()}
 
 
-def _start(n: Node, initial: Values, m: Any) -> Values:
+def _start(n: Node, initial: Values, m: Arithmetic[V]) -> Values:
     inverted = n.inverted if isinstance(n, OpNode) else frozenset()
     return {own: inverse(initial[s], m) if own in inverted else initial[s] for own, s in n.states.items()}
 
 
 def _run_op(
-    n: OpNode, values: Values, initial: Values, m: Any, sizes: dict[str, int], steps: int
+    n: OpNode, values: Values, initial: Values, m: Arithmetic[V], sizes: dict[str, int], steps: int
 ) -> tuple[Values, Values]:
     p = n.op.compiled.step
     outputs, last, _ = run_steps(p, _given(n, values), _start(n, initial, m), m, own_sizes(n, sizes), steps)
@@ -181,15 +181,15 @@ def _run_op(
     return made, {s: inverse(last[own], m) if own in n.inverted else last[own] for own, s in n.states.items()}
 
 
-def _whole(x: Any) -> Any:
+def _whole(x: V) -> V:
     if isinstance(x, Pair):
-        return Pair(np.asarray(x.value, dtype=object), x.tangent)
-    return np.asarray(x, dtype=object)
+        return cast(V, Pair(np.asarray(x.value, dtype=object), x.tangent))
+    return cast(V, np.asarray(x, dtype=object))
 
 
 def matrices_of(
-    n: SolveNode, values: Values, initial: Values, m: Any, sizes: dict[str, int], steps: int
-) -> tuple[list[Any], Values]:
+    n: SolveNode, values: Values, initial: Values, m: Arithmetic[V], sizes: dict[str, int], steps: int
+) -> tuple[list[V], Values]:
     """(the matrix of each step, last states): its columns are its products with unit vectors."""
     p = n.op.compiled.step
     vector = n.op.vector
@@ -206,7 +206,7 @@ def matrices_of(
     return matrices, {s: last[name] for name, s in n.states.items()}
 
 
-def _unit(d: int, j: int, steps: int, m: Any) -> Any:
+def _unit(d: int, j: int, steps: int, m: Arithmetic[V]) -> V:
     one, zero = m.const(Fraction(1)), m.const(Fraction(0))
     row = stack([one if i == j else zero for i in range(d)])
     return stack([row] * steps)
@@ -221,7 +221,7 @@ def run_adjoint_graph(
     initial: Values,
     cotangents: Values,
     last: Values,
-    m: Any,
+    m: ArrayNumbers,
     sizes: dict[str, int],
     steps: int,
 ) -> tuple[Values, Values]:
@@ -232,7 +232,7 @@ def run_adjoint_graph(
     found: Values = {}
     starts: Values = {}
 
-    def add(q: str, x: Any) -> None:
+    def add(q: str, x: np.ndarray) -> None:
         found[q] = m.add(found[q], x) if q in found else x
 
     for name, q in g.outputs.items():
@@ -252,12 +252,12 @@ def run_adjoint_graph(
     return found, starts
 
 
-def _zeros(shape: tuple[int, ...], m: Any) -> np.ndarray:
+def _zeros(shape: tuple[int, ...], m: ArrayNumbers) -> np.ndarray:
     return np.broadcast_to(m.const(Fraction(0)), shape)
 
 
 def _op_adjoint(
-    n: Node, values: Values, initial: Values, incoming: Values, lasts: Values, m: Any, sizes: dict[str, int], steps: int,
+    n: Node, values: Values, initial: Values, incoming: Values, lasts: Values, m: ArrayNumbers, sizes: dict[str, int], steps: int,
     extra: Values | None = None,
 ) -> tuple[Values, Values]:  # fmt: skip
     c = n.op.compiled
@@ -303,7 +303,7 @@ def _op_adjoint(
     return out, first
 
 
-def _sandwich(matrix: Any, x: Any, m: Any) -> Any:
+def _sandwich(matrix: np.ndarray, x: np.ndarray, m: ArrayNumbers) -> np.ndarray:
     """-M^T X M^T."""
     t = np.asarray(matrix, dtype=object).T
     minus = m.const(Fraction(-1))
@@ -312,7 +312,14 @@ def _sandwich(matrix: Any, x: Any, m: Any) -> Any:
 
 
 def _solve_adjoint(
-    n: AdjointNode, values: Values, initial: Values, dx: Any, lasts: Values, m: Any, sizes: dict[str, int], steps: int
+    n: AdjointNode,
+    values: Values,
+    initial: Values,
+    dx: np.ndarray,
+    lasts: Values,
+    m: ArrayNumbers,
+    sizes: dict[str, int],
+    steps: int,
 ) -> tuple[Values, Values]:
     node = n.of
     assert isinstance(node, SolveNode) and node.op.vector is not None
@@ -366,9 +373,9 @@ def _solve_adjoint(
     return total | {"right side": right, "step": deta}, starts
 
 
-def _inner(a: Any, b: Any, m: Any) -> Any:
+def _inner(a: V, b: V, m: Arithmetic[V]) -> V:
     total = m.const(Fraction(0))
-    for i in range(len(a)):
+    for i in range(len(_value(a))):
         total = m.add(total, m.mul(at(a, i), at(b, i)))
     return total
 
@@ -377,7 +384,7 @@ def _inner(a: Any, b: Any, m: Any) -> Any:
 
 
 def run_program(
-    p: Program, given: Values, initial: Values, m: Any, sizes: dict[str, int], steps: int
+    p: Program, given: Values, initial: Values, m: ArrayNumbers, sizes: dict[str, int], steps: int
 ) -> tuple[Values, Values]:
     """(outputs of each step, last states), step by step, from the terms that the user wrote. No recurrence may be applied."""
     r = p.step
@@ -398,11 +405,11 @@ def run_program(
 class _ProgramStep(SpecStep):
     """One step of a program: what is solved for is found when it is asked for."""
 
-    def __init__(self, p: Program, given: Values, states: Values, m: Any, sizes: dict[str, int]) -> None:
+    def __init__(self, p: Program, given: Values, states: Values, m: ArrayNumbers, sizes: dict[str, int]) -> None:
         super().__init__(p.step, given, states, m, sizes)
         self.solves = {s.name: s for s in p.solves}
 
-    def named(self, name: str) -> Any:
+    def named(self, name: str) -> np.ndarray:
         if name not in self.solves:
             return super().named(name)
         if name not in self.given:

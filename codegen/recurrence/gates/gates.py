@@ -17,7 +17,7 @@ from chunkform.spec.language import Recurrence
 
 from ...exact.random_points import Compared, GateResult, Point, compare
 from ...exact.run_spec import initial_value, run_spec
-from ...ir.evaluate import Arithmetic, Env, evaluate, stacked
+from ...ir.evaluate import ArrayNumbers, Env, evaluate, stacked
 from ...ir.expr import ZERO, Node, dim_of, expand, leaf
 from ...ir.step_program import StepProgram, Var
 from ..chunkwise.plan import Plan, Sweep
@@ -130,7 +130,7 @@ def gate_adjoint(a: Adjoint) -> GateResult:
             parts[s.name] = inner(states[f"d{s.name}"], tangents[s.name], m)
         names = {v.name: gradient_name(v) for v in step.variables} | {s.name: f"d{s.name}" for s in step.states}
 
-        def forward(some: Sequences) -> Any:
+        def forward(some: Sequences) -> np.ndarray:
             return directional(step, given, initial, some, {**cotangents, **last}, m, sizes, steps)
 
         whole = m.const(Fraction(0))
@@ -310,10 +310,10 @@ def run_adjoint(
     initial: Sequences,
     cotangents: Sequences,
     last: Sequences,
-    m: Arithmetic,
+    m: ArrayNumbers,
     sizes: dict[str, int],
     steps: int,
-) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+) -> tuple[dict[str, list[np.ndarray]], dict[str, np.ndarray]]:
     """(gradients of each step, gradients of the initial states) by the adjoint program."""
     _, _, before = run_steps(a.forward, given, initial, m, sizes, steps)
     trajectory = {n: stacked(x) for n, x in before.items()}
@@ -354,10 +354,10 @@ def _mapped(
     env: Env,
     constant: set[tuple[str, str]],
     states: Sequences,
-    m: Arithmetic,
+    m: ArrayNumbers,
     sizes: dict[str, int],
     steps: int,
-) -> Generator[tuple[str, Any, Any], None, tuple[Affine, dict[Pair, Any]]]:
+) -> Generator[tuple[str, np.ndarray, np.ndarray], None, tuple[Affine, dict[Pair, np.ndarray]]]:
     """The map of the whole sweep against a run of the sweep, and against the maps of two segments; yields (map, blocks)."""
     segment = segment_map(sweep.group, sweep.solve, table)
     affine, names = segment.affine, ", ".join(sweep.states)
@@ -401,12 +401,12 @@ def _put(affine: Affine, kind: str, linear: Mapping[Pair, object], local: Mappin
     return env | {(kind, n): x for n, x in local.items()}
 
 
-def _stored(node: Node, affine: Affine, name: str, env: Env, m: Arithmetic, sizes: dict[str, int]) -> Any:
+def _stored(node: Node, affine: Affine, name: str, env: Env, m: ArrayNumbers, sizes: dict[str, int]) -> np.ndarray:
     axes = next(s.axes for s in affine.group if s.name == name)
     return stored(evaluate(expand(node, axes), env, m, sizes), tuple(sorted(axes)), axes)
 
 
-def _identity(s: StateForm, own: bool, affine: Affine, m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
+def _identity(s: StateForm, own: bool, affine: Affine, m: ArrayNumbers, sizes: dict[str, int]) -> np.ndarray:
     """What a state of a linear sweep starts from."""
     assert s.row is not None
     n = sizes[dim_of(s.row)]
@@ -418,7 +418,7 @@ def _dual(
     found: tuple[Affine, Mapping[Pair, object]],
     forward: Mapping[Pair, tuple[Affine, object]],
     sweep: Sweep,
-    m: Arithmetic,
+    m: ArrayNumbers,
     sizes: dict[str, int],
 ) -> Compared:
     """Going backwards, a state's gradient meets the transpose of what the state met."""

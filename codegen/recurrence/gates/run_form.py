@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...ir.evaluate import Arithmetic, Env, evaluate
 from ...ir.expr import Node, add, expand, leaf, mul, total, walk
 from ..normal_form.form import NormalForm, StateForm
@@ -45,7 +47,7 @@ class _Step:
         self.state_adjoints = {p.leaf: p for p in form.state_adjoints}
         self.crosses = {c.leaf: c for c in form.crosses}
 
-    def value(self, x: Node) -> Any:
+    def value(self, x: Node) -> np.ndarray:
         """The value of a node; the reads, writes and state-adjoint products in it are computed first."""
         for y in walk(x):
             if y.op == "leaf" and y.attrs[:2] not in self.env:

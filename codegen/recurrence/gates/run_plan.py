@@ -12,7 +12,7 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from ...ir.evaluate import BEYOND, Arithmetic, Env, evaluate, evaluate_all, stacked
+from ...ir.evaluate import BEYOND, ArrayNumbers, Env, evaluate, evaluate_all, stacked
 from ...ir.expr import ROW, ZERO, Node, add, dim_of, expand, leaf, total, walk
 from ..chunkwise.plan import Accumulate, BoundarySums, Map, Plan, Sweep, Unroll
 from ..chunkwise.segment_maps import Pair, SegmentMap
@@ -37,7 +37,7 @@ class Chunks:
         return given, {}
 
     def sequence(
-        self, x: Node, node: Node, env: Env, m: Arithmetic, sizes: dict[str, int], steps: int, beyond: int
+        self, x: Node, node: Node, env: Env, m: ArrayNumbers, sizes: dict[str, int], steps: int, beyond: int
     ) -> np.ndarray:
         """A stream over all steps, and zeros beyond the end."""
         if x not in self.sequences:
@@ -52,13 +52,13 @@ SUMS = tuple(f"{kind}.{slot}" for kind in KINDS for slot in ("late", "early"))
 def run_plan(
     p: Plan,
     env: Env,
-    initial: dict[str, Any],
-    arithmetic: Any,
+    initial: dict[str, np.ndarray],
+    arithmetic: ArrayNumbers,
     sizes: dict[str, int],
     lengths: list[int],
-    finals_dot: dict[str, Any] | None = None,
+    finals_dot: dict[str, np.ndarray] | None = None,
     beyond: int = 0,
-) -> tuple[dict[str, Any], dict[str, Any], Env]:
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], Env]:
     """(values, last states, everything computed). `env` holds sequences with a leading time axis; chunks have `lengths`, and
     the last one `beyond` rows more, beyond the sequence's end.
 
@@ -98,7 +98,7 @@ def run_plan(
     return values, finals, env
 
 
-def _sequence(node: Node, env: Env, m: Arithmetic, sizes: dict[str, int], steps: int) -> np.ndarray:
+def _sequence(node: Node, env: Env, m: ArrayNumbers, sizes: dict[str, int], steps: int) -> np.ndarray:
     """A step-level node over all steps."""
     value = evaluate(node, env, m, sizes)
     shape = (steps, *(sizes[dim_of(a)] for a in node.axes))
@@ -108,9 +108,9 @@ def _sequence(node: Node, env: Env, m: Arithmetic, sizes: dict[str, int], steps:
 def run_sweep(
     sweep: Sweep,
     env: Env,
-    initial: dict[str, Any],
-    finals: dict[str, Any],
-    m: Any,
+    initial: dict[str, np.ndarray],
+    finals: dict[str, np.ndarray],
+    m: ArrayNumbers,
     sizes: dict[str, int],
     lengths: list[int],
     beyond: int = 0,
@@ -161,24 +161,24 @@ def run_sweep(
     env.update({("sums", f"{state}.{slot}"): values for (state, slot), values in sums.items()})
 
 
-def _padded(value: np.ndarray, beyond: int, m: Arithmetic) -> np.ndarray:
+def _padded(value: np.ndarray, beyond: int, m: ArrayNumbers) -> np.ndarray:
     """A sequence with zeros for steps beyond its end."""
     zero = m.const(Fraction(0)).item()
     return np.concatenate([value, np.full((beyond, *value.shape[1:]), zero, dtype=object)]) if beyond else value
 
 
-def _inside(value: Any, boundary: BoundarySums, length: int) -> Any:
+def _inside(value: np.ndarray, boundary: BoundarySums, length: int) -> np.ndarray:
     """Sums of one chunk at its steps, without those beyond the sequence's end."""
     return value if boundary.totals else value[:length]
 
 
 def boundary_values(
-    boundary: BoundarySums, local: Env, m: Any, own: dict[str, int], done: dict[Node, Any] | None = None
-) -> dict[str, Any]:
+    boundary: BoundarySums, local: Env, m: ArrayNumbers, own: dict[str, int], done: dict[Node, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
     """The sums of one sweep over one chunk: in.late, in.early, out.late, out.early, own.late, own.early."""
-    out: dict[str, Any] = {}
+    out: dict[str, np.ndarray] = {}
 
-    def put(slot: str, value: object) -> None:
+    def put(slot: str, value: np.ndarray) -> None:
         out[slot] = m.add(out[slot], value) if slot in out else value
 
     if boundary.totals:
@@ -200,8 +200,8 @@ def boundary_values(
 
 
 def run_map(
-    segment: SegmentMap, env: Env, m: Arithmetic, sizes: dict[str, int], steps: int
-) -> tuple[dict[Pair, Any], dict[str, Any]]:
+    segment: SegmentMap, env: Env, m: ArrayNumbers, sizes: dict[str, int], steps: int
+) -> tuple[dict[Pair, np.ndarray], dict[str, np.ndarray]]:
     """(blocks, local parts) of the map of a segment of `steps`; blocks over their axes, sorted, local parts as stored."""
     own = {**sizes, ROW: steps}
     local: Env = {("stream", x.attrs[1]): _sequence(node, env, m, sizes, steps) for x, node in segment.streams.items()}
@@ -220,7 +220,7 @@ def run_map(
 
 
 def _unroll(
-    stage: Unroll, env: Env, m: Arithmetic, sizes: dict[str, int], lengths: list[int], beyond: int, known: Chunks
+    stage: Unroll, env: Env, m: ArrayNumbers, sizes: dict[str, int], lengths: list[int], beyond: int, known: Chunks
 ) -> None:
     starts, steps = np.concatenate([[0], np.cumsum(lengths)]), sum(lengths)
     streams = {x: known.sequence(x, node, env, m, sizes, steps, beyond) for x, node in stage.streams.items()}
@@ -251,7 +251,7 @@ def _accumulate(
     finals: Mapping[str, object],
     finals_dot: Mapping[str, object],
     p: Plan,
-    m: Arithmetic,
+    m: ArrayNumbers,
     sizes: dict[str, int],
     steps: int,
 ) -> None:
@@ -274,10 +274,10 @@ def _at_the_end(
     p: Plan,
     finals: Mapping[str, object],
     finals_dot: Mapping[str, object],
-    m: Arithmetic,
+    m: ArrayNumbers,
     sizes: dict[str, int],
     axes: tuple[str, ...],
-) -> Any:
+) -> np.ndarray:
     """<S_n, dS_n> over `axes`."""
     if name not in finals or f"d{name}" not in finals_dot:
         return m.const(Fraction(0))
@@ -290,10 +290,10 @@ def _at_the_end(
 def _check_boundaries(
     stage: Accumulate,
     env: Env,
-    finals: dict[str, Any],
-    finals_dot: dict[str, Any],
+    finals: dict[str, np.ndarray],
+    finals_dot: dict[str, np.ndarray],
     p: Plan,
-    m: Any,
+    m: ArrayNumbers,
     sizes: dict[str, int],
     lengths: list[int],
 ) -> None:
@@ -328,7 +328,9 @@ def _check_boundaries(
         raise GateError(f"the state-adjoint product of {name}, summed and from chunk boundaries")
 
 
-def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, int], lengths: list[int]) -> None:
+def _from_states(
+    stage: Accumulate, env: Env, p: Plan, m: ArrayNumbers, sizes: dict[str, int], lengths: list[int]
+) -> None:
     """Compare what is summed inside chunks, and their decays times <S before them, dS after them>, with the same."""
     name, axes, steps = stage.state_adjoint.state, stage.state_adjoint.leaf.axes, sum(lengths)
     s = p.form.state(name)
@@ -366,7 +368,9 @@ def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, 
                 raise GateError(f"the state-adjoint product of {name}, summed and from checkpointed states")
 
 
-def _over(node: Node, axes: tuple[str, ...], env: Env, m: Arithmetic, sizes: dict[str, int], steps: int) -> Any:
+def _over(
+    node: Node, axes: tuple[str, ...], env: Env, m: ArrayNumbers, sizes: dict[str, int], steps: int
+) -> np.ndarray:
     from ...ir.expr import expand
 
     return _sequence(expand(node, axes), env, m, sizes, steps)

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from fractions import Fraction
 from random import Random
-from typing import Any
 
 import numpy as np
 
-from ...ir.evaluate import Dual, Env, Field, Pair, Reals, evaluate_all
+from ...ir.evaluate import Arithmetic, Dual, Entries, Env, Field, Pair, RandomNumbers, Reals, V, each, evaluate_all
 from ...ir.expr import dim_of
 from ...ir.step_program import StepProgram, Var
 
-Sequences = dict[str, Any]  # name -> one array, with a leading time axis where the variable is per step
+Sequences = dict[str, np.ndarray]  # name -> one array, with a leading time axis where the variable is per step
 
 
 def run_steps(
-    program: StepProgram, given: Sequences, initial: Sequences, arithmetic: Any, sizes: dict[str, int], steps: int
-) -> tuple[dict[str, list[Any]], dict[str, Any], dict[str, list[Any]]]:
+    program: StepProgram,
+    given: Mapping[str, V],
+    initial: Mapping[str, V],
+    arithmetic: Arithmetic[V],
+    sizes: dict[str, int],
+    steps: int,
+) -> tuple[dict[str, list[V]], dict[str, V], dict[str, list[V]]]:
     """(outputs of each step, final states, states before each step). Output axes are sorted, as in `node.axes`."""
     states = dict(initial)
     times = range(steps) if program.direction > 0 else range(steps - 1, -1, -1)
-    outputs: dict[str, list[Any]] = {n: [None] * steps for n in program.outputs}
-    before: dict[str, list[Any]] = {s.name: [None] * steps for s in program.states}
+    outputs: dict[str, list[V]] = {n: [None] * steps for n in program.outputs}  # type: ignore[list-item]
+    before: dict[str, list[V]] = {s.name: [None] * steps for s in program.states}  # type: ignore[list-item]
     nodes = [*program.updates.values(), *program.outputs.values()]
     for t in times:
         env: Env = {(v.kind, v.name): _at(given[v.name], t) if v.per_step else given[v.name] for v in program.variables}
@@ -38,25 +43,24 @@ def run_steps(
     return outputs, states, before
 
 
-def _at(value: Any, t: int) -> Any:
-    if isinstance(value, Pair):
-        return Pair(_at(value.value, t), _at(value.tangent, t))
-    return value[t] if hasattr(value[t], "ndim") else np.asarray(value[t], dtype=object)
+def _at(value: V, t: int) -> V:
+    return each(value, lambda a: a[t] if hasattr(a[t], "ndim") else np.asarray(a[t], dtype=object))
 
 
-def _stored(value: Any, axes: tuple[str, ...], order: tuple[str, ...]) -> Any:
+def _stored(value: V, axes: tuple[str, ...], order: tuple[str, ...]) -> V:
     """A value over sorted axes, in storage order."""
     if axes == order:
         return value
-    permutation = [axes.index(a) for a in order]
-    if isinstance(value, Pair):
-        return Pair(_stored(value.value, axes, order), _stored(value.tangent, axes, order))
-    lead = value.ndim - len(axes)
-    permutation = [*range(lead), *(lead + i for i in permutation)]
-    return value.transpose(permutation) if isinstance(value, np.ndarray) else value.permute(permutation)
+
+    def permuted(a: Entries) -> Entries:
+        lead = a.ndim - len(axes)
+        permutation = [*range(lead), *(lead + axes.index(x) for x in order)]
+        return a.transpose(permutation) if isinstance(a, np.ndarray) else a.permute(permutation)
+
+    return each(value, permuted)
 
 
-def stored(value: Any, axes: tuple[str, ...], order: tuple[str, ...]) -> Any:
+def stored(value: V, axes: tuple[str, ...], order: tuple[str, ...]) -> V:
     return _stored(value, axes, order)
 
 
@@ -66,7 +70,7 @@ def shape_of(v: Var, sizes: dict[str, int], steps: int) -> tuple[int, ...]:
 
 
 def random_sequences(
-    program: StepProgram, arithmetic: Any, sizes: dict[str, int], steps: int, rng: random.Random
+    program: StepProgram, arithmetic: RandomNumbers, sizes: dict[str, int], steps: int, rng: random.Random
 ) -> tuple[Sequences, Sequences]:
     """Random values of each variable, and random initial states."""
     given = {v.name: _random(arithmetic, rng, shape_of(v, sizes, steps), v) for v in program.variables}
@@ -74,7 +78,7 @@ def random_sequences(
     return given, initial
 
 
-def _random(m: Any, rng: random.Random, shape: tuple[int, ...], v: Var) -> Any:
+def _random(m: RandomNumbers, rng: random.Random, shape: tuple[int, ...], v: Var) -> np.ndarray:
     value = m.random(rng, shape, decay=v.is_decay)
     if v.domain is None or m.exact:
         return value
@@ -87,16 +91,16 @@ def _random(m: Any, rng: random.Random, shape: tuple[int, ...], v: Var) -> Any:
 
 
 class Far(Reals):
-    """Numbers of 200 digits, random ones of which are far from 0 as well."""
+    """RandomNumbers of 200 digits, random ones of which are far from 0 as well."""
 
     def __init__(self) -> None:
         super().__init__(200)
 
-    def random(self, rng: Random, shape: tuple[int, ...], decay: bool = False) -> Any:
+    def random(self, rng: Random, shape: tuple[int, ...], decay: bool = False) -> np.ndarray:
         usual = super().random(rng, shape, decay)
         return usual if decay else self.mul(usual, self.const(Fraction(60)))
 
-    def random_of(self, rng: Random, shape: tuple[int, ...], v: Var) -> Any:
+    def random_of(self, rng: Random, shape: tuple[int, ...], v: Var) -> np.ndarray:
         """Of a variable, within its domain."""
         return _random(self, rng, shape, v)
 
@@ -107,14 +111,14 @@ def directional(
     initial: Sequences,
     tangents: Sequences,
     cotangents: Sequences,
-    base: Any,
+    base: Arithmetic[np.ndarray],
     sizes: dict[str, int],
     steps: int,
-) -> Any:
+) -> np.ndarray:
     """d/dh of the sum of cotangent . output, along `tangents` of variables and initial states, by dual numbers."""
     dual = Dual(base)
 
-    def pair(name: str, value: Any) -> Pair:
+    def pair(name: str, value: np.ndarray) -> Pair:
         zero = base.mul(value, dual.zero)
         return Pair(value, tangents.get(name, zero))
 
@@ -136,7 +140,7 @@ def directional(
     return change
 
 
-def _inner(a: Any, b: Any, base: Any) -> Any:
+def _inner(a: np.ndarray, b: np.ndarray, base: Arithmetic[np.ndarray]) -> np.ndarray:
     a, b = np.asarray(a, dtype=object), np.asarray(b, dtype=object)
     product = base.mul(np.broadcast_to(a, b.shape), b)
     while np.ndim(product):
@@ -144,7 +148,7 @@ def _inner(a: Any, b: Any, base: Any) -> Any:
     return product
 
 
-def inner(a: Any, b: Any, base: Any) -> Any:
+def inner(a: np.ndarray, b: np.ndarray, base: Arithmetic[np.ndarray]) -> np.ndarray:
     """The sum of products of entries."""
     return _inner(a, b, base)
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import sympy
@@ -115,7 +114,7 @@ class _Proof:
             )
         return out
 
-    def derivative(self, loss: object, symbols: object, of_log: bool = False) -> Any:
+    def derivative(self, loss: object, symbols: object, of_log: bool = False) -> np.ndarray | None:
         """None where that takes more operations than there is patience for."""
         if self.operations > PATIENCE or _larger(loss, PATIENCE):
             return None
@@ -145,31 +144,31 @@ class _Proof:
 class _Symbols:
     """SymPy's arithmetic on numpy arrays of expressions."""
 
-    exact = True
+    exact: bool = True
 
-    def const(self, value: Fraction) -> Any:
+    def const(self, value: Fraction) -> np.ndarray:
         return _filled([sympy.Rational(value.numerator, value.denominator)], ())
 
-    def number(self, text: str) -> Any:
+    def number(self, text: str) -> np.ndarray:
         return _filled([sympy.sympify(text)], ())
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a + b
 
-    def mul(self, a: Any, b: Any) -> Any:
+    def mul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a * b
 
-    def pow(self, a: Any, n: Fraction) -> Any:
+    def pow(self, a: np.ndarray, n: Fraction) -> np.ndarray:
         return np.asarray(a, dtype=object) ** sympy.Rational(n.numerator, n.denominator)
 
-    def fn(self, name: str, a: Any) -> Any:
+    def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         a = np.asarray(a, dtype=object)
         return _filled([TABLE[name].sympy(x) for x in a.ravel()], a.shape)
 
-    def sum(self, a: Any, axis: int) -> np.ndarray:
+    def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
         return np.asarray(a.sum(axis=axis), dtype=object)
 
-    def peak(self, a: Any, axis: int) -> Any:
+    def peak(self, a: np.ndarray, axis: int) -> np.ndarray:
         return 0 * self.sum(a, axis)  # nothing depends on it
 
     def equal(self, a: object, b: object) -> bool:
@@ -177,7 +176,7 @@ class _Symbols:
         return bool(np.all(np.asarray(a, dtype=object) == np.asarray(b, dtype=object)))
 
 
-def _named(name: str, shape: tuple[int, ...], per_step: bool, positive: bool = False) -> Any:
+def _named(name: str, shape: tuple[int, ...], per_step: bool, positive: bool = False) -> np.ndarray:
     """Symbols such as k_2[1]: the step, where there is one, then the entry."""
     flat = []
     for index in np.ndindex(*shape):
@@ -194,11 +193,11 @@ def _filled(flat: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
-def _dot(a: Any, b: Any) -> Any:
+def _dot(a: np.ndarray, b: np.ndarray) -> sympy.Expr:
     return sum((x * y for x, y in zip(np.ravel(a), np.ravel(b), strict=True)), sympy.Integer(0))
 
 
-def _simplified(x: object) -> Any:
+def _simplified(x: sympy.Expr) -> sympy.Expr | None:
     """0 where expanding the numerator shows it; else what is left, or None where that has too many terms."""
     if _terms(x) > TERMS:
         return None
@@ -220,7 +219,7 @@ def _larger(x: object, operations: int) -> bool:
     return next(islice(nodes, 5 * operations + 1, None), None) is not None
 
 
-def _terms(x: Any) -> int:
+def _terms(x: sympy.Expr) -> int:
     """At most so many terms has x once it is expanded."""
     if x.is_Add:
         return sum(map(_terms, x.args))
