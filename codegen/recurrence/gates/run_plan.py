@@ -24,9 +24,11 @@ class Chunks:
     """What the stages of one run have found out: sequences of streams, and over each chunk the values of leaves and of nodes."""
 
     sequences: dict[Node, np.ndarray] = field(default_factory=dict)
-    values: dict[int, tuple[Env, dict[Node, object]]] = field(default_factory=dict)
+    values: dict[int, tuple[Env, dict[Node, np.ndarray]]] = field(default_factory=dict)
 
-    def over(self, n: int, given: Env, equal: Callable[[object, object], bool]) -> tuple[Env, dict[Node, object]]:
+    def over(
+        self, n: int, given: Env, equal: Callable[[np.ndarray, np.ndarray], bool]
+    ) -> tuple[Env, dict[Node, np.ndarray]]:
         """Leaves and nodes that are known over chunk n, to add to, where the states that earlier stages were given are those that
         this one is given, so that the same node has the same value; else none but what is given. What streams are named by says
         what they are."""
