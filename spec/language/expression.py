@@ -38,6 +38,7 @@ class Dim:
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _refuse
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __len__ = __getitem__ = __iter__ = __index__ = __int__ = __float__ = _refuse
 
 
 ONE = Dim("1")
@@ -74,6 +75,11 @@ class Atom(sympy.Symbol):
     def T(self) -> NoReturn:
         raise DimensionError(f"{self} is a scalar, which has no transpose", caller())
 
+    _iterable = False  # as SymPy asks, which else would take the next for a sequence's
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise SpecError(f"{self} is a scalar, which has no entries", caller())
+
 
 class Contraction(sympy.Symbol):
     """A 1 x 1 matrix product, such as `q.T * k`, used as a scalar."""
@@ -90,6 +96,9 @@ class Contraction(sympy.Symbol):
 
     def _hashable_content(self) -> Any:
         return ("contraction", self.matrix)
+
+    _iterable = False
+    __getitem__ = Atom.__getitem__
 
     def _latex(self, printer: object) -> str:
         return latex(self.matrix)
@@ -127,6 +136,8 @@ class Matrix:
     def __gt__(self, other: Any) -> bool:
         return self._sorts() > other._sorts()
 
+    __le__, __ge__ = __lt__, __gt__
+
     def _sorts(self) -> tuple[str, int]:
         """By what SymPy sorts the terms of a sum; a spec's own comparison, as that of max(a, b), would pick one whole term."""
         if wrote(2):
@@ -163,12 +174,15 @@ class Matrix:
             return foreign(self, other)
         if value == 0:
             return self
-        if not self.is_vector:
-            raise DimensionError(
-                f"can't add the scalar {value} to {shape_text(self)}; for a multiple of the identity write `eye({self.rows})`",
-                caller(),
-            )
-        return Matrix("add", (self, Matrix("full", (value,), self.rows, self.cols)), self.rows, self.cols)
+        if self.is_vector:
+            return Matrix("add", (self, Matrix("full", (value,), self.rows, self.cols)), self.rows, self.cols)
+        if self.rows != self.cols:  # nothing else can be meant
+            return self + scale(value, ones(self.rows, self.cols))
+        raise DimensionError(
+            f"can't add the scalar {value} to {shape_text(self)}, a square matrix: for a multiple of the identity write "
+            f"`eye({self.rows})`, to add it to each entry `ones({self.rows}, {self.cols})`",
+            caller(),
+        )
 
     __radd__ = __add__
 
@@ -248,6 +262,22 @@ class Matrix:
             f"{self} has no entries in a spec: write it with dot, total, hadamard, diag, and products", caller()
         )
 
+    def __len__(self) -> NoReturn:
+        dims = " x ".join(str(x) for x in self.shape if x is not ONE)
+        raise SpecError(f"{self} is one term over {dims}: the size of a dim is r.size(d), where r declares d", caller())
+
+    def _no_operator(self, *_: object) -> NoReturn:
+        raise SpecError(
+            f"{self} is a term of real numbers: of Python's operators a spec has + - * / ** and unary -, with functions of "
+            "chunkform.spec.language for the rest",
+            caller(),
+        )
+
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = (
+        _no_operator
+    )
+    __invert__ = __round__ = _no_operator
+
     def __iter__(self) -> NoReturn:
         raise SpecError(
             f"{self} is one term over {self.rows} x {self.cols}: it can't be unpacked or looped over", caller()
@@ -266,6 +296,8 @@ class Matrix:
         raise SpecError(
             f"{self} has no value: use the functions of chunkform.spec.language, not those of math", caller()
         )
+
+    __int__ = __float__
 
     def __bool__(self) -> bool:
         raise SpecError(f"{self} has no truth value: a spec is symbolic", caller())
@@ -368,18 +400,31 @@ def diag(a: object) -> Any:
     return Matrix("diag", (a,), a.rows, a.rows)
 
 
-def eye(dim: Dim) -> Matrix:
+def eye(dim: Dim, *more: object) -> Matrix:
     """The identity matrix over `dim`."""
+    if more:
+        raise DimensionError(
+            f"eye takes one dim, as it is square, got {len(more) + 1}; ones(d, e) is all ones", caller()
+        )
     if not isinstance(dim, Dim):
         raise DimensionError(f"eye takes a dim, got {dim!r}", caller())
     return Matrix("eye", (), dim, dim)
 
 
-def ones(dim: Dim) -> Matrix:
-    """The vector of ones over `dim`."""
-    if not isinstance(dim, Dim):
-        raise DimensionError(f"ones takes a dim, got {dim!r}", caller())
-    return Matrix("full", (sympy.Integer(1),), dim, ONE)
+def ones(dim: Dim, *columns: Dim) -> Matrix:
+    """The vector of ones over `dim`; with two dims, the matrix of ones."""
+    for x in (dim, *columns):
+        if not isinstance(x, Dim):
+            raise DimensionError(f"ones takes one dim or two, got {x!r}", caller())
+    if len(columns) > 1:
+        raise DimensionError(f"ones takes one dim or two, got {len(columns) + 1}", caller())
+    vector = Matrix("full", (sympy.Integer(1),), dim, ONE)
+    return vector * ones(columns[0]).T if columns else vector
+
+
+def _is_ones(m: object) -> bool:
+    inner = m.args[0] if isinstance(m, Matrix) and m.op == "transpose" else m
+    return isinstance(inner, Matrix) and inner.op == "full" and inner.args[0] == 1
 
 
 def total(a: Matrix) -> sympy.Expr:
@@ -425,6 +470,8 @@ def text(m: Term) -> str:
             other = text(right)
             return f"{text(left)} - {other[1:]}" if other.startswith("-") else f"{text(left)} + {other}"
         case "matmul":
+            if ONE not in m.shape and all(map(_is_ones, m.args)):
+                return f"ones({m.rows}, {m.cols})"
             return " * ".join(_factor(a) for a in m.args)
         case "scale":
             value, body = m.args

@@ -71,9 +71,24 @@ def _hint(error: BaseException, place: str) -> str:
         return ": declare it with r.inputs, r.parameters, r.decay, ..., or import it from chunkform.spec.language"
     if "truth value" in str(error):
         return ": a spec has no branches; write Max, Min, relu or sigmoid"
+    for said, instead in _PYTHON.items():
+        if said in str(error) and any(x in str(error) for x in _SYMBOLS):
+            return f": {instead}"
     if any(x in place for x in ("math.", "np.", "numpy.", "torch.")):
         return ": a spec is symbolic; use the functions of chunkform.spec.language"
     return ""
+
+
+_SYMBOLS = ("Atom", "Contraction", "Matrix", "State", "Dim", "symbols", "expression", "'Mul'", "'Add'", "'Pow'")
+_PYTHON = {  # what Python or SymPy says of a term of a spec, and what to write
+    "has no len()": "a scalar has no length; the size of a dim is r.size(d), where r declares d",
+    "not subscriptable": "a scalar has no entries",
+    "not iterable": "a scalar has no entries to loop over",
+    "not supported between": "terms have no order; write Max, Min, relu or absolute",
+    "Cannot convert": "a term has no value in a spec; use the functions of chunkform.spec.language",
+    "unsupported operand": "of Python's operators a spec has + - * / ** and unary -",
+    "bad operand": "of Python's operators a spec has + - * / ** and unary -",
+}
 
 
 def near_name(error: BaseException, beside: Iterable[str] = ()) -> str:

@@ -72,13 +72,13 @@ class Program(Declaration):
         """Named dimensions, as in a recurrence."""
         return self.step.dims(names)
 
-    def inputs(self, names: str, *dims: Dim, sign: str | None = None) -> Any:
-        """Quantities given at each step. `sign` (">= 0" or "> 0") says what each entry is."""
-        return self._signed(self.step.inputs(names, *dims), names, sign)
+    def inputs(self, names: str, *dims: Dim, domain: Any = None, sign: str | None = None) -> Any:
+        """Quantities given at each step. `sign` (">= 0" or "> 0") says what each entry is, `domain` as in a recurrence."""
+        return self._signed(self.step.inputs(names, *dims, domain=domain), names, sign)
 
-    def parameters(self, names: str, *dims: Dim, sign: str | None = None) -> Any:
-        """Quantities given once per head. `sign` (">= 0" or "> 0") says what each entry is."""
-        return self._signed(self.step.parameters(names, *dims), names, sign)
+    def parameters(self, names: str, *dims: Dim, domain: Any = None, sign: str | None = None) -> Any:
+        """Quantities given once per head. `sign` (">= 0" or "> 0") says what each entry is, `domain` as in a recurrence."""
+        return self._signed(self.step.parameters(names, *dims, domain=domain), names, sign)
 
     parameter = parameters
 
@@ -89,6 +89,10 @@ class Program(Declaration):
     def head_decay(self, names: str, *dim: Dim) -> Any:
         """A decay that is constant in time, given per head as its natural logarithm."""
         return self.step.head_decay(names, *dim)
+
+    def size(self, dim: Dim) -> Any:
+        """The size of a dim, as a number."""
+        return self.step.size(dim)
 
     def constant(self, name: str, default: float | None = None) -> Any:
         """A number given to the op as a keyword."""

@@ -69,6 +69,7 @@ class State:
 
     __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = __truediv__ = __rtruediv__ = _refuse
     __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __getitem__ = __iter__ = _sympy_ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __len__ = __abs__ = __mod__ = __floordiv__ = __int__ = __float__ = _refuse
     T = property(_refuse)
 
     def __getattr__(self, name: str) -> Any:
@@ -241,8 +242,9 @@ class Recurrence(Claiming, Declaration):
             if not any(dim in v.dims for v in self.variables):
                 first = next((s for s in self.states if dim in s.dims), None)
                 raise DimensionError(
-                    f"no input or parameter has the dim {dim}, so its size can't be known: declare one over it, or use "
-                    "another dim here",
+                    f"no input or parameter has the dim {dim}, so its size can't be known: declare one over it, as with "
+                    f'w = r.parameter("w", {dim}) for a weight of each of its channels, and write with it; or use another dim '
+                    "here",
                     first.where if first is not None else self.where,
                 )
         return self
@@ -316,6 +318,12 @@ class Recurrence(Claiming, Declaration):
     def _check_term(self, term: Term, what: str, updating: str | None = None) -> None:
         known = {v.name for v in self.variables} | {x.name for x in self.lets}
         for m in matrices(term):
+            if m.op in ("half_turn", "frequencies"):
+                raise SpecError(
+                    f"{what} uses {'rotate' if m.op == 'half_turn' else 'frequencies'}, which is for the queries and keys of an "
+                    "Attention: in a recurrence give both halves as vectors of their own, and write each with cos and sin",
+                    caller(),
+                )
             for dim in m.shape:
                 if dim not in (*self.dim_list, ONE):
                     known_dims = ", ".join(x.name for x in self.dim_list)

@@ -159,7 +159,7 @@ class Interpreter:
         if any(len(o.axes) > 1 or not set(o.axes) <= allowed for o in others):
             if m.row is None or m.col is None:
                 return mul(*(self.plain(a) for a in x.args))
-            raise NotAffine("the state is multiplied by a full matrix, entry by entry", x)
+            raise NotAffine("the decay runs over both axes of the state, entry by entry", mul(*others))
         factor = mul(*others)
         if m.state in self._reads(factor):
             if m.row is None or m.col is None:

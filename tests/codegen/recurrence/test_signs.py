@@ -19,7 +19,7 @@ from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.definition import defined
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, sample
-from chunkform.spec.language import Recurrence, load
+from chunkform.spec.language import Recurrence, diag, hadamard, load, ones
 
 SPECS = {r.name: r for r in load(Path(__file__).parents[1] / "specs" / "signed.py")}
 ENTRIES = {r.name: r for r in load(Path(__file__).parents[1] / "specs" / "entries.py")}
@@ -120,3 +120,25 @@ def test_a_zero_forgets_a_channel_and_nothing_else() -> None:
     other[:, :50, :, :2] = 1e30
     second, _ = op(q, other, v, g, backend="torch")
     assert torch.equal(first[:, 50:], second[:, 50:])
+
+
+def test_a_decay_for_each_entry_has_one_reason_however_it_is_written() -> None:
+    reasons = set()
+    for n, decayed in enumerate(
+        (
+            lambda S, k, eps: hadamard(1 - k**2 * eps.T, S),
+            lambda S, k, eps: S - hadamard(k**2 * eps.T, S),
+            lambda S, k, eps: S - diag(k**2) * S * diag(eps),
+            lambda S, k, eps: hadamard(ones(*(k * eps.T).shape) - hadamard(k, k) * eps.T, S),
+        )
+    ):
+        r = Recurrence(f"spelling_{n}")
+        d, e = r.dims("d e")
+        k, eps = r.inputs("k", d), r.inputs("eps", e)
+        S = r.state("S", d, e)
+        r.update(S, decayed(S.prev, k, eps) + k * eps.T)
+        r.output("o", S.next.T * k)
+        c = compile_spec(r)
+        assert c.family == "segment-parallel"
+        reasons.add(c.reason)
+    assert len(reasons) == 1

@@ -1,6 +1,6 @@
 """Published recurrences whose states are multiplied entry by entry: signs, rotations, decays for each entry, any rank."""
 
-from chunkform.spec.language import Recurrence, cos, diag, exp, hadamard, sin, tanh
+from chunkform.spec.language import Recurrence, cos, diag, dot, exp, hadamard, sin, tanh
 
 gla_signed = r = Recurrence("gla_signed")
 d, e = r.dims("d e")
@@ -68,3 +68,13 @@ D = r.parameter("D", c)
 h = r.state("h", c, n)
 r.update(h, hadamard(exp(-diag(dt) * A), h.prev) + hadamard(dt, x) * B.T)
 r.output("y", h.next * C + hadamard(D, x))
+
+longhorn_published = r = Recurrence("longhorn_published")
+d, e = r.dims("d e")
+
+q, k = r.inputs("q k", d)
+x, beta = r.inputs("x beta", e)
+S = r.state("S", d, e)
+eps = r.let("eps", beta / (1 + beta * dot(k, k)))
+r.update(S, hadamard(1 - (k**2) * eps.T, S.prev) + k * hadamard(eps, x).T)
+r.output("o", S.next.T * q)
