@@ -117,7 +117,7 @@ class Setting:
         half = torch.arange(size // 2, device=self.device, dtype=self.dtype)
         return torch.cat((half, half)).mul_(-2 * math.log(base) / size).exp_()
 
-    def number(self, x: Any) -> Tensor:
+    def number(self, x: Tensor | float) -> Tensor:
         return (
             as_dtype(x, self.dtype)
             if isinstance(x, Tensor)
@@ -128,7 +128,7 @@ class Setting:
         """A number a head, [H]."""
         return self.number(x).expand(self.heads).contiguous()
 
-    def per_position(self, x: Any, count: int) -> Tensor:
+    def per_position(self, x: Tensor | float, count: int) -> Tensor:
         """A number a position, [B, H, T]; its heads may be fewer."""
         x = self.number(x)
         heads = x.shape[-2] if x.ndim >= 2 else self.heads

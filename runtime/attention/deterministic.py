@@ -7,8 +7,8 @@ those of queries with keys, and each head goes alone as well (see `deterministic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import Field, dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,30 @@ from ..op.deterministic import copy_of
 from .arguments import AttentionArgument, AttentionSignature, Setting
 
 Computed = Callable[..., tuple[list[Any], Any]]
+
+
+class Signed(Protocol):
+    """What has an attention's signature."""
+
+    @property
+    def signature(self) -> AttentionSignature: ...
+
+
+class Call(Protocol):
+    """What is asked of a call of an attention."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+    @property
+    def op(self) -> Signed: ...
+    @property
+    def at(self) -> Setting: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def deterministic(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -40,19 +64,19 @@ class _Piece:
         return x if self.head is None else x.narrow(axis, self.head, 1)
 
 
-def goes_apart(call: Any) -> bool:
+def goes_apart(call: Call) -> bool:
     """Does one sequence of this call go after the other?"""
     products = any(not a.per_position and a.dims for a in call.op.signature.arguments)
     return call.deterministic and (call.backend == "torch" or products)
 
 
-def _pieces(call: Any) -> list[_Piece]:
+def _pieces(call: Call) -> list[_Piece]:
     at: Setting = call.at
     heads: Any = range(at.heads) if call.backend == "torch" else (None,)
     return [_Piece(b, h) for b in range(at.batch) for h in heads]
 
 
-def forward(call: Any, tensors: Sequence[Any], computed: Computed) -> list[Tensor]:
+def forward(call: Call, tensors: Sequence[Tensor], computed: Computed) -> list[Tensor]:
     """Outputs, and the log-sum-exp where it is wanted. `computed` makes them of one piece."""
     s, at = call.op.signature, call.at
     pieces, found = _pieces(call), list[Tensor]()
@@ -73,10 +97,10 @@ def forward(call: Any, tensors: Sequence[Any], computed: Computed) -> list[Tenso
 
 
 def backward(
-    call: Any,
+    call: Call,
     wanted: tuple[bool, ...],
     tensors: Sequence[Tensor],
-    cotangents: Sequence[Any],
+    cotangents: Sequence[Tensor | None],
     computed: Computed,
     gradients: Callable[..., dict[str, Tensor]],
 ) -> list[Tensor | None]:
@@ -111,13 +135,13 @@ def backward(
     return [None if g is None else g.to(x.dtype) for g, x in zip(sums, tensors, strict=True)]
 
 
-def _call(call: Any, piece: _Piece, needs_backward: bool) -> Any:
+def _call(call: Call, piece: _Piece, needs_backward: bool) -> Call:
     """The call of one piece."""
     at = replace(call.at, batch=1, heads=call.at.heads if piece.head is None else 1)
     return replace(call, at=at, deterministic=False, replays=None, needs_backward=needs_backward)
 
 
-def _own(call: Any, tensors: Sequence[Tensor], piece: _Piece) -> list[Tensor]:
+def _own(call: Call, tensors: Sequence[Tensor], piece: _Piece) -> list[Tensor]:
     s = call.op.signature
     parts = [
         piece.place(x, _argument(s, n).per_position, call.at.heads) for n, x in zip(call.names, tensors, strict=True)

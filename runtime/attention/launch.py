@@ -256,7 +256,7 @@ def one_pass(terms: list[tuple[Tensor | None, Tensor]], like: Tensor) -> Tensor:
     return out
 
 
-def sum_of_terms(terms: list[Any], like: Tensor) -> Tensor | None:
+def sum_of_terms(terms: list[Tensor | Product], like: Tensor) -> Tensor | None:
     """The sum, in one pass, in the layout of `like` [B, T, H, X]; None where a term is of another shape.
 
     Up to two products of features by matrices are computed as they are added.

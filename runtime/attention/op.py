@@ -32,6 +32,8 @@ from .deterministic import goes_apart
 from .passes import REMEMBERED, AttentionBackend, Call, Known, Maps, Moved, Run, chosen, forward_kept
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from .torch_library import Registered
 
 P = ParamSpec("P")
@@ -59,11 +61,11 @@ class AttentionOp:
 
     def __call__(
         self,
-        given: dict[str, Any],
+        given: dict[str, Tensor | float],
         causal: bool = False,
         output_lse: bool = False,
         backend: str | None = None,
-        context_parallel: Any = None,
+        context_parallel: ProcessGroup | None = None,
         deterministic: bool = False,
     ) -> Any:
         """The outputs (one, or a tuple), and after them the log-sum-exp [B, T, H] where asked for."""
@@ -102,7 +104,7 @@ class AttentionOp:
         return about(found) if found.__name__ == self.signature.name else found
 
     def _traced(
-        self, given: dict[str, Any], causal: bool, output_lse: bool, backend: str | None, deterministic: bool
+        self, given: dict[str, Tensor | float], causal: bool, output_lse: bool, backend: str | None, deterministic: bool
     ) -> Any:
         """The same as one call in torch's library."""
         assert self.registered is not None
@@ -127,7 +129,9 @@ class AttentionOp:
         changed = {n: getattr(m, n) for n in ("features", "feature_gradients", "kernel_features")}
         return replace(self.maps, **changed)
 
-    def _known(self, given: dict[str, Any], causal: Any, output_lse: Any, backend: Any, deterministic: bool) -> Known:
+    def _known(
+        self, given: dict[str, Tensor | float], causal: bool, output_lse: bool, backend: str | None, deterministic: bool
+    ) -> Known:
         """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only."""
         values = [given[a.name] for a in self.signature.arguments]
         if is_traced(values):
@@ -154,7 +158,9 @@ class AttentionOp:
             self.known[key] = found
         return found
 
-    def _check(self, given: dict[str, Any], causal: Any, output_lse: Any, backend: Any, deterministic: bool) -> Known:
+    def _check(
+        self, given: dict[str, Tensor | float], causal: bool, output_lse: bool, backend: str | None, deterministic: bool
+    ) -> Known:
         s = self.signature
         if not isinstance(causal, bool):
             raise ArgumentError(f"{s.name}: causal must be True or False, got {causal!r}")

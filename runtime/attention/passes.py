@@ -6,7 +6,8 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -124,12 +125,12 @@ class Known:
     temperatures: tuple[str, ...]
 
 
-def forward_kept(call: Call, tensors: Sequence[Tensor]) -> tuple[list[Any], Kept]:
+def forward_kept(call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Kept]:
     """Results, followed by what is kept for the backward pass, where there is one."""
     return replayed(call.replays, "forward", tensors, functools.partial(forward_pass, call), owner(call))
 
 
-def owner(call: Call, *others: object) -> tuple[Any, ...]:
+def owner(call: Call, *others: object) -> tuple[Hashable, ...]:
     """What passes depend on that launch the same kernels, beside tensors."""
     return id(call.op), call.backend, call.needs_backward, call.at.causal, *others
 
@@ -143,7 +144,7 @@ def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Ten
         return forward_results(call, tensors)
 
 
-def no_autocast(device: torch.device) -> Any:
+def no_autocast(device: torch.device) -> AbstractContextManager[None]:
     """Inside, products are computed in the dtype of their operands. (Arguments were cast when the op was called.)"""
     if autocast_dtype(device.type) is None:
         return contextlib.nullcontext()
@@ -189,7 +190,7 @@ class Run(torch.autograd.Function):
     """Both passes of an attention. Second derivatives are refused."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, call: Call, *tensors: Tensor) -> Any:
+    def forward(ctx: FunctionCtx, call: Call, *tensors: Tensor) -> tuple[Tensor | None, ...]:
         results, kept = forward_kept(call, tensors)
         count = len(results) - (kept.count if call.needs_backward else 0)
         ctx.call, ctx.kept = call, kept
@@ -199,7 +200,7 @@ class Run(torch.autograd.Function):
         return tuple(x.detach() for x in results[:count])
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         call, wanted = ctx.call, tuple(ctx.needs_input_grad[1:])
         tensors = (*ctx.saved_tensors, *cotangents)
         refuse_tangents(call.op.signature.name, tensors)
@@ -240,7 +241,7 @@ def backward_pass(
     return [as_dtype(found[n], x.dtype) if n in needs and n in found else None for n, x in given.items()], None
 
 
-def _laid_out(tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
+def _laid_out(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...]:
     """`layouts`, where nobody asks for gradients: views that were kept may need them or not."""
     return tuple(
         [None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, type(x)) for x in tensors]
@@ -251,7 +252,7 @@ class _NoSecond(torch.autograd.Function):
     """Passes gradients through, and refuses to be differentiated."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, name: str, count: int, *tensors: Tensor | None) -> Any:
+    def forward(ctx: FunctionCtx, name: str, count: int, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
         ctx.name = name
         return tuple(x.view_as(x) for x in tensors[:count] if x is not None)
 
@@ -323,7 +324,7 @@ def row_parts(
     return -d_mass.expand(averages.shape[:3]).to(at.dtype)
 
 
-def as_given(terms: list[Any], x: Tensor, a: AttentionArgument) -> Tensor:
+def as_given(terms: list[Tensor], x: Tensor, a: AttentionArgument) -> Tensor:
     """The sum of the terms of a gradient [B, H, T, ..], in the layout of its argument, with the heads of a group summed."""
     if not a.per_position:
         return added(terms).expand(x.shape)
@@ -344,7 +345,7 @@ def of_groups(g: Tensor, heads: int) -> Tensor:
     return g.unflatten(1, (heads, -1)).sum(2, dtype=torch.promote_types(g.dtype, torch.float32))
 
 
-def averaged(s: AttentionSignature, averages: Tensor, mass: Tensor | None, at: Setting) -> dict[str, Any]:
+def averaged(s: AttentionSignature, averages: Tensor, mass: Tensor | None, at: Setting) -> dict[str, Tensor]:
     widths = [tuple(at.sizes[d] for d in dims) for _, dims in s.values]
     found: dict[str, Any] = dict(zip((n for n, _ in s.values), parted(averages, widths), strict=True))
     found["mass"] = mass
@@ -373,7 +374,7 @@ def output_shape(s: AttentionSignature, per_position: bool, dims: tuple[str, ...
 
 
 def as_output(
-    s: AttentionSignature, name: str, x: Any, per_position: bool, dims: tuple[str, ...], at: Setting
+    s: AttentionSignature, name: str, x: Tensor, per_position: bool, dims: tuple[str, ...], at: Setting
 ) -> Tensor:
     x = x if isinstance(x, Tensor) else torch.as_tensor(x, device=at.device)
     own = tuple(at.sizes[d] for d in dims)

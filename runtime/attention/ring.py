@@ -21,7 +21,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, ChunkformError
 
-from ..parallel.agreement import agreed
+from ..parallel.agreement import Facts, agreed
 from ..parallel.graphs import outside_of_graphs
 from ..parallel.group import Group, group_of
 from .arguments import WIDEST, Setting, checked
@@ -78,7 +78,7 @@ def ring_attention(
     return results[0] if len(results) == 1 else s.result(output_lse)(*results)
 
 
-def _facts(op: Attention, group: Group, made: Any, causal: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _facts(op: Attention, group: Group, made: Any, causal: bool) -> tuple[Facts, Facts]:
     """What must be the same on all ranks, and what this rank has."""
     s = op.signature
     same: dict[str, Any] = {"the op": s.name, "the size of the group": group.size}

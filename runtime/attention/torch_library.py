@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch.library import Library
 from ..launch.replay import layouts, replayed
 from ..op.autograd import no_second, unfold
 from ..op.forward_mode import register_autograd
+from ..op.signature import Folded
 from ..op.torch_library import LIBRARIES, NAMESPACE, has_too_many, library_name, listed, owned_by
 from .arguments import setting_of
 from .deterministic import backward as backward_apart
@@ -41,6 +42,10 @@ from .passes import (
     owner,
 )
 from .transforms import argument_axes, fold_all, result_axes
+
+if TYPE_CHECKING:
+    from torch._functorch.autograd_function import VmapInfo
+    from torch.autograd.function import FunctionCtx
 
 OPTIONS = 5  # causal, backend, free, deterministic, keep
 
@@ -113,7 +118,7 @@ class _Passes:
 
     # --- the passes themselves --------------------------------------------------------------------------------------
 
-    def forward(self, *flat: Any) -> Any:
+    def forward(self, *flat: Any) -> tuple[Tensor | list[Tensor], ...]:
         call, tensors = self._known(flat), flat[: self.count]
         results, kept = forward_kept(call, tensors)
         shown: Any = [x.contiguous() for x in results[: self.results]]
@@ -181,7 +186,7 @@ class _Passes:
 
     # --- shapes only ------------------------------------------------------------------------------------------------
 
-    def fake_forward(self, *flat: Any) -> Any:
+    def fake_forward(self, *flat: Any) -> tuple[Tensor | list[Tensor], ...]:
         s, call, some = self.signature, self._call(flat), flat[0]
         at = call.at
         lead = (at.batch, at.queries, at.heads)
@@ -205,28 +210,28 @@ class _Passes:
 
     # --- differentiated ---------------------------------------------------------------------------------------------
 
-    def setup_context(self, ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(self, ctx: FunctionCtx, inputs: Any, output: Sequence[Tensor]) -> None:
         ctx.rest = inputs[self.count :]
         ctx.save_for_backward(*inputs[: self.count], *output[-1])
         ctx.set_materialize_grads(False)
 
-    def gradients(self, ctx: Any, *cotangents: Any) -> Any:
+    def gradients(self, ctx: FunctionCtx, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         tensors, saved = ctx.saved_tensors[: self.count], list(ctx.saved_tensors[self.count :])
         wanted = list(ctx.needs_input_grad[: self.count])
         found = iter(self.ops.backward(*tensors, *ctx.rest, saved, *cotangents[:-1], wanted))
         return tuple(next(found) if w else None for w in wanted) + (None,) * (self.own - self.count)
 
-    def refuse(self, ctx: Any, *_: Any) -> Any:
+    def refuse(self, ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_second(self.signature.name)
 
     # --- batched ----------------------------------------------------------------------------------------------------
 
-    def vmap_forward(self, info: Any, in_dims: Any, *flat: Any) -> Any:
+    def vmap_forward(self, info: VmapInfo, in_dims: Sequence[int | None], *flat: Any) -> Folded:
         n, axes = info.batch_size, result_axes(self.signature, self.softmax)
         *results, _ = self.ops.forward(*self._folded(n, in_dims, flat))
         return (*(unfold(x, n, axis) for x, axis in zip(results, axes, strict=True)), []), (*axes, [])
 
-    def vmap_backward(self, info: Any, in_dims: Any, *flat: Any) -> Any:
+    def vmap_backward(self, info: VmapInfo, in_dims: Sequence[int | None], *flat: Any) -> Folded:
         n, (_, *cotangents, wanted) = info.batch_size, flat[self.own :]
         dims = in_dims[self.own + 1 : self.own + 1 + self.results]
         folded = fold_all(cotangents, dims, n, result_axes(self.signature, self.softmax))
@@ -234,7 +239,7 @@ class _Passes:
         axes = [axis for axis, w in zip(argument_axes(self.signature, self.names), wanted, strict=True) if w]
         return [unfold(g, n, axis) for g, axis in zip(found, axes, strict=True)], axes
 
-    def _folded(self, n: int, in_dims: Any, flat: Sequence[Any]) -> list[Any]:
+    def _folded(self, n: int, in_dims: Sequence[int | None], flat: Sequence[Any]) -> list[Any]:
         """The arguments with one more axis among their heads; nothing is saved, as it would have no place for that axis."""
         tensors = fold_all(flat[: self.count], in_dims[: self.count], n, argument_axes(self.signature, self.names))
         return [*tensors, *flat[self.count : self.own - 1], False]

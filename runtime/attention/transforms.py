@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -12,25 +12,29 @@ from torch.autograd.function import FunctionCtx
 
 from ..op.autograd import fold, no_second, unfold
 from ..op.forward_mode import no_jvp
+from ..op.signature import Folded
 from .arguments import AttentionSignature
 from .passes import Call, backward_pass, forward_pass
+
+if TYPE_CHECKING:
+    from torch._functorch.autograd_function import VmapInfo
 
 
 class Functional(torch.autograd.Function):
     """Both passes. Nothing but arguments is saved: the backward pass computes the forward pass again."""
 
     @staticmethod
-    def forward(call: Call, *tensors: Tensor) -> Any:
+    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor | None, ...]:
         return tuple(forward_pass(dataclasses.replace(call, needs_backward=False), tensors)[0])
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: Any, output: tuple[Tensor | None, ...]) -> None:
         ctx.call, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         wanted = tuple(ctx.needs_input_grad[1:])
         found = iter(Backward.apply(ctx.call, wanted, *ctx.saved_tensors, *cotangents))
         return None, *(next(found) if w else None for w in wanted)
@@ -40,7 +44,7 @@ class Functional(torch.autograd.Function):
         raise no_jvp(ctx.call.op.signature.name)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, call: Call, *tensors: Tensor) -> Any:
+    def vmap(info: VmapInfo, in_dims: Sequence[int | None], call: Call, *tensors: Tensor) -> Folded:
         s, n = call.op.signature, info.batch_size
         axes = result_axes(s, call.lse)
         folded = fold_all(tensors, in_dims[1:], n, argument_axes(s, call.names))
@@ -52,7 +56,7 @@ class Backward(torch.autograd.Function):
     """The gradients that are wanted, from arguments and cotangents. To differentiate it is refused."""
 
     @staticmethod
-    def forward(call: Call, wanted: tuple[bool, ...], *flat: Tensor | None) -> Any:
+    def forward(call: Call, wanted: tuple[bool, ...], *flat: Tensor | None) -> tuple[Tensor | None, ...]:
         given, cotangents = flat[: len(wanted)], flat[len(wanted) :]
         call = dataclasses.replace(call, needs_backward=True, replays=None)
         results, kept = forward_pass(call, given)
@@ -61,7 +65,7 @@ class Backward(torch.autograd.Function):
         return tuple(torch.zeros_like(x) if g is None else g for g, x, w in pairs if w and x is not None)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: Any, output: tuple[Tensor | None, ...]) -> None:
         ctx.name = inputs[0].op.signature.name
 
     @staticmethod
@@ -73,7 +77,9 @@ class Backward(torch.autograd.Function):
         raise no_second(ctx.name)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, call: Call, wanted: tuple[bool, ...], *flat: Tensor | None) -> Any:
+    def vmap(
+        info: VmapInfo, in_dims: Sequence[int | None], call: Call, wanted: tuple[bool, ...], *flat: Tensor | None
+    ) -> Folded:
         s, n = call.op.signature, info.batch_size
         own = argument_axes(s, call.names)
         folded = fold_all(flat, in_dims[2:], n, (*own, *result_axes(s, call.lse)))
@@ -99,5 +105,7 @@ def batched(call: Call, size: int) -> Call:
     return dataclasses.replace(call, at=dataclasses.replace(call.at, heads=call.at.heads * max(size, 1)), replays=None)
 
 
-def fold_all(tensors: Sequence[Tensor | None], dims: Any, size: int, axes: Sequence[int]) -> list[Tensor | None]:
+def fold_all(
+    tensors: Sequence[Tensor | None], dims: Sequence[int | None], size: int, axes: Sequence[int]
+) -> list[Tensor | None]:
     return [fold(x, dim, size, axis) for x, dim, axis in zip(tensors, dims, axes, strict=True)]

@@ -8,13 +8,12 @@ of `length` steps each, by programs of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ..launch.fixed_split import fixed
 from ..launch.launch import cdiv, processors
-from ..launch.varlen import BLOCK
+from ..launch.varlen import BLOCK, Packed
 
 PARTS = 2048  # at most so many segments for all batch entries together
 SHORTEST = 4  # chunks of a segment
@@ -50,12 +49,12 @@ class Places:
         return self.whole and not fixed()
 
     @property
-    def walked(self) -> tuple[Any, ...]:
+    def walked(self) -> tuple[int | torch.Tensor | None, ...]:
         """Arguments of a kernel that sweeps over sequences, beside its segments."""
         return self.steps, self.heads, self.chunks, self.starts
 
     @property
-    def at_once(self) -> tuple[Any, ...]:
+    def at_once(self) -> tuple[int | torch.Tensor | None, ...]:
         """Arguments of a kernel that takes every chunk on its own."""
         return self.steps, self.heads, self.chunks, self.begins, self.stops
 
@@ -69,7 +68,7 @@ class Places:
         return max(1, cdiv(cdiv(self.steps, parts), BLOCK)) * BLOCK if parts > 1 else max(1, self.steps)
 
 
-def places(packed: Any, shape: tuple[int, int, int], chunk: int) -> Places:
+def places(packed: Packed | None, shape: tuple[int, int, int], chunk: int) -> Places:
     """The places of [B, T, H] in chunks of `chunk` steps; `packed` is a `Packed` or None. Nothing waits for the device."""
     batch, steps, heads = shape
     if packed is None:

@@ -9,7 +9,6 @@ counts as a reset instead: beside its sums stands the last reset `r` (a step of 
 import functools
 from collections.abc import Iterable
 from math import prod
-from typing import Any
 
 import torch
 import triton
@@ -24,6 +23,8 @@ WIDEST = 128  # rows of a matrix that kernels multiply states by: more don't fit
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-30.0)  # natural log of a decay that counts as zero: 1e-13 of a state is far below its rounding
 TOGETHER = tl.constexpr(8)  # segments whose maps are loaded at once
+Cumulated = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]  # what `cumulate` returns
+Decay = tuple[torch.Tensor, torch.Tensor | None]  # the first two of these
 FLOOR = tl.constexpr(-160.0)  # 2^FLOOR is zero in float32
 
 
@@ -789,7 +790,7 @@ def chained(
     p: Places,
     parts: int,
     forward: bool,
-    decay: tuple[torch.Tensor, Any] | None = None,
+    decay: Decay | None = None,
     along: int | None = None,
     exact: bool = False,
 ) -> torch.Tensor:
@@ -831,7 +832,7 @@ def state_sizes(local: torch.Tensor, kept: torch.Tensor | None, along: int | Non
     return {"ROWS": rows, "COLS": columns, "LINEARS": 0 if kept is None else prod(kept.shape[2:]), "ALONG": how}, block
 
 
-def kept_of(decay: tuple[torch.Tensor, Any], local: torch.Tensor, p: Places, parts: int, exact: bool) -> torch.Tensor:
+def kept_of(decay: Decay, local: torch.Tensor, p: Places, parts: int, exact: bool) -> torch.Tensor:
     """All decays of each segment, [N * parts, H, X]; X is 1 for one decay a step."""
     a, n = decay
     X = a.shape[3] if a.ndim == 4 else 1
@@ -950,7 +951,7 @@ def grouped(p: Places, most: int) -> tuple[int, int]:
     return p.programs // max(1, p.heads) * cdiv(p.heads, heads), heads
 
 
-def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> tuple[torch.Tensor, Any, Any]:
+def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> Cumulated:
     """Cumulative log2 decays within chunks, resets or what sums leave, and the extent of each chunk, from log decays
     [B, T, H or fewer, (X)].
 
@@ -978,13 +979,13 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> t
 
 def cumulate_beside(
     log: torch.Tensor, x: torch.Tensor, p: Places, exact: bool
-) -> tuple[torch.Tensor, Any, Any, torch.Tensor | None]:
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
     """`cumulate` of one decay a step, and other numbers of each step, x [B, T, H or fewer], as [B, H, T] in float32."""
     a, r, y = _of_steps(log, x, p, exact)
     return a, r, None, y
 
 
-def _of_steps(log: torch.Tensor, x: torch.Tensor | None, p: Places, exact: bool) -> tuple[torch.Tensor, Any, Any]:
+def _of_steps(log: torch.Tensor, x: torch.Tensor | None, p: Places, exact: bool) -> Cumulated:
     shape = (p.batch, p.heads, p.steps)
     a = log.new_empty(shape, dtype=torch.float32)
     r = log.new_empty(shape, dtype=torch.int32) if exact else None

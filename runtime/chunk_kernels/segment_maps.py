@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import torch
 import triton
@@ -106,7 +105,7 @@ class PartsMap:
         return (self.state,)
 
     @property
-    def entering(self) -> tuple[Any, ...]:
+    def entering(self) -> tuple[torch.Tensor | None, torch.Tensor]:
         """What enters were this the first segment, None for zero; and what enters each segment."""
         return self.first, self._starts(self.first, None)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 try:
     from triton import knobs
@@ -114,7 +115,7 @@ class Kernels:
         self.graph: Graph | None = None
         self.home: int | None = None  # the stream that the graph is launched on
 
-    def __call__(self, slots: list[Any]) -> None:
+    def __call__(self, slots: list[Tensor]) -> None:
         begins = [slots[n].data_ptr() for n in self.slots]
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         if begins != self.begins:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
@@ -15,9 +15,12 @@ import triton.language as tl
 from torch.utils._python_dispatch import _disable_current_modes
 from triton.runtime.errors import OutOfResources
 
-from .recorder import watching
+from .recorder import KernelArgument, KernelOption, watching
 from .tuned_configs import lookup
 from .varlen import BLOCK
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 
 def cdiv(a: int, b: int) -> int:
@@ -324,7 +327,7 @@ def cotangent(x: torch.Tensor | None, like: torch.Tensor, shape: tuple[int, ...]
     return like.new_zeros(shape) if x is None else steps(x)
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+def launch(kernel: JITFunction, grid: tuple[int, ...], *args: KernelArgument, **options: KernelOption) -> None:
     """Run a kernel over a grid, on the device of its first tensor; an empty grid is nothing to do."""
     if 0 in grid:
         return
@@ -369,7 +372,11 @@ def _scratch(device: int) -> Iterator[list[torch.Tensor]]:
 
 
 def _launch(
-    kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any], device: int
+    kernel: JITFunction,
+    grid: tuple[int, ...],
+    args: tuple[KernelArgument, ...],
+    options: dict[str, KernelOption],
+    device: int,
 ) -> tuple[Any, list[torch.Tensor]]:
     """The compiled kernel that was launched, and the memory that it took for itself.
 
@@ -392,17 +399,20 @@ def _launch(
     return compiled, taken
 
 
-def _fitting(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def _fitting(
+    kernel: JITFunction, grid: tuple[int, ...], args: tuple[KernelArgument, ...], options: dict[str, KernelOption]
+) -> Any:
     """Launch a kernel, with fewer STAGES where shared memory doesn't hold what these have under way."""
     try:
         return kernel[grid](*args, **options)
     except OutOfResources:
-        if options.get("STAGES", 1) < 2:
+        stages = options.get("STAGES")
+        if not isinstance(stages, int) or stages < 2:
             raise
-        return _fitting(kernel, grid, args, options | {"STAGES": options["STAGES"] - 1})
+        return _fitting(kernel, grid, args, options | {"STAGES": stages - 1})
 
 
-def _key(kernel: object, args: tuple[object, ...], options: Mapping[str, object], device: int) -> tuple[Any, ...]:
+def _key(kernel: object, args: tuple[object, ...], options: Mapping[str, object], device: int) -> tuple[object, ...]:
     return (id(kernel), device, *map(_special, args), *options.values())
 
 
@@ -414,11 +424,10 @@ def compiled_for(
     return key, key in _COMPILED
 
 
-def _special(x: Any) -> Any:
+def _special(x: KernelArgument) -> object:
     """What Triton compiles a kernel for, of an argument; more than that where it is told not to specialise an integer."""
-    kind = type(x)
-    if kind is int:
+    if type(x) is int:
         return (x == 1) + 2 * (not x & 15) + 4 * (x > 2147483647)
     if isinstance(x, torch.Tensor):
         return x.dtype, not x.data_ptr() & 15
-    return x if kind is bool else kind
+    return x if type(x) is bool else type(x)

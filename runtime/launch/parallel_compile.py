@@ -8,13 +8,16 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from .launch import compiled_for
-from .recorder import watching
+from .recorder import KernelArgument, KernelOption, watching
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 THREADS = min(32, 2 * (os.cpu_count() or 1))
 
@@ -55,12 +58,16 @@ def compile_ahead(call: Callable[[], Any], threads: int = THREADS, then: Callabl
     wanted: dict[Any, Future[None]] = {}
     device = torch.cuda.current_device()
 
-    def compiled(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def compiled(
+        kernel: JITFunction, grid: tuple[int, ...], args: tuple[KernelArgument, ...], options: dict[str, KernelOption]
+    ) -> None:
         with torch.cuda.device(device):
             made = kernel.warmup(*args, grid=grid, **options)
             getattr(made, "run", None)  # asked for it, Triton compiles what launches the kernel, in C, and loads both
 
-    def note(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def note(
+        kernel: JITFunction, grid: tuple[int, ...], args: tuple[KernelArgument, ...], options: dict[str, KernelOption]
+    ) -> None:
         key, done = compiled_for(kernel, args, options, device)
         if done or key in wanted:
             return

@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
+
+if TYPE_CHECKING:
+    from triton.compiler import CompiledKernel
+    from triton.runtime.jit import JITFunction
 
 
 class _Watching(threading.local):
@@ -39,6 +43,10 @@ class Unknown(Exception):
     """Something that can't be done again from what was seen of it."""
 
 
+KernelArgument: TypeAlias = "Tensor | float | None"
+KernelOption: TypeAlias = "float | str | torch.dtype | None"  # of a launch: constants of the kernel, warps and stages
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A tensor in the memory of the tensor in a slot, from `offset` bytes after its first element on."""
@@ -49,7 +57,7 @@ class Part:
     stride: tuple[int, ...]
     dtype: torch.dtype
 
-    def of(self, slots: list[Any]) -> Tensor:
+    def of(self, slots: list[Tensor]) -> Tensor:
         x = slots[self.slot]
         if self.offset == 0 and x.shape == self.shape and x.stride() == self.stride:
             return x
@@ -86,7 +94,7 @@ class Operation:
     def slots(self) -> set[int]:
         return {x.slot for x in tree_flatten((self.args, self.options))[0] if type(x) is Part} | set(self.makes)
 
-    def __call__(self, slots: list[Any]) -> None:
+    def __call__(self, slots: list[Tensor]) -> None:
         args = [x.of(slots) if type(x) is Part else _filled(x, slots) for x in self.args]
         options = {n: _filled(x, slots) for n, x in self.options.items()} if self.options else {}
         found = self.function(*args, **options)
@@ -97,7 +105,7 @@ class Operation:
                 slots[slot] = x
 
 
-def _filled(x: Any, slots: list[Any]) -> Any:
+def _filled(x: Any, slots: list[Tensor]) -> Any:
     if type(x) is Part:
         return x.of(slots)
     return [_filled(y, slots) for y in x] if isinstance(x, list | tuple) else x
@@ -132,7 +140,7 @@ class Watch(TorchDispatchMode):
         except Unknown:
             self.refused = True
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         watching.note, watching.act = self.launched, self.acted
         return super().__enter__()
 
@@ -140,7 +148,7 @@ class Watch(TorchDispatchMode):
         watching.note = watching.act = None
         super().__exit__(*why)
 
-    def dispatched(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatched(self, function: Any, types: Any, args: Sequence[KernelArgument] = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
         found = function(*args, **options)
         if not self.refused:
@@ -152,11 +160,11 @@ class Watch(TorchDispatchMode):
 
     def launched(
         self,
-        kernel: Any,
-        compiled: Any,
+        kernel: JITFunction,
+        compiled: CompiledKernel | None,
         grid: tuple[int, ...],
-        args: Any,
-        options: dict[str, Any],
+        args: Sequence[KernelArgument],
+        options: dict[str, KernelOption],
         scratch: Sequence[Tensor] = (),
     ) -> None:
         try:
@@ -199,7 +207,7 @@ class Watch(TorchDispatchMode):
         self._enter(self.count - 1, x)
         return self.count - 1
 
-    def _note(self, function: Any, args: Any, options: Any, found: Any) -> None:
+    def _note(self, function: Any, args: Sequence[KernelArgument], options: Any, found: Any) -> None:
         own, words = tree_map_only(Tensor, self.seen, (args, options))
         given = [x for x in tree_flatten((args, options))[0] if isinstance(x, Tensor)]
         made = [found] if isinstance(found, Tensor) else list(found) if isinstance(found, tuple | list) else [found]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,10 +32,10 @@ ALIGNED = 512  # bytes, as torch's allocator has it
 
 def replayed(
     known: dict[Any, Any] | None,
-    key: Any,
+    key: Hashable,
     tensors: Flat,
     run: Pass,
-    owner: Any = None,
+    owner: Hashable = None,
     then: Callable[[Any], Any] | None = None,
 ) -> tuple[list[Tensor | None], Any]:
     """run(tensors), or a replay of it.
@@ -76,7 +76,7 @@ def _seen_from_outside() -> bool:
     )
 
 
-def layouts(tensors: Flat) -> tuple[Any, ...]:
+def layouts(tensors: Flat) -> tuple[Hashable, ...]:
     """Of each tensor all that a pass may depend on beside its numbers. Triton compiles for addresses that 16 divides."""
     return tuple(
         [
@@ -86,7 +86,7 @@ def layouts(tensors: Flat) -> tuple[Any, ...]:
     )
 
 
-def _watched(known: dict[Any, Any], key: Any, tensors: Flat, run: Pass) -> tuple[list[Tensor | None], Any]:
+def _watched(known: dict[Any, Any], key: Hashable, tensors: Flat, run: Pass) -> tuple[list[Tensor | None], Any]:
     """run(tensors), recorded if it can be."""
     known[key] = None
     alone = [None if x is None else x.detach() for x in tensors]  # the same tensor may be given twice
@@ -217,7 +217,7 @@ class _Rooms:
         found = [(x, models.get((x.shape, x.stride, x.dtype))) for x in rooms]
         self.rooms = [(x.slot, model, (x.shape, x.stride, x.dtype, device)) for x, model in found]
 
-    def __call__(self, slots: list[Any]) -> None:
+    def __call__(self, slots: list[Tensor]) -> None:
         for slot, model, layout in self.rooms:
             slots[slot] = room(None if model is None else slots[model], *layout)
 
@@ -239,7 +239,7 @@ class _LetGo:
     def __init__(self, done: list[int]) -> None:
         self.done = done
 
-    def __call__(self, slots: list[Any]) -> None:
+    def __call__(self, slots: list[Tensor]) -> None:
         for slot in self.done:
             slots[slot] = None
 
@@ -250,11 +250,11 @@ class Interpreted:
     def __init__(self, launches: Sequence[Launch], places: Mapping[int, tuple[int, int]], device: torch.device) -> None:
         self.launches, self.places = launches, places
 
-    def __call__(self, slots: list[Any]) -> None:
+    def __call__(self, slots: list[Tensor]) -> None:
         for x in self.launches:
             x.kernel[x.grid](*(self._tensor(y, slots) for y in x.args), **x.options)
 
-    def _tensor(self, x: Any, slots: list[Any]) -> Any:
+    def _tensor(self, x: Any, slots: list[Tensor]) -> Any:
         if type(x) is not Part or x.slot not in self.places:
             return x.of(slots) if type(x) is Part else x
         slot, begin = self.places[x.slot]

@@ -19,6 +19,7 @@ from chunkform.errors import ArgumentError
 from ..attention.arguments import AttentionSignature
 from ..attention.passes import no_autocast
 from ..op.op import Argument, Signature
+from ..op.signature import States
 
 Maps = Mapping[str, Callable[[Tensor], Tensor]]
 
@@ -49,8 +50,8 @@ class RecurrentCall:
         self.per_step = {a.key for a in signature.arguments if a.per_step}
 
     def __call__(
-        self, given: dict[str, Tensor], state: Any, cu_seqlens: Tensor | None, keep: bool, options: dict[str, Any]
-    ) -> tuple[list[Tensor], Any]:
+        self, given: dict[str, Tensor], state: States, cu_seqlens: Tensor | None, keep: bool, options: dict[str, bool]
+    ) -> tuple[list[Tensor], States]:
         """(outputs, the state after the last step where `keep`)."""
         if cu_seqlens is not None:
             options = options | {"cu_seqlens": cu_seqlens}
@@ -59,7 +60,7 @@ class RecurrentCall:
         *outputs, after = self.op(**given, **options, output_final_state=keep)
         return outputs, after
 
-    def step(self, given: dict[str, Tensor], state: Any, options: dict[str, Any]) -> tuple[list[Tensor], Any]:
+    def step(self, given: dict[str, Tensor], state: States, options: dict[str, bool]) -> tuple[list[Tensor], States]:
         """One step, T = 1: under `torch.no_grad()` the op's own decoding step, one launch."""
         decode = getattr(self.op, "step", None)
         if decode is None or torch.is_grad_enabled():
@@ -100,7 +101,7 @@ class AttentionCall:
         cu_seqlens: Tensor | None,
         keep: bool,
         options: Mapping[str, object],
-    ) -> tuple[list[Tensor], Any]:
+    ) -> tuple[list[Tensor], States]:
         """(outputs of the new steps, what the next call needs of these and earlier ones)."""
         if cu_seqlens is not None:
             raise ArgumentError(f"Mixer: {self.signature.name} takes no packed sequences (cu_seqlens)")
@@ -112,7 +113,7 @@ class AttentionCall:
         outputs = [o[:, o.shape[1] - steps :] for o in (found if isinstance(found, tuple) else (found,))]
         return outputs, tuple(given[n] for n in self.seen) if keep else None
 
-    def step(self, given: dict[str, Tensor], state: Any, options: dict[str, Any]) -> tuple[list[Tensor], Any]:
+    def step(self, given: dict[str, Tensor], state: States, options: dict[str, bool]) -> tuple[list[Tensor], States]:
         return self(given, state, None, True, options)
 
 

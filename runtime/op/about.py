@@ -54,7 +54,7 @@ class Later:
         return self._find().__reduce_ex__(protocol)
 
 
-def about(op: Any) -> Any:
+def about(op: Callable[..., object]) -> Any:
     """The op, with what it says about itself."""
     op.source = functools.partial(_source, op.__module__)
     op.spec = Later(functools.partial(_spec, op.__module__, op.__name__))
@@ -77,5 +77,5 @@ def _spec(module: str, name: str) -> Any:
     )
 
 
-def _derivation(op: Any) -> Any:
+def _derivation(op: Callable[..., object]) -> Any:
     return op.spec.explain().derivation

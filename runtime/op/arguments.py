@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -34,7 +34,9 @@ class Checked:
     backend: str
 
 
-def check_call(signature: Signature, tensors: Sequence[Any], given: dict[str, Any], sequences: Any) -> Checked:
+def check_call(
+    signature: Signature, tensors: Sequence[Tensor | None], given: Mapping[str, Tensor | float], sequences: int | None
+) -> Checked:
     """Shapes, types and devices of arguments and states, in order; `sequences` is the number of packed ones, or None.
 
     Raises:
@@ -44,8 +46,8 @@ def check_call(signature: Signature, tensors: Sequence[Any], given: dict[str, An
     sizes: dict[str, tuple[Any, str]] = {}
     heads: dict[str, Any] = {}
     first: Tensor | None = None
-    for a, value in zip(signature.tensors, tensors, strict=False):
-        _check_tensor(signature, a, value)
+    for a, one in zip(signature.tensors, tensors, strict=False):
+        value = _check_tensor(signature, a, one)
         for dim, n in zip(a.layout, value.shape, strict=True):
             if dim == "H":
                 heads[a.key] = n
@@ -73,9 +75,11 @@ def check_call(signature: Signature, tensors: Sequence[Any], given: dict[str, An
     return Checked(casts, constants, found, "")
 
 
-def checked(signature: Signature, given: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, float], Sizes]:
+def checked(
+    signature: Signature, given: Mapping[str, Tensor | float]
+) -> tuple[dict[str, Tensor], dict[str, float], Sizes]:
     """Arguments by name, in the types that the op computes with; the constants; and sizes as in `Checked`."""
-    tensors = [given[a.name] for a in signature.tensors]
+    tensors: list[Tensor] = [given[a.name] for a in signature.tensors]
     found = check_call(signature, [*tensors, *(None for _ in signature.states)], given, None)
     cast = {
         a.name: x if kind is None else x.to(kind)
@@ -95,7 +99,8 @@ def checked_states(
     return {n: None if x is None else x.to(wide) for (n, _), x in zip(signature.states, states, strict=True)}
 
 
-def _check_tensor(signature: Signature, a: Argument, value: object) -> None:
+def _check_tensor(signature: Signature, a: Argument, value: object) -> Tensor:
+    """The value, which is a tensor that fits the argument."""
     what, shape = f"{signature.name}: {a.key}", f"[{', '.join(a.layout)}]"
     if not isinstance(value, Tensor):
         raise ArgumentError(f"{what} must be a tensor {shape}, got {type(value).__name__}")
@@ -107,6 +112,7 @@ def _check_tensor(signature: Signature, a: Argument, value: object) -> None:
         raise ArgumentError(f"{what} must be a dense tensor, got the layout {value.layout}")
     if value.dim() != len(a.layout):
         raise ArgumentError(f"{what} must have {len(a.layout)} axes {shape}, got the shape {list(value.shape)}")
+    return value
 
 
 def _heads(signature: Signature, heads: dict[str, int]) -> int:
@@ -154,7 +160,7 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
     return None
 
 
-def states_of(signature: Signature, initial: object) -> list[Any]:
+def states_of(signature: Signature, initial: object) -> list[Tensor | None]:
     """The initial states in order, None where the spec's own is meant."""
     if initial is None:
         return [None] * len(signature.states)
@@ -167,7 +173,9 @@ def states_of(signature: Signature, initial: object) -> list[Any]:
     return values
 
 
-def _check_states(signature: Signature, states: Sequence[Any], sizes: Sizes, sequences: Any, like: Any) -> None:
+def _check_states(
+    signature: Signature, states: Sequence[Tensor | None], sizes: Sizes, sequences: int | None, like: Tensor
+) -> None:
     for (name, dims), value in zip(signature.states, states, strict=True):
         if value is None:
             continue

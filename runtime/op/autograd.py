@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,7 +17,10 @@ from ..launch.replay import layouts, replayed
 from ..launch.varlen import Packed
 from .forward_mode import no_jvp, refuse_tangents
 from .passes import Call, backward_pass, forward_pass, keeps
-from .signature import OVERWRITE
+from .signature import OVERWRITE, Folded
+
+if TYPE_CHECKING:
+    from torch._functorch.autograd_function import VmapInfo
 
 
 def apply(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor]:
@@ -29,7 +32,7 @@ def apply(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor]:
     return Run.apply(call, *tensors)
 
 
-def _forward(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], tuple[str, ...] | None]:
+def _forward(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], tuple[str, ...] | None]:
     """Results, without final states that nobody wants, followed by what is kept for the backward pass; and the names of that,
     None where the forward pass is computed again."""
 
@@ -77,7 +80,7 @@ class Run(torch.autograd.Function):
     """Both passes of a call."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, call: Call, *tensors: Tensor | None) -> Any:
+    def forward(ctx: FunctionCtx, call: Call, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
         results, kept = _forward(call, tensors)
         ctx.call, ctx.kept, ctx.spent = call, kept, False
         ctx.alike = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
@@ -87,7 +90,7 @@ class Run(torch.autograd.Function):
         return tuple(x.detach() if x._is_view() else x for x in results[:count])  # views couldn't be changed in place
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         call, wanted, known = ctx.call, ctx.needs_input_grad[1:], ctx.saved_tensors
         if not ctx.alike:  # whatever hooks have made of it: passes take what they have saved as they have left it
             count = len(wanted)
@@ -113,17 +116,17 @@ class Functional(torch.autograd.Function):
     """The same for functorch, which wants what is saved among the results."""
 
     @staticmethod
-    def forward(call: Call, *tensors: Tensor | None) -> Any:
+    def forward(call: Call, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
         return tuple(forward_pass(call, tensors)[0])
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: Any, output: tuple[Tensor | None, ...]) -> None:
         ctx.call, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[1:]
         task = Task(ctx.call, None, tuple(wanted))
         return None, *_spread(Backward.apply(task, *ctx.saved_tensors, *cotangents), wanted)
@@ -133,7 +136,7 @@ class Functional(torch.autograd.Function):
         raise no_jvp(ctx.call.signature.name)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, call: Call, *tensors: Tensor | None) -> Any:
+    def vmap(info: VmapInfo, in_dims: Sequence[int | None], call: Call, *tensors: Tensor | None) -> Folded:
         s, n = call.signature, info.batch_size
         results = Functional.apply(batched(call, n), *_fold_all(tensors, in_dims[1:], n, s.head_axes))
         return tuple(
@@ -177,7 +180,7 @@ class Backward(torch.autograd.Function):
     """The backward pass where something may differentiate or batch it: the first is refused."""
 
     @staticmethod
-    def forward(task: Task, *flat: Tensor | None) -> Any:
+    def forward(task: Task, *flat: Tensor | None) -> tuple[Tensor | None, ...]:
         count = len(task.call.signature.names)
         gradients = task.gradients(flat)
         return tuple(
@@ -187,7 +190,7 @@ class Backward(torch.autograd.Function):
         )
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: Any, output: tuple[Tensor | None, ...]) -> None:
         ctx.name = inputs[0].call.signature.name
 
     @staticmethod
@@ -199,7 +202,7 @@ class Backward(torch.autograd.Function):
         raise no_second(ctx.name)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, task: Task, *flat: Tensor | None) -> Any:
+    def vmap(info: VmapInfo, in_dims: Sequence[int | None], task: Task, *flat: Tensor | None) -> Folded:
         s, n = task.call.signature, info.batch_size
         count, kept = len(s.names), len(task.kept or ())
         dims = in_dims[1:]
@@ -243,7 +246,9 @@ def unfold(x: Tensor, size: int, axis: int) -> Tensor:
     return x.unflatten(axis, (size, x.shape[axis] // size))
 
 
-def _fold_all(tensors: Sequence[Tensor | None], dims: Any, size: int, axes: Sequence[int]) -> list[Tensor | None]:
+def _fold_all(
+    tensors: Sequence[Tensor | None], dims: Sequence[int | None], size: int, axes: Sequence[int]
+) -> list[Tensor | None]:
     return [fold(x, dim, size, axis) for x, dim, axis in zip(tensors, dims, axes, strict=True)]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,14 +20,17 @@ from ..launch.varlen import Packed
 from ..parallel.agreement import Facts, agreed
 from ..parallel.graphs import outside_of_graphs
 from ..parallel.group import Group, group_of
-from ..parallel.incoming import Exchange
+from ..parallel.incoming import Exchange, Segments
 from ..parallel.shards import Piece, host_boundaries, pieces_of
 from . import debugging
 from .arguments import autocast_dtype, checked, checked_states, states_of
 from .backend_choice import chosen_backend
 from .passes import Call, is_empty, run_backward, run_forward
 from .passes import arguments_of as arguments_of
-from .signature import Backend, Signature
+from .signature import Backend, Signature, States
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
@@ -35,18 +38,28 @@ Flat = Sequence[Tensor | None]
 
 KINDS = 256  # of calls, remembered for each group
 
+
+class SharedOp(Protocol):
+    """What is asked of an op."""
+
+    @property
+    def signature(self) -> Signature: ...
+    @property
+    def backends(self) -> dict[str, Backend]: ...
+
+
 _known: weakref.WeakKeyDictionary[Any, dict[Any, _Seen]] = weakref.WeakKeyDictionary()
 
 
 def run(
-    op: Any,
-    given: dict[str, Any],
-    initial_state: Any = None,
+    op: SharedOp,
+    given: dict[str, Tensor | float],
+    initial_state: States = None,
     output_final_state: bool = False,
-    cu_seqlens: Any = None,
-    context_parallel: Any = None,
+    cu_seqlens: Tensor | None = None,
+    context_parallel: ProcessGroup | None = None,
     deterministic: bool = False,
-) -> Any:
+) -> tuple[Tensor | tuple[Tensor, ...] | None, ...]:
     """(outputs.., final state) of this rank's segment: [B, T of this segment, H, ...].
 
     Segments lie in the order of the ranks, and may differ in length. `initial_state` counts on the rank where a sequence
@@ -62,14 +75,14 @@ def run(
 
 @outside_of_graphs
 def _run(
-    op: Any,
-    given: dict[str, Any],
-    initial_state: Any,
+    op: SharedOp,
+    given: dict[str, Tensor | float],
+    initial_state: States,
     final: bool,
-    cu_seqlens: Any,
-    context_parallel: Any,
+    cu_seqlens: Tensor | None,
+    context_parallel: ProcessGroup | None,
     deterministic: bool,
-) -> Any:
+) -> tuple[Tensor | tuple[Tensor, ...] | None, ...]:
     group = group_of(op.signature.name, context_parallel)
     known = _known.setdefault(group.processes, {})
     options = final, deterministic
@@ -95,7 +108,9 @@ def _run(
     return (*outputs, last)
 
 
-def _kind(op: Any, given: dict[str, Any], initial_state: Any, options: tuple[bool, bool]) -> tuple[Any, list[Any]]:
+def _kind(
+    op: SharedOp, given: dict[str, Tensor | float], initial_state: States, options: tuple[bool, bool]
+) -> tuple[Hashable, list[Tensor | None]]:
     """What calls have in common that need be looked at only once, and the tensors of this one; None where each is looked at."""
     try:
         tensors = [given[a.name] for a in op.signature.tensors] + states_of(op.signature, initial_state)
@@ -107,12 +122,12 @@ def _kind(op: Any, given: dict[str, Any], initial_state: Any, options: tuple[boo
 
 
 def _agreed(
-    op: Any,
+    op: SharedOp,
     group: Group,
-    given: dict[str, Any],
-    initial_state: Any,
+    given: dict[str, Tensor | float],
+    initial_state: States,
     options: tuple[bool, bool],
-    cu_seqlens: Any,
+    cu_seqlens: Tensor | None,
     everything: list[Facts] | None,
 ) -> tuple[_Seen, list[Tensor | None]]:
     """A call that all ranks make, and its arguments and states in order. `options`: are final states wanted, and is what is cut
@@ -152,7 +167,7 @@ class _Prepared:
     backend: str
     deterministic: bool
 
-    def job(self, op: Any, group: Group, lengths: tuple[int, ...], final: bool) -> _Job:
+    def job(self, op: SharedOp, group: Group, lengths: tuple[int, ...], final: bool) -> _Job:
         name = op.signature.name
         pieces = None
         if self.boundaries is not None:
@@ -173,7 +188,13 @@ class _Prepared:
         return _Job(call, torch_form, pieces, count, inline, final, names, len(self.tensors), replays)
 
 
-def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any, deterministic: bool) -> _Prepared:
+def _prepare(
+    op: SharedOp,
+    given: dict[str, Tensor | float],
+    initial_state: States,
+    cu_seqlens: Tensor | None,
+    deterministic: bool,
+) -> _Prepared:
 
     name = op.signature.name
     if debugging._on and debugging.can_look():
@@ -198,7 +219,7 @@ def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any
     return _Prepared(tensors, constants, sizes, states, boundaries, backend, deterministic)
 
 
-def _key(signature: Signature, p: _Prepared) -> tuple[Any, ...]:
+def _key(signature: Signature, p: _Prepared) -> tuple[Hashable, ...]:
     """What `_facts` are made of, beside boundaries."""
     tensors = tuple((x.shape, x.dtype, x.requires_grad) for x in p.tensors.values())
     states = any(x is not None and x.requires_grad for x in p.states.values())
@@ -207,7 +228,7 @@ def _key(signature: Signature, p: _Prepared) -> tuple[Any, ...]:
     return called, tensors, states, torch.is_grad_enabled(), device
 
 
-def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dict[str, Any], dict[str, Any]]:
+def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[Facts, Facts]:
     """What must be the same on all ranks, and what this rank has."""
     same: dict[str, Any] = {"the op": signature.name, "the size of the group": group.size}
     if p is None:
@@ -281,7 +302,7 @@ class _Parallel(torch.autograd.Function):
     """Both passes of an op on one segment of a sequence."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, job: _Job, group: Group, *tensors: Tensor | None) -> Any:
+    def forward(ctx: FunctionCtx, job: _Job, group: Group, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
         found = _exchanging(job, group, "forward", tensors, lambda flat: _forward(job, group, flat))
         results, (ctx.call, ctx.entering, ctx.saved) = found
         count = len(job.call.signature.outputs) + len(job.call.signature.states)
@@ -292,7 +313,7 @@ class _Parallel(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: FunctionCtx, *gradients: Tensor | None) -> Any:
+    def backward(ctx: FunctionCtx, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         job, group, wanted = ctx.job, ctx.group, ctx.needs_input_grad[2:]
         kept = job.given, len(ctx.entering), len(ctx.saved)
         tensors = (*ctx.saved_tensors, *gradients)
@@ -350,9 +371,9 @@ def _backward(
     job: _Job,
     group: Group,
     call: Call,
-    inputs: list[Any],
+    inputs: list[Tensor | None],
     entering: Maybe,
-    saved: dict[str, Any],
+    saved: Tensors,
     gradients: Flat,
     needs: frozenset[str],
 ) -> list[Tensor | None]:
@@ -515,7 +536,7 @@ def _steps(job: _Job, given: Tensors, piece: Piece | None) -> Tensors:
     }
 
 
-def _echo(segments: Any) -> Any:
+def _echo(segments: Segments) -> Segments:
     return tuple(s.entering for s in segments)
 
 
@@ -534,7 +555,7 @@ class _Recomputed(Mapping[str, Tensor]):
     def __getitem__(self, key: str) -> Tensor:
         return self._all()[key]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._all())
 
     def __len__(self) -> int:

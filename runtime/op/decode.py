@@ -25,7 +25,7 @@ from .arguments import FLOATS, checked, checked_states
 from .forward_mode import is_on, refuse_tangents
 from .passes import repeated
 from .results import result_type
-from .signature import Argument, Signature
+from .signature import Argument, Signature, States
 
 PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are made narrower
 TILE = 8192  # entries of the states that one program holds
@@ -132,10 +132,10 @@ class Step:
 
     def __call__(
         self,
-        state: Any,
-        given: dict[str, Any],
+        state: States,
+        given: dict[str, Tensor | float | None],
         inplace: bool = False,
-        out: Any = None,
+        out: Tensor | Sequence[Tensor] | None = None,
         state_dtype: torch.dtype | None = None,
         backend: str | None = None,
         deterministic: bool = False,
@@ -181,7 +181,9 @@ class Step:
         plan.run(tensors, constants, states, following, outs)
         return self.result(*outs, following[0] if len(following) == 1 else tuple(following))
 
-    def _first(self, states: list[Any], given: dict[str, Any], dtype: torch.dtype | None) -> list[Tensor]:
+    def _first(
+        self, states: list[Tensor], given: dict[str, Tensor | float | None], dtype: torch.dtype | None
+    ) -> list[Tensor]:
         """The states, with the spec's own where there is None."""
         if dtype is not None and dtype not in FLOATS:
             raise ArgumentError(
@@ -202,10 +204,10 @@ class Step:
 
     def _plan(
         self,
-        states: list[Any],
-        given: dict[str, Any],
+        states: list[Tensor],
+        given: dict[str, Tensor | float | None],
         inplace: bool,
-        outs: list[Any],
+        outs: list[Tensor | None],
         asked: str | None,
         deterministic: bool,
     ) -> _Plan:
@@ -356,7 +358,7 @@ def _launch(
     return _Launch(cut, kernel.constants, order, tuple(strides), fixed, tensors[0].device)
 
 
-def _listed(x: object) -> list[Any]:
+def _listed(x: object) -> list[Tensor]:
     return [] if x is None else list(x) if isinstance(x, tuple | list) else [x]
 
 

@@ -137,7 +137,7 @@ class OneByOne:
         }
 
 
-def room(into: Any, name: str, like: Tensor, lead: tuple[int, ...], fill: float | None = None) -> None:
+def room(into: dict[str, Tensor], name: str, like: Tensor, lead: tuple[int, ...], fill: float | None = None) -> None:
     """Have a place `name` for all pieces, whose own result is `like`."""
     if name not in into:
         shape = (*lead, *like.shape[len(lead) :])
@@ -150,7 +150,7 @@ def copy_of(x: Tensor) -> Tensor:
     return out.copy_(x)
 
 
-def _copies(x: Maybe, part: Any) -> Maybe:
+def _copies(x: Maybe, part: slice) -> Maybe:
     return {n: None if y is None else copy_of(part(y)) for n, y in x.items()}
 
 

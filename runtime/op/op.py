@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,8 +23,11 @@ from .decode import Step
 from .forward_mode import is_on, refuse_tangents
 from .naming import named
 from .passes import Call, is_empty
-from .signature import Argument, Backend, Signature
+from .signature import Argument, Backend, Signature, States
 from .torch_library import Registered, make_call, register
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = ["Argument", "Backend", "Op", "Signature"]
 
@@ -64,11 +67,11 @@ class Op:
 
     def __call__(
         self,
-        given: dict[str, Any],
-        initial_state: Any = None,
+        given: dict[str, Tensor | float],
+        initial_state: States = None,
         output_final_state: bool = False,
-        cu_seqlens: Any = None,
-        context_parallel: Any = None,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | None = None,
         recompute: str = "auto",
         precision: str = "default",
         state_dtype: torch.dtype | None = None,
@@ -120,7 +123,9 @@ class Op:
         found: Any = named(function)
         return about(found) if found.__name__ == self.signature.name else found
 
-    def _run(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
+    def _run(
+        self, known: Known, tensors: list[Tensor | None], starts: Tensor | None, options: tuple[Any, ...]
+    ) -> Sequence[Tensor]:
         call = known.call
         if call is None:
             precision, _, recompute, _, finals, deterministic = options
@@ -146,7 +151,12 @@ class Op:
         return self.registered(tensors, starts, c.constants, c.sizes["H"], *more)
 
     def _known(
-        self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...], remember: bool
+        self,
+        tensors: list[Tensor | None],
+        given: dict[str, Tensor | float],
+        starts: Tensor | None,
+        options: tuple[Any, ...],
+        remember: bool,
     ) -> Known:
         """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only.
 
@@ -168,7 +178,13 @@ class Op:
             self.known[key] = found
         return found
 
-    def _check(self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...]) -> Known:
+    def _check(
+        self,
+        tensors: list[Tensor | None],
+        given: dict[str, Tensor | float],
+        starts: Tensor | None,
+        options: tuple[Any, ...],
+    ) -> Known:
         precision, backend, recompute, state_dtype, _, deterministic = options
         _check_options(self.signature.name, recompute, precision, state_dtype, deterministic)
         sequences = starts.shape[0] - 1 if isinstance(starts, Tensor) and starts.dim() == 1 else None
@@ -189,7 +205,7 @@ class Op:
             )
 
 
-def _stored(state: Any, dtype: torch.dtype | None) -> Any:
+def _stored(state: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
     """A final state, or a tuple of them, in a dtype."""
     if dtype is None or state is None:
         return state

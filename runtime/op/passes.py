@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,7 +137,7 @@ def _results(
     return reduced, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
 
 
-def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], Tensors]:
+def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor], Tensors]:
     """(outputs and final states in order, what the backward pass uses), from the arguments and states in order."""
     outputs, finals, saved = run_forward(call, *_named(call.signature, tensors))
     return [*(outputs[n] for n, _ in call.signature.outputs), *(finals[n] for n, _ in call.signature.states)], saved
@@ -208,7 +209,7 @@ def _states(call: Call, states: Maybe) -> Maybe:
     return {n: _cast(x, wide) for n, x in states.items()}
 
 
-def _cast(x: Any, kind: torch.dtype) -> Any:
+def _cast(x: Tensor, kind: torch.dtype) -> Tensor:
     return x if x is None or x.dtype == kind else x.to(kind)
 
 
@@ -224,7 +225,7 @@ def _reduced(x: Tensor, axis: int, heads: int) -> Tensor:
     return x.unflatten(axis, (heads, -1)).sum(axis + 1, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
-def _no_autocast(given: Tensors) -> Any:
+def _no_autocast(given: Tensors) -> AbstractContextManager[None]:
     """Inside, products are computed in the dtype of their operands. (Arguments were cast when the op was called.)"""
     kind = next(iter(given.values())).device.type
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):

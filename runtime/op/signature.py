@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .results import result_type
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+States: TypeAlias = "Tensor | Sequence[Tensor | None] | None"  # of a call: one, or those of all states in order
+Folded: TypeAlias = "tuple[tuple[Tensor | None, ...], tuple[int | None, ...]]"  # what vmap returns, and its axes
 
 
 @dataclass(frozen=True)

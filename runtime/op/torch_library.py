@@ -9,9 +9,9 @@ A tracer sees one call with known shapes and an own backward pass, whatever the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -23,7 +23,11 @@ from ..launch.varlen import Packed, batched_starts, block_count, check_values
 from .autograd import fold, no_second, unfold
 from .forward_mode import register_autograd
 from .passes import Call, backward_pass, forward_pass, is_empty, result_types
-from .signature import Backend, Signature
+from .signature import Backend, Folded, Signature
+
+if TYPE_CHECKING:
+    from torch._functorch.autograd_function import VmapInfo
+    from torch.autograd.function import FunctionCtx
 
 NAMESPACE = "chunkform"
 MOST = 64  # arguments that torch's library takes
@@ -40,7 +44,7 @@ class Registered:
     backward: Any
 
     def __call__(
-        self, tensors: Sequence[Any], starts: Any, constants: dict[str, float], heads: Any, *options: Any
+        self, tensors: Sequence[Tensor], starts: Tensor | None, constants: dict[str, float], heads: int, *options: Any
     ) -> Sequence[Tensor]:
         """Outputs and final states. options: backend, precision, keep, deterministic."""
         values = [constants[a.name] for a in self.signature.constants]
@@ -123,7 +127,7 @@ class _Passes:
 
     # --- the passes themselves --------------------------------------------------------------------------------------
 
-    def forward(self, *flat: Any) -> Any:
+    def forward(self, *flat: Any) -> tuple[Tensor | list[Tensor], ...]:
         call, tensors = self._call(flat)
         if call.packed is not None:
             check_values(f"{self.signature.name}: cu_seqlens", call.packed.starts, call.packed.longest)
@@ -153,7 +157,7 @@ class _Passes:
         ]
         return owned_by(filled, (*tensors, *cotangents, *saved))
 
-    def _call(self, flat: Sequence[Any]) -> tuple[Call, Sequence[Any]]:
+    def _call(self, flat: Sequence[Any]) -> tuple[Call, Sequence[Tensor]]:
         tensors, starts = flat[: self.count], flat[self.count]
         *constants, heads, backend, precision, keep, deterministic = flat[self.count + 1 : self.own]
         packed = None
@@ -169,7 +173,7 @@ class _Passes:
     def _is_empty(self, flat: Sequence[Any]) -> bool:
         return is_empty(flat[: len(self.signature.tensors)])
 
-    def _layout(self, flat: Sequence[Any]) -> dict[str, tuple[tuple[Any, ...], torch.dtype]] | None:
+    def _layout(self, flat: Sequence[Any]) -> dict[str, tuple[tuple[int, ...], torch.dtype]] | None:
         """Shape and dtype of each tensor that is saved; None where the forward pass is computed again."""
         tensors, starts = flat[: self.count], flat[self.count]
         heads, name, precision, keep, deterministic = flat[self.own - OPTIONS : self.own]
@@ -188,10 +192,10 @@ class _Passes:
             for n, (dims, which) in backend.saved.items()
         }
 
-    def _types(self, tensors: Sequence[Any]) -> tuple[torch.dtype, torch.dtype]:
+    def _types(self, tensors: Sequence[Tensor]) -> tuple[torch.dtype, torch.dtype]:
         return result_types(self.signature, {a.name: x for a, x in zip(self.signature.tensors, tensors)})
 
-    def _sizes(self, tensors: Sequence[Any], heads: Any) -> dict[str, Any]:
+    def _sizes(self, tensors: Sequence[Tensor], heads: int) -> dict[str, int]:
         sizes: dict[str, Any] = {}
         for a, x in zip(self.signature.tensors, tensors, strict=False):
             sizes |= dict(zip(a.layout, x.shape, strict=True))
@@ -199,7 +203,7 @@ class _Passes:
 
     # --- shapes only ------------------------------------------------------------------------------------------------
 
-    def fake_forward(self, *flat: Any) -> Any:
+    def fake_forward(self, *flat: Any) -> tuple[Tensor | list[Tensor], ...]:
         tensors, starts, heads = flat[: self.count], flat[self.count], flat[self.own - OPTIONS]
         sizes, some = self._sizes(tensors, heads), tensors[0]
         sequences = sizes["B"] if starts is None else starts.shape[0] - 1
@@ -218,7 +222,7 @@ class _Passes:
 
     # --- differentiated ---------------------------------------------------------------------------------------------
 
-    def setup_context(self, ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(self, ctx: FunctionCtx, inputs: Any, output: Sequence[Tensor]) -> None:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         ctx.places = [isinstance(x, Tensor) for x in inputs]
         ctx.rest = [x for x in inputs if not isinstance(x, Tensor)]
@@ -226,7 +230,7 @@ class _Passes:
         ctx.save_for_backward(*tensors, *output[-1])
         ctx.set_materialize_grads(False)
 
-    def gradients(self, ctx: Any, *cotangents: Any) -> Any:
+    def gradients(self, ctx: FunctionCtx, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         tensors = iter(ctx.saved_tensors)
         rest = iter(ctx.rest)
         inputs = [next(tensors) if is_tensor else next(rest) for is_tensor in ctx.places]
@@ -234,12 +238,12 @@ class _Passes:
         found = iter(self.ops.backward(*inputs, list(tensors), *cotangents[:-1], wanted))
         return tuple(next(found) if w else None for w in wanted) + (None,) * (self.own - self.count)
 
-    def refuse(self, ctx: Any, *_: Any) -> Any:
+    def refuse(self, ctx: FunctionCtx, *_: object) -> NoReturn:
         raise no_second(self.signature.name)
 
     # --- batched ----------------------------------------------------------------------------------------------------
 
-    def vmap_forward(self, info: Any, in_dims: Any, *flat: Any) -> Any:
+    def vmap_forward(self, info: VmapInfo, in_dims: Sequence[int | None], *flat: Any) -> Folded:
         n, axes = info.batch_size, self.signature.result_head_axes
         if in_dims[self.count] is not None:
             raise batched_starts(self.signature.name)
@@ -249,7 +253,7 @@ class _Passes:
             [None] * len(saved),
         )
 
-    def vmap_backward(self, info: Any, in_dims: Any, *flat: Any) -> Any:
+    def vmap_backward(self, info: VmapInfo, in_dims: Sequence[int | None], *flat: Any) -> Folded:
         n, s = info.batch_size, self.signature
         _, *cotangents, wanted = flat[self.own :]
         dims = in_dims[self.own + 1 :]
@@ -258,7 +262,7 @@ class _Passes:
         axes = [axis for axis, w in zip(s.head_axes, wanted, strict=True) if w]
         return [unfold(g, n, axis) for g, axis in zip(found, axes, strict=True)], axes
 
-    def _folded(self, n: int, in_dims: Any, flat: Sequence[Any], keep: bool) -> list[Any]:
+    def _folded(self, n: int, in_dims: Sequence[int | None], flat: Sequence[Any], keep: bool) -> list[Any]:
         tensors = [
             fold(x, dim, n, axis)
             for x, dim, axis in zip(flat[: self.count], in_dims, self.signature.head_axes, strict=False)
@@ -268,7 +272,7 @@ class _Passes:
         return [*tensors, *rest]
 
 
-def _saved_size(dim: str, sizes: dict[str, Any], sequences: Any) -> Any:
+def _saved_size(dim: str, sizes: Mapping[str, int], sequences: int | None) -> int:
     """The size of a dim of what is saved, as `Backend.saved` has it."""
     if "T" not in dim.split():
         return sizes[dim]
@@ -280,7 +284,7 @@ def _saved_size(dim: str, sizes: dict[str, Any], sequences: Any) -> Any:
 class _Kept(dict):
     """What was kept of what the forward pass saved; the rest is computed again when it is asked for."""
 
-    def __init__(self, kept: Any, call: Call, tensors: Sequence[Any]) -> None:
+    def __init__(self, kept: Iterable[tuple[str, Tensor]], call: Call, tensors: Sequence[Tensor]) -> None:
         super().__init__(kept)
         self.call, self.tensors = call, tensors
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..torch_form.segment_maps import Map
 from .group import Group
+
+
+class SegmentMap(Protocol):
+    """What a segment makes of the state that enters it: a `Segment` of the torch form, or a `PartsMap` of kernels."""
+
+    @property
+    def states(self) -> Sequence[str]: ...
+    @property
+    def entering(self) -> Map: ...
+    def sent(self, starts: bool) -> Sequence[Tensor]: ...
+    def entered(self, rows: Tensor, direction: int) -> Map: ...
+
+
+Segments = tuple[SegmentMap, ...]
 
 
 class Exchange:
@@ -25,10 +39,10 @@ class Exchange:
         self.group, self.direction, self.starts, self.packed = group, direction, starts, packed
         self.arrived: dict[str, Tensor] = {}  # what the rank before hands on, by state
 
-    def __call__(self, segments: tuple[object, ...]) -> tuple[Map, ...]:
+    def __call__(self, segments: Segments) -> tuple[Map, ...]:
         return self.begin(segments)()
 
-    def begin(self, segments: tuple[Any, ...]) -> Callable[[], tuple[Map, ...]]:
+    def begin(self, segments: Segments) -> Callable[[], tuple[Map, ...]]:
         """Send the maps; what is returned waits for those of the others. What needs nothing of them can run meanwhile."""
         sent = [s.sent(self.starts) for s in segments]
         tensors = [x.reshape(-1) for own in sent for x in own]
@@ -38,7 +52,7 @@ class Exchange:
         gathering = self.group.gather(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
         return lambda: self._composed(segments, sizes, gathering.wait())
 
-    def _composed(self, segments: tuple[Any, ...], sizes: list[int], everything: Tensor) -> tuple[Map, ...]:
+    def _composed(self, segments: Segments, sizes: list[int], everything: Tensor) -> tuple[Map, ...]:
         if self.starts and not self.packed:
             return tuple(s.entering for s in segments)
         before = self._before(everything)
