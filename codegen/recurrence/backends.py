@@ -88,7 +88,9 @@ def _over_steps(backend: str, text: str, c: Compiled, features: tuple[str, ...])
     per_step = tuple(v.name for v in c.step.variables if v.per_step)
     made = f"InSegments({backend}_forward, {backend}_backward, {c.entries.groups!r}, {per_step!r})"
     told = tuple(x for x in features if x != "replays")  # parts are joined between launches
-    return Section(backend, f"{text.rstrip()}\n\n\n{name} = {made}\n", _SEQUENTIAL, features=told, functions=name)
+    return Section(
+        backend, f"{text.rstrip()}\n\n\n{name} = {made}\n", _SEQUENTIAL, features=told, states=True, functions=name
+    )
 
 
 def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...], str]]:

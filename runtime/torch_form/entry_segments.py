@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..launch.varlen import Packed
+from .segment_maps import Map, Segment
 
 SHORT = 16  # steps of the shortest part
 ENOUGH = 1024  # sequences times heads that fill a GPU without parts
@@ -28,6 +29,7 @@ ENOUGH = 1024  # sequences times heads that fill a GPU without parts
 Tensors = dict[str, Tensor]
 Forward = Callable[..., tuple[Tensors, Tensors, Tensors]]
 Backward = Callable[..., tuple[Tensors, Tensors]]
+Swap = Callable[[tuple[Segment, ...]], tuple[Map, ...]]  # a segment's maps, for what enters it
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,68 @@ class InSegments:
         gradients, first = self._backward(flat, self._none(), constants, kept, some, ends, wanted, parts.packed)
         out = {n: self._shaped(x, given) if n in self.per_step else x for n, x in gradients.items() if n in needs}
         return out, {n: x[parts.first] for n, x in first.items() if n in needs}
+
+    # --- a segment of a sequence whose others lie on other ranks ------------------------------------------------------
+
+    def forward_states(
+        self, given: Tensors, states: dict[str, Tensor | None], constants: dict[str, float], exchange: Swap
+    ) -> Tensors:
+        """The states that enter this segment, by the maps of all."""
+        parts = self._parts(given, None) or _whole_parts(given[self.per_step[0]])
+        flat = self._flat(given)
+        _, local, kept = self._forward(flat, self._none(), constants, parts.packed)
+        linear = self._linear(flat, constants, kept, local, parts)
+        starts = {n: self._start(states[n], local[n], parts) for n in self.states}
+        return self._exchanged(linear, local, starts, parts, exchange, backwards=False)
+
+    def backward_states(
+        self,
+        given: Tensors,
+        states: dict[str, Tensor | None],
+        constants: dict[str, float],
+        saved: Mapping[str, Tensor],
+        cotangents: dict[str, Tensor | None],
+        final_cotangents: dict[str, Tensor | None],
+        exchange: Swap,
+    ) -> Tensors:
+        """The gradients of the states that leave this segment, by the transposed maps of all."""
+        parts = self._parts(given, None) or _whole_parts(given[self.per_step[0]])
+        flat = self._flat(given)
+        kept = {n.removeprefix("part "): x for n, x in saved.items() if n.startswith("part ")}
+        if not kept:  # it ran whole
+            kept = self._forward(flat, self._none(), constants, parts.packed)[2]
+        some = {n: None if x is None else self._joined(x) for n, x in cotangents.items()}
+        _, local = self._backward(
+            flat, self._none(), constants, kept, some, self._none(), frozenset(self.states), parts.packed
+        )
+        linear = self._linear(flat, constants, kept, local, parts)
+        ends = {n: self._start(final_cotangents.get(n), local[n], parts) for n in self.states}
+        transposed = {(of, to): a for (to, of), a in linear.items()}
+        return self._exchanged(transposed, local, ends, parts, exchange, backwards=True)
+
+    def _exchanged(
+        self,
+        linear: dict[tuple[str, str], Tensor],
+        local: Tensors,
+        entering: Tensors,
+        parts: _Parts,
+        exchange: Swap,
+        backwards: bool,
+    ) -> Tensors:
+        segments = []
+        for group in self.groups:
+            law = functools.partial(_composed, len(group))
+            blocks = [_by_place(linear[to, of], parts) for to in group for of in group]
+            places = list(zip(*blocks, *(_by_place(local[n], parts) for n in group), strict=True))
+            whole = functools.reduce(
+                lambda before, after, law=law: law(after, before), places[:: -1 if backwards else 1]
+            )
+            count = len(blocks)
+            own = tuple(entering[n] for n in group)
+            apply = functools.partial(_applied, len(group))
+            segments.append(Segment(group, law, apply, whole[:count], whole[count:], own))
+        found = exchange(tuple(segments))
+        return {n: x for group, own in zip(self.groups, found, strict=True) for n, x in zip(group, own, strict=True)}
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -200,6 +264,21 @@ def _chained(
     return _stacked(into, even), _stacked(out, even)
 
 
+def _composed(n: int, later: Map, earlier: Map) -> Map:
+    """The map of two parts, one after the other: n x n factors, then n that are added."""
+    linear = [_sum(later[n * i + k] * earlier[n * k + j] for k in range(n)) for i in range(n) for j in range(n)]
+    return (*linear, *_applied(n, later, earlier[n * n :]))
+
+
+def _applied(n: int, of: Map, states: Map) -> Map:
+    """What a map makes of n states."""
+    return tuple(of[n * n + i] + _sum(of[n * i + k] * states[k] for k in range(n)) for i in range(n))
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, terms)
+
+
 def _by_place(x: Tensor, parts: _Parts) -> tuple[Tensor, ...]:
     """Of each place in time: of all sequences at once, or the only part there."""
     return x.unbind(0) if parts.rows is None else x.unflatten(0, (-1, parts.rows)).unbind(1)
@@ -215,12 +294,18 @@ def _stacked(found: list[Tensors], even: bool) -> Tensors:
 @functools.lru_cache(64)
 def _even_parts(batch: int, steps: int, size: int, device: torch.device) -> _Parts:
     """The parts of `batch` sequences of equally many steps."""
-    rows = -(-steps // size)
+    rows = max(1, -(-steps // size))
     borders = [b * steps + n * size for b in range(batch) for n in range(rows)]
     starts = torch.tensor([*borders, batch * steps], device=device)
     sequence = torch.arange(batch, device=device).repeat_interleave(rows)
     first = torch.arange(batch, device=device) * rows
     return _Parts(Packed(starts, batch * rows, size), sequence, first, first + rows - 1, rows)
+
+
+def _whole_parts(some: Tensor) -> _Parts:
+    """Sequences as one part each."""
+    batch, steps = some.shape[:2]
+    return _even_parts(batch, steps, max(1, steps), some.device)
 
 
 def _parts_of(packed: Packed, steps: int, size: int) -> _Parts:
