@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from shared.attentions import everything
+from shared.forked import script
 
 from chunkform.codegen.attention.inspect import inspect_attention
 from chunkform.codegen.attention.pipeline import compile_attention
@@ -27,13 +28,7 @@ GROUPS = {
 
 
 def interpret(names, cases, **how):
-    done = subprocess.run(
-        [sys.executable, str(HERE / "interpret.py"), json.dumps({"names": names, "cases": cases} | how)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        cwd=HERE.parents[2],
-    )
+    done = script(HERE / "interpret.py", json.dumps({"names": names, "cases": cases} | how))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from shared.forked import script
 from shared.program_specs import PROGRAMS
 
 from chunkform.codegen.commands.program_kind import inspect_one
@@ -21,10 +19,7 @@ HERE = Path(__file__).parent
 
 
 def test_numbers_in_the_interpreter():
-    env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "interpret.py")], capture_output=True, text=True, env=env, timeout=300
-    )
+    done = script(HERE / "interpret.py")
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert len(found) == 6

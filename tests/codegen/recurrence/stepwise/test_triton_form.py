@@ -4,12 +4,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from shared.forked import script
 from shared.recurrent_programs import arguments, compiled, printed, specs
 
 triton = pytest.importorskip("triton")
@@ -20,9 +20,7 @@ TESTS = Path(__file__).parents[3]
 def report(tmp_path_factory) -> dict:
     """What `interpret.py` found; it raises where a result is wrong."""
     folder = tmp_path_factory.mktemp("interpreted")
-    environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("interpret.py")), str(folder)]
-    ran = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True)
+    ran = script(Path(__file__).with_name("interpret.py"), str(folder))
     assert ran.returncode == 0, ran.stderr[-4000:]
     return json.loads(ran.stdout)
 

@@ -1,20 +1,14 @@
 """Gradients of decays, head by head and channel by channel, and what later steps change, in Triton's interpreter."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from shared.forked import script
 
 TESTS = Path(__file__).parents[3]
 
 
 def assert_within_bounds(*words):
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "shared" / "decay_errors.py"), "--backend", "triton", *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-    )
+    done = script(TESTS / "shared" / "decay_errors.py", "--backend", "triton", *words)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "ok" in done.stdout and "BAD" not in done.stdout, done.stdout
 

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from shared.forked import script
 
 HERE = Path(__file__).parent
 SMALL = {"batch": 1, "steps": 37, "heads": 2, "width": 20}
@@ -31,15 +32,7 @@ LITERATURE = (
 
 
 def interpret(names, cases, **more):
-    job = json.dumps({"names": list(names), "cases": cases, **more})
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "interpret.py"), job],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=HERE.parents[3],
-    )
+    done = script(HERE / "interpret.py", json.dumps({"names": list(names), "cases": cases, **more}))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,9 +1,6 @@
 """Scans in Triton's interpreter, against the torch form in float64: in parts, and over packed sequences."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -73,9 +70,9 @@ def main():
 
 
 def test_scans_agree_with_the_torch_form():
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    root = Path(__file__).parents[4]
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=environment, cwd=root)
+    from shared.forked import script
+
+    done = script(Path(__file__))
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == 3 and all(e < 1e-5 for e in found), found

@@ -1,12 +1,10 @@
 """The step kernels of every op in Triton's interpreter: in place and new, in one tile and several, with head groups."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from shared.forked import script
 from shared.step_calls import recurrences
 
 pytest.importorskip("triton")
@@ -15,9 +13,7 @@ TESTS = Path(__file__).parents[4]
 
 @pytest.fixture(scope="module")
 def report() -> dict:
-    environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("interpret.py"))]
-    ran = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True)
+    ran = script(Path(__file__).with_name("interpret.py"))
     assert ran.returncode == 0, ran.stderr[-4000:]
     return json.loads(ran.stdout)
 

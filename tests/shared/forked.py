@@ -1,0 +1,96 @@
+"""Scripts in Triton's interpreter, each in a process of its own that is forked from one which has imported what all need.
+
+The interpreter must be chosen before Triton is imported, and scripts change what the compiler finds profitable, so that none may
+run in the process of the tests; but torch, Triton and the compiler take seconds to import.
+
+    done = script(HERE / "interpret.py", json.dumps(job))   # returncode, stdout, stderr, as subprocess.run has them
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+INTERPRETED = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+MODULES = (
+    "torch triton triton.language sympy chunkform chunkform.codegen.commands.compile chunkform.codegen.commands.kinds "
+    "chunkform.codegen.commands.recurrence_kind chunkform.codegen.commands.attention_kind chunkform.runtime.op.op "
+    "chunkform.codegen.recurrence.check chunkform.codegen.attention.check chunkform.codegen.checking.calls "
+    "chunkform.runtime.chunk_kernels.kernels chunkform.runtime.attention.op networkx mpmath"
+).split()
+
+
+def script(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script with these arguments, as `python path words` does from the folder of the repository."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = _server()
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(json.dumps([str(path), list(words), folder, {**os.environ} | INTERPRETED]) + "\n")
+        server.stdin.flush()
+        code = json.loads(server.stdout.readline())
+        out, err = (Path(folder, name).read_text() for name in ("out", "err"))
+    return subprocess.CompletedProcess([str(path), *words], code, out, err)
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """One for each process of the tests, which ends with it: it reads until its input ends."""
+    found = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(Path(__file__))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | INTERPRETED,
+        cwd=TESTS.parent,
+    )
+    atexit.register(found.kill)
+    return found
+
+
+def main() -> None:
+    """Answer each line of the input, a script with its arguments, with its exit code."""
+    sys.path[0] = str(TESTS)
+    sys.path.insert(1, str(TESTS.parent))
+    for name in MODULES:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        path, words, folder, environment = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os.environ.update(environment)
+            os._exit(_run(path, words, Path(folder)))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def _run(path: str, words: list[str], folder: Path) -> int:
+    """In the forked process: the script as the main program, with its output in files."""
+    for stream, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), stream)
+    os.close(0)
+    sys.argv = [path, *words]
+    sys.path.insert(0, str(Path(path).parent))
+    try:
+        runpy.run_path(path, run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+if __name__ == "__main__":
+    main()
