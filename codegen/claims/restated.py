@@ -22,6 +22,8 @@ def says_nothing(
     """Whether `candidate` in the place of `stated`, as what `known` is, would be a repair that says nothing."""
     if cancels(candidate) and not cancels(stated):
         return True
+    if is_zero(known) and is_zero(candidate):
+        return True
     left, right = plain(known), plain(candidate)
     if contains(right, left) and not contains(plain(stated), left):
         return True
@@ -112,6 +114,15 @@ def equations(x: Formula, setting: Setting) -> Formula:
             return Formula("hadamard", (scale, by)) if q.dims != ("1", "1") else product(scale, by)
         return x
     return rebuild(x, tuple(equations(a, setting) for a in x.args))
+
+
+def is_zero(x: Formula) -> bool:
+    """Whether a formula is zero as it is written: 0 times anything, or 0 over it."""
+    if x.op == "number":
+        return x.attrs[0] == 0
+    if x.op in ("product", "hadamard"):
+        return any(is_zero(y) for y in x.args)
+    return x.op in ("divide", "negative", "transpose", "inner") and is_zero(x.args[0])
 
 
 def contains(x: Formula, part: Formula) -> bool:

@@ -31,12 +31,13 @@ from .document import Document, Equation, ReadRow, read_document
 from .header import Header, find_header, name_of
 from .lexer import expanded, tokens_of
 from .parser import read_row
+from .quantities import plain_head, set_loss, symbols_of
 from .reader import LARGEST
 from .resolve import Resolver, statement_sides
 from .row import Fault, Item
 from .shapes import settled
 from .steps import base_of, core, flipped, index, letter_of, lower, safe
-from .symbols import CHUNK, CHUNKS, Symbols, plain_head, safe_in, set_loss, size, symbols_of
+from .symbols import CHUNK, CHUNKS, Symbols, safe_in, size
 from .words import FUNCTIONS
 
 ENDINGS = (".tex", ".md", ".txt", ".ltx", ".markdown")
@@ -475,7 +476,7 @@ class Builder:
                 head.op == "at"
                 and len(head.args) == 1
                 and head.args[0].op == "number"
-                and head.attrs[0] in self.s.steps.initial
+                and (head.attrs[0] in self.s.steps.initial or self.recursion(head.attrs[0]) is not None)
                 and e.first
             ):
                 r.kind = "recurrence" if r.kind == "claim" else r.kind

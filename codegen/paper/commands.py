@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from chunkform.spec.language.formula import Formula
 
-from .lexer import Token
+from .lexer import Token, argument_at
 from .operators import Operators
 from .pieces import quotient, times
 from .row import Fault, split
+from .words import FONTS
 
 
 class Commands(Operators):
@@ -19,7 +20,7 @@ class Commands(Operators):
         if [t.text for t in above] in (["partial"], ["d"]) and below[:1] and below[0].text == above[0].text:
             by = self.whole(below[1:])
             return Formula("partial", (self.argument_product("a derivative"), by))
-        differentials = self.differential_of(above), self.differential_of(below)
+        differentials = self.differential_of(above, below), self.differential_of(below, above)
         if all(x is not None for x in differentials):
             of, by = (self.whole(x or []) for x in differentials)
             return self.scripts(Formula("partial", (of, by)), grouped=True)
@@ -27,12 +28,13 @@ class Commands(Operators):
 
     on_dfrac = on_tfrac = on_cfrac = on_nicefrac = on_sfrac = on_frac
 
-    def differential_of(self, tokens: list[Token]) -> list[Token] | None:
-        """What follows the d of a numerator or denominator that is a differential."""
-        texts = [t.text for t in tokens[:4]]
-        if texts[:1] == ["d"] and len(tokens) > 1 and "d" not in self.notation.sizes:
-            return tokens[1:]
-        return tokens[4:] if texts in (["mathrm", "{", "d", "}"], ["text", "{", "d", "}"]) and len(tokens) > 4 else None
+    def differential_of(self, tokens: list[Token], other: list[Token]) -> list[Token] | None:
+        """What follows the d of a numerator or denominator that is a differential. Where d is a size as well, it is one if both
+        have a d in front."""
+        rest = after_d(tokens)
+        if rest is None or (tokens[0].text == "d" and "d" in self.notation.sizes and after_d(other) is None):
+            return None
+        return rest
 
     def on_partial(self) -> Formula:
         """`\\partial x`, of which only quotients mean something."""
@@ -115,3 +117,11 @@ class Commands(Operators):
     def on_infty(self) -> Formula:
         self.i += 1
         return Formula("infinity")
+
+
+def after_d(tokens: list[Token]) -> list[Token] | None:
+    """What stands behind a d, set in whatever font; nothing where there is no d, or where nothing follows."""
+    if not tokens:
+        return None
+    content, at = ([tokens[0]], 1) if tokens[0].text not in FONTS else argument_at(tokens, 1)
+    return tokens[at:] if [t.text for t in content] == ["d"] and len(tokens) > at else None

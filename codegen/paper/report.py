@@ -1,48 +1,112 @@
-"""What becomes of the rows of the five documents, read from their own LaTeX: docs/verdicts/papers.md. `python -m
-chunkform.codegen.paper.report` writes it anew."""
+"""The verdicts on the five documents: docs/verdicts. Each page has the document's rows, read from its own LaTeX, and behind them
+what is stated by hand of what can't be read. `python -m chunkform.codegen.paper.report` writes them anew."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from chunkform.codegen.claims.verifier import Verifier
-from chunkform.spec.language.claims import Claim
+from chunkform.codegen.claims.command import claims_of, judged
+from chunkform.codegen.claims.derived_claims import Derived, left_out
+from chunkform.codegen.claims.report import derived_lines, facts, formula_lines
+from chunkform.codegen.claims.verdict import Verdict, summary
 
 from .build import Paper, read_paper
 from .counts import counts, kind_text
+from .document import ReadRow
+from .readings import adopted
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "tests" / "codegen" / "paper" / "five"
-PAGE = ROOT / "docs" / "verdicts" / "papers.md"
+DOCUMENTS = ROOT / "tests" / "codegen" / "paper" / "five"
+FOLDER = ROOT / "docs" / "verdicts"
 COMMAND = "python -m chunkform.codegen.paper.report"
 KINDS = ("judged", "definition", "recurrence", "fact", "condition", "not judged", "unread")
+WORST = ("holds", "depends", "fails", "error")
+# Why a formula has another verdict when it is stated by hand, by what its id starts with.
+EXPLAINED = {
+    "000.c1-necessary": "by hand it says that the eigenvalues stay below 1 for every decay; the displayed inequality, read as it "
+    "stands, follows from the mean of two numbers, and holds",
+    "000": "the symbol O stands for two things in both rows; by hand it is left open in one of them",
+    "001": "by hand the definition of the vectors is what is judged, and read as it is repaired in the formulas behind it; read "
+    "from the document, a formula is judged with its definitions as they are displayed",
+    "002": "by hand what a definition is for is stated beside it, so that a wrong one fails, and the formulas that use it depend "
+    "on whether it is repaired; read from the document, the definition is what it says, and the formulas that use it fail",
+    "003": "by hand the text around says more of what the symbols are",
+    "004": "by hand the text around says what the symbols are",
+}
 
 
-def page() -> str:
-    """The page as text: a table of all documents, and one of each."""
-    papers = [read_paper(p) for p in sorted(FOLDER.glob("*.txt"))]
-    lines = [
-        "# The five documents, read from their LaTeX",
+def documents() -> list[Paper]:
+    return [read_paper(p) for p in sorted(DOCUMENTS.glob("*.txt"))]
+
+
+def pages(stated: Sequence[Verdict], derived: Sequence[Derived]) -> dict[str, str]:
+    """File name -> text, given the verdicts on what is stated by hand."""
+    found = {}
+    lines = []
+    for paper in documents():
+        key = Path(paper.path).stem
+        _, verdicts = adopted(paper, judged)
+        mine = [v for v in stated if v.claim.id.startswith(f"{key}.")]
+        found[f"{key}.md"] = page(paper, verdicts, mine, [x for x in derived if x.document == key])
+        tally = Counter(v.verdict for v in verdicts)
+        fixed = sum(bool(v.repairs) for v in verdicts if v.verdict == "fails")
+        more = len(only_by_hand(paper, verdicts, mine))
+        lines.append(
+            f"| [{paper.document.source.title}]({key}.md) | {tally['holds']} | {tally['fails']} | {tally['depends']} | {fixed} "
+            f"| {more} |"
+        )
+    found["README.md"] = "\n".join([*index(), *lines]) + "\n"
+    return found
+
+
+def index() -> list[str]:
+    """The first page, up to its table of verdicts, of which nothing needs to be judged."""
+    return [
+        "# The five documents' formulas, judged",
         "",
         f"<!-- written by `{COMMAND}`; do not edit -->",
         "",
-        "What [reading a paper](../papers.md) makes of the rows of the [five documents](README.md), with one header a "
-        "document (`tests/codegen/paper/five`). A definition says what a symbol is, and can't be false; the claims that use "
-        "it are judged.",
+        "The displayed rows of five documents, [read from their own LaTeX](../papers.md) with one header a document "
+        "(`tests/codegen/paper/five`), and judged as [claims](../claims.md) are. A definition says what a symbol is, and can't "
+        "be false; the formulas that use it are judged.",
         "",
-        f"| document | rows | read | {' | '.join(kind_text(k) for k in KINDS)} |",
-        f"|{'---|' * (3 + len(KINDS))}",
+        *table_of_rows(),
+        "",
+        "Behind the rows, each page has what is stated in Python (`spec/claims`) of what the displays alone don't say: "
+        "sentences, what a definition is for, programs of several rounds, approximations.",
+        "",
+        "| document | holds | fails | depends | of those that fail, repaired | more, stated by hand |",
+        "|---|---|---|---|---|---|",
     ]
+
+
+def table_of_rows() -> list[str]:
+    """How many rows of each document are read, and became what; and why others aren't judged."""
+    papers = documents()
+    lines = [f"| document | rows | read | {' | '.join(map(kind_text, KINDS))} |", f"|{'---|' * (3 + len(KINDS))}"]
     totals: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     for p in papers:
         found = counts(p)
         totals += found
         lines.append(row_of(p.document.source.title, found))
-    lines += [row_of("all", totals), ""]
-    for p in papers:
-        lines += document_lines(p)
-    return "\n".join(lines).rstrip() + "\n"
+        reasons.update(reason_kind(r) for r in p.document.rows if not r.claims and r.kind in ("unread", "not judged"))
+    lines += [row_of("all", totals), "", "| why a row isn't judged | rows |", "|---|---|"]
+    return lines + [f"| {why} | {n} |" for why, n in sorted(reasons.items(), key=lambda x: (-x[1], x[0]))]
+
+
+def reason_kind(r: ReadRow) -> str:
+    """The reason why a row isn't judged, without the names in it."""
+    kinds = (
+        ("isn't known", "a symbol or a function in it isn't known: the text says in words what it is"),
+        ("nothing says how", "a derivative of what nothing says how it depends on"),
+        ("states nothing", "it has no relation"),
+        ("approximation", "an approximation"),
+    )
+    return next((said for part, said in kinds if part in r.reason), r.reason)
 
 
 def row_of(title: str, found: Counter[str]) -> str:
@@ -50,37 +114,140 @@ def row_of(title: str, found: Counter[str]) -> str:
     return f"| {title} | {total} | {total - found['unread']} | {' | '.join(str(found[k]) for k in KINDS)} |"
 
 
-def document_lines(paper: Paper) -> list[str]:
-    """A document's rows: those that are judged with their verdicts, and what keeps others from it."""
-    lines = [f"## {paper.document.source.title}", "", "| line | verdict | formula |", "|---|---|---|"]
-    verifiers: dict[int, Verifier] = {}
+def page(paper: Paper, verdicts: Sequence[Verdict], stated: Sequence[Verdict], derived: Sequence[Derived]) -> str:
+    """A document's rows in its order, what is stated by hand beside them, and what is derived."""
+    by_claim = {id(v.claim): v for v in verdicts}
+    said = f"{len(verdicts)} claims" if not verdicts else summary(list(verdicts))
+    lines = [
+        f"# {paper.document.source.title}",
+        "",
+        f"<!-- written by `{COMMAND}`; do not edit -->",
+        "",
+        f"{said}.",
+        "",
+    ]
+    section = None
     for r in paper.document.rows:
-        for c in r.claims:
-            verifier = verifiers.setdefault(id(c.setting), Verifier(thorough=False))
-            lines.append(f"| {r.line} | {verdict_of(verifier, c)} | `{shown(c)}` |")
-    reasons: dict[str, list[int]] = {}
-    for r in paper.document.rows:
-        if not r.claims and r.kind in ("unread", "not judged"):
-            reasons.setdefault(r.reason, []).append(r.line)
-    if reasons:
-        lines += ["", "Not judged:", ""]
+        if r.source.section != section:
+            section = r.source.section
+            lines += [f"## {section}", ""] if section else []
+        mine = [by_claim[id(c)] for c in r.claims]
+        lines += row_lines(r, mine)
+    left = only_by_hand(paper, verdicts, stated)
+    if left:
         lines += [
-            f"- {'line' if len(x) == 1 else 'lines'} {', '.join(map(str, x))}: {why}" for why, x in reasons.items()
+            "## Stated by hand",
+            "",
+            "What the displays alone don't say, or say of a symbol that only the text explains.",
+            "",
         ]
+        for v in left:
+            lines += formula_lines(v)
+    other = differing(paper, verdicts, stated)
+    if other:
+        lines += [
+            "## Where the statement by hand has another verdict",
+            "",
+            "| row | read | by hand | why |",
+            "|---|---|---|---|",
+        ]
+        for r, read, v in other:
+            lines.append(f"| {r.line} | {read} | {v.verdict} (`{v.claim.id}`) | {explained(v.claim.id)} |")
+        lines.append("")
+    if derived:
+        lines += derived_lines(derived)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def row_lines(r: ReadRow, verdicts: Sequence[Verdict]) -> list[str]:
+    """One row: its formula as displayed, and for each claim that it makes the verdict and the evidence."""
+    shown = clean(r.source.text)
+    if not verdicts:
+        why = f": {r.reason}" if r.reason and r.kind in ("unread", "not judged") else ""
+        return [f"### Line {r.line}, {kind_text(r.kind)}{why}", "", f"$${shown}$$", ""]
+    lines = [f"### Line {r.line}: {', '.join(v.verdict for v in verdicts)}", "", f"$${shown}$$", ""]
+    for v in verdicts:
+        sides = getattr(v.claim.statement, "sides", None)
+        if sides:
+            lines.append(f"- read as `{' = '.join(map(str, sides))}`")
+        lines += [f"- {x}" for x in facts(v)]
     return [*lines, ""]
 
 
-def verdict_of(verifier: Verifier, claim: Claim) -> str:
-    try:
-        return verifier.judge(claim).verdict
-    except Exception:  # as `verify` reports it
-        return "error"
+def clean(tex: str) -> str:
+    """A row's LaTeX that stands alone: without alignment, row ends and what opens or closes environments around it."""
+    cut = re.sub(r"\\(begin|end)\{(aligned|align|split|gathered|equation)\*?\}", "", tex)
+    cut = re.sub(r"(?<!\\)&", " ", cut) if "\\begin{" not in cut else cut
+    cut = re.sub(r"(\\\\|\\qquad|\\quad|\s)+$", "", cut.strip()).rstrip()
+    unclosed = cut.count("{") - cut.count("}")
+    return re.sub(r"\s+", " ", cut + "}" * max(0, unclosed))
 
 
-def shown(c: Claim) -> str:
-    sides = getattr(c.statement, "sides", None)
-    return (" = ".join(str(s) for s in sides) if sides else c.latex).replace("|", "\\|").replace("`", "")
+# --- beside what is stated by hand ----------------------------------------------------------------------------------
+
+
+def letters_of(tex: str) -> str:
+    """What LaTeX says, without how it is set."""
+    bare = re.sub(
+        r"\\(left|right|quad|qquad|displaystyle|limits|mathbf|mathrm|text|ldots|dots|cdots|big|Big)(?![A-Za-z])",
+        "",
+        clean(tex),
+    )
+    return re.sub(r"[\s{},.&;]|\\[ ,;!]", "", bare).replace("\\triangleq", "=").replace("\\intercal", "\\top")
+
+
+def rows_about(paper: Paper, latex: str) -> list[ReadRow]:
+    """The rows that a formula stated by hand is about: those that are in it, or that it is in."""
+    whole = letters_of(latex)
+    found = []
+    for r in paper.document.rows:
+        own = letters_of(r.source.text)
+        bare = own.lstrip("=")
+        if len(bare) > 5 and (bare in whole or (len(whole) > 5 and whole in own)):
+            found.append(r)
+    return found
+
+
+def pairs(
+    paper: Paper, verdicts: Sequence[Verdict], stated: Sequence[Verdict]
+) -> list[tuple[Verdict, list[tuple[ReadRow, str]]]]:
+    """What is stated by hand, with the rows that are judged of it and their worst verdicts."""
+    by_claim = {id(v.claim): v.verdict for v in verdicts}
+    out = []
+    for v in stated:
+        rows = [r for r in rows_about(paper, v.claim.latex) if r.claims]
+        out.append((v, [(r, max((by_claim[id(c)] for c in r.claims), key=WORST.index)) for r in rows]))
+    return out
+
+
+def only_by_hand(paper: Paper, verdicts: Sequence[Verdict], stated: Sequence[Verdict]) -> list[Verdict]:
+    return [v for v, rows in pairs(paper, verdicts, stated) if not rows]
+
+
+def differing(
+    paper: Paper, verdicts: Sequence[Verdict], stated: Sequence[Verdict]
+) -> list[tuple[ReadRow, str, Verdict]]:
+    """Rows whose verdicts are others than what is stated by hand of them has."""
+    out = []
+    for v, rows in pairs(paper, verdicts, stated):
+        if rows and v.verdict not in {read for _, read in rows}:
+            out.append((rows[0][0], rows[0][1], v))
+    return out
+
+
+def explained(name: str) -> str:
+    return next((why for start, why in EXPLAINED.items() if name.startswith(start)), "")
+
+
+def write(folder: Path = FOLDER) -> list[Path]:
+    """Judge everything, and write the files."""
+    written = []
+    for name, text in pages(judged(claims_of(())), left_out()).items():
+        (folder / name).write_text(text, encoding="utf-8")
+        written.append(folder / name)
+    return written
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for path in write():
+        print(path.relative_to(ROOT))

@@ -139,7 +139,8 @@ class Scripts(Cursor):
             known = first.text in self.notation.sizes or first.text in self.notation.indices or first.text in self.bound
             return None if known or name == "I" or not name else "_" + first.text
         if len(content) == 1 and first.kind == "command" and first.text in GREEK and first.text not in ("tau", "ell"):
-            return "_" + SPELLED.get(first.text, first.text)
+            letter = SPELLED.get(first.text, first.text)
+            return None if letter in self.bound else "_" + letter
         letters = self.bound | self.notation.indices | self.notation.sizes | INDICES
         if (
             len(content) > 1

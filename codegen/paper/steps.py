@@ -180,8 +180,24 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False) -> Steps:
             if last
             else {n: Formula("at", (index(STEP),), (n,)) for n in steps.states}
         )
+    leave_out_what_no_output_reads(steps)
     steps.initial = {n: body for n, body in steps.initial.items() if n in steps.states}
     return steps
+
+
+def leave_out_what_no_output_reads(steps: Steps) -> None:
+    """Leave out states that no output reads, directly or through others, and that the document says the first value of: sequences
+    that it defines, such as the product of decays so far, of which no loss takes anything."""
+    bodies = {**steps.states, **steps.lets, **steps.outputs}
+    live, waiting = set(steps.outputs), list(steps.outputs)
+    while waiting:
+        for n in read_names(bodies[waiting.pop()]):
+            if n in bodies and n not in live:
+                live.add(n)
+                waiting.append(n)
+    for n in [n for n in steps.states if n not in live and n in steps.initial]:
+        del steps.states[n]
+        steps.equations = [e for e in steps.equations if core(e.head).attrs[0] != n]
 
 
 def goes_round(name: str, bodies: Mapping[str, Formula]) -> bool:

@@ -8,21 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chunkform.spec.language.claims import LENGTH, Quantity, Setting
+from chunkform.spec.language.claims import LENGTH, Setting
 from chunkform.spec.language.formula import (
     Formula,
-    add,
     formula,
-    inner,
-    sum_over,
     walk,
 )
 
-from .document import LOSSES, Document, Equation
+from .document import Document, Equation
 from .header import name_of
 from .row import Item
-from .shapes import ONES, SCALAR, Dims, Misfit, Shape, assigned, settled, shape_for, shape_of, symbols_in
-from .steps import Steps, build, core, find_steps, index, is_gradient, lower, safe
+from .shapes import ONES, SCALAR, Dims, Shape, assigned, settled, symbols_in
+from .steps import Steps, build, core, index, lower, safe
 
 SCALARS = set(
     "alpha beta gamma delta epsilon eta theta lam nu rho sigma tau omega zeta chi iota pi upsilon ell".split()
@@ -167,30 +164,6 @@ def finished(shapes: dict[str, Shape], dims: Dims, hints: dict[str, str], avoid:
 # --- a document's symbols -------------------------------------------------------------------------------------------
 
 
-def symbols_of(document: Document, equations: Sequence[Equation], title: str) -> Symbols:
-    """The quantities that these equations of a document speak of."""
-    header = document.header
-    letter = str(header.data.get("steps", "")) or steps_letter(document)
-    name = str(header.data.get("name", "")) or spec_name(title)
-    steps = find_steps(equations, bool(header.data.get("chunk")))
-    kinds, dims_said = said_kinds(document)
-    fixed, stacked = declared(document.facts + [f for r in document.rows for f in r.facts], letter)
-    if steps.states:  # Q in R^{n x d} and Q_t: a row of it
-        stepwise = {*steps.given, *steps.states, *steps.lets, *steps.outputs}
-        fixed |= {n: ("1", s[1]) if s[1] != "1" else SCALAR for n, s in stacked.items() if n in stepwise}
-    rename = {letter: LENGTH} if letter else {}
-    fixed = {n: tuple(rename.get(d, d) for d in s) for n, s in fixed.items()}  # type: ignore[misc]
-    for n, dims in dims_said.items():
-        fixed[n] = dims
-    if steps.states:
-        found = with_recurrence(document, equations, steps, name, kinds, fixed, stacked, letter)
-    else:
-        found = Symbols(Setting(name), steps)
-    if found.recurrence is None:
-        plain(document, equations, found, kinds, fixed, letter)
-    return found
-
-
 def spec_name(title: str) -> str:
     made = "".join(c if c.isalnum() and c.isascii() else "_" for c in title.lower()).strip("_")
     while "__" in made:
@@ -201,13 +174,17 @@ def spec_name(title: str) -> str:
 def steps_letter(document: Document) -> str:
     """The letter for the number of steps: the first size of matrices, where it isn't a size of anything else; or n."""
     firsts: dict[str, int] = {}
+    others: set[str] = set()  # sizes of vectors, and of a matrix the second
     for item in document.facts + [f for r in document.rows for f in r.facts]:
         domain = item.sides[-1]
         if domain.op == "reals" and len(domain.args) == 2:
             name = size_name(domain.args[0])
             if name and all(core(s).op == "at" and not core(s).args for s in item.sides[:-1]):
                 firsts[name] = firsts.get(name, 0) + 1
-    for name in ("n", "T", "L", "N", *sorted(firsts, key=lambda x: -firsts[x])):
+        if domain.op == "reals" and domain.args:
+            others.add(size_name(domain.args[-1]) or "")
+    counted = [x for x in sorted(firsts, key=lambda x: -firsts[x]) if x not in others]
+    for name in ("n", "T", "L", "N", *counted):
         if name in firsts:
             return name
     return "n"
@@ -323,232 +300,7 @@ def shape_words(shape: Shape) -> str:
     return "" if not dims else f" over {' x '.join(dims)}"
 
 
-# --- without a recurrence -------------------------------------------------------------------------------------------
-
-
-def plain(
-    document: Document,
-    equations: Sequence[Equation],
-    found: Symbols,
-    kinds: dict[str, str],
-    fixed: dict[str, Shape],
-    letter: str,
-) -> None:
-    """Quantities of a document without a recurrence: what it defines, and what is given."""
-    setting = found.setting
-    names = {y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at"}
-    definitions: dict[str, Equation] = {}
-    for e in equations:
-        head = core(e.head)
-        if not e.first or e.relation not in ("=", ":=") or head.op != "at" or is_gradient(head.attrs[0], names):
-            continue
-        n = head.attrs[0]
-        if (
-            n in definitions
-            or kinds.get(n, "defined") != "defined"
-            or not plain_head(head)
-            or n in {y.attrs[0] for y in walk(e.side) if y.op == "at"}
-        ):
-            continue
-        if any(y.op in ("differential", "integral", "tuple", "dots", "infinity") for y in walk(e.side)):
-            continue
-        definitions[n] = e
-    circular = True
-    while circular:  # of two that define each other, the first stands
-        circular = False
-        for n in reversed(list(definitions)):
-            if reaches(n, n, definitions):
-                del definitions[n]
-                circular = True
-                break
-    found.definitions = definitions
-    given = [
-        n
-        for n in ordered_names(equations)
-        if n not in definitions
-        and not is_gradient(n, names)
-        and (n not in LOSSES or n in kinds)
-        and (n in kinds or n not in said_names(document))
-        and n not in kinds_without_shape(kinds)
-        and n not in {e.head.attrs[0] for e in equations if e.head.op == "apply"}
-    ]
-    forward = [e for e in definitions.values() if not any(is_gradient(n, names) for n in symbols_in(e.side))]
-    pairs = [(core(e.head), e.side.T if e.head.op == "transpose" else e.side) for e in forward]
-    used = [n for n in given if any(n in {y.attrs[0] for y in walk(s) if y.op == "at"} for p in pairs for s in p)]
-    solution = (
-        solved(
-            pairs,
-            [*used, *(core(e.head).attrs[0] for e in forward if core(e.head).attrs[0] not in fixed)],
-            fixed,
-            document.bold,
-        )
-        if len(used) < 14
-        else None
-    )
-    shapes, dims = solution if solution is not None else (dict(fixed), Dims())
-    for n in given:
-        if n in shapes:
-            continue
-        about = [
-            (e.head, e.side)
-            for e in equations
-            if n in {y.attrs[0] for s in (e.head, e.side) for y in walk(s) if y.op == "at"}
-        ]
-        more = next((s for pair in about[:3] for s in [one_more(n, pair, shapes, dims)] if s is not None), None)
-        if more is not None:
-            shapes, dims = more
-        else:
-            found.unknown[n] = "its shape isn't known"
-    found.shapes = finished({n: s for n, s in shapes.items()}, dims, {}, [LENGTH, *names])
-    sizes = {d for n in given if n in found.shapes for d in found.shapes[n] if d != "1"} | {
-        d for s in fixed.values() for d in s if d != "1"
-    }
-    sizes |= set(document.notation.sizes & names_of_sizes(equations)) - {letter}
-    sizes = (sizes | set(str(document.header.data.get("sizes", "")).split())) - {letter} | {LENGTH}
-    for d in sorted(sizes, key=lambda d: d != LENGTH):
-        setting.dims(d)
-    if letter and letter != LENGTH:
-        found.names[letter] = LENGTH
-    for n in given:
-        if n not in found.shapes:
-            continue
-        shape = found.shapes[n]
-        used_with = [
-            y for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at" and y.attrs[0] == n
-        ]
-        count = max((len(y.args) for y in used_with), default=0)
-        letters = ["i", "j", "u"][:count]
-        zero = any(a.op == "number" and a.attrs[0] == 0 for y in used_with for a in y.args)
-        zero = zero or any(reaches_zero(e, n) for e in equations)
-        over = tuple((index(x), 0 if zero else 1, size(LENGTH)) for x in letters)
-        under_root = any(is_root_of(y, n) for e in equations for s in (e.head, e.side) for y in walk(s))
-        domain = DOMAINS.get(kinds.get(n, ""), "positive" if under_root else "real")
-        if count and any(not y.args for y in used_with):
-            if both_said(document, n):  # x and x_i are two things
-                found.names[f"{n}/1"] = safe_in(setting, safe(n) + "s")
-                setting.given(found.names[f"{n}/1"], *shape, over=over, domain=domain)
-            over = ()
-        found.arity[n] = len(over)
-        found.names[n] = safe_in(setting, safe(n))
-        setting.given(found.names[n], *shape, over=over or None, domain=domain)
-        if n not in kinds:
-            found.guess(f"{n} is given{shape_words(shape)}{', for each index' if over else ''}")
-
-
-def said_names(document: Document) -> set[str]:
-    """Names that the header defines."""
-    return {name_of(tex) for table in ("define", "readings") for tex in document.header.table(table) if "(" not in tex}
-
-
-def is_root_of(y: Formula, name: str) -> bool:
-    return y.op == "sqrt" and y.args[0].op == "at" and y.args[0].attrs == (name,)
-
-
-def both_said(document: Document, name: str) -> bool:
-    """Whether the header says what a symbol is with an index, and without."""
-    said = [tex for tex in document.header.table("symbols") if name_of(tex) == name]
-    return len({"_" in tex for tex in said}) > 1
-
-
-def reaches_zero(e: Equation, name: str) -> bool:
-    """Whether a sum or product over a quantity starts at 0."""
-    for x in (e.head, e.side):
-        for y in walk(x):
-            if y.op in ("sum", "product over") and y.args[0] == formula(0):
-                i = index(y.attrs[0])
-                if any(z.op == "at" and z.attrs[0] == name and i in z.args for z in walk(y.args[2])):
-                    return True
-    return False
-
-
 def safe_in(setting: Setting, name: str) -> str:
     while name in setting.quantities or name in setting.sizes:
         name += "1"
     return name
-
-
-def names_of_sizes(equations: Sequence[Equation]) -> set[str]:
-    return {y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "size"}
-
-
-def kinds_without_shape(kinds: dict[str, str]) -> set[str]:
-    return {n for n, k in kinds.items() if k in ("function", "label", "loss", "size", "defined", "skip")}
-
-
-def ordered_names(equations: Sequence[Equation]) -> list[str]:
-    return list(dict.fromkeys(y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at"))
-
-
-def plain_head(head: Formula) -> bool:
-    letters = [a.attrs[0] for a in head.args if a.op == "index"]
-    return len(letters) == len(head.args) and len(set(letters)) == len(letters)
-
-
-def reaches(start: str, goal: str, definitions: dict[str, Equation]) -> bool:
-    seen: set[str] = set()
-    waiting = [start]
-    while waiting:
-        e = definitions.get(waiting.pop())
-        for n in {y.attrs[0] for y in walk(e.side) if y.op == "at"} if e is not None else ():
-            if n == goal:
-                return True
-            if n not in seen:
-                seen.add(n)
-                waiting.append(n)
-    return False
-
-
-def one_more(
-    name: str, pair: tuple[Formula, Formula], shapes: dict[str, Shape], dims: Dims
-) -> tuple[dict[str, Shape], Dims] | None:
-    """Shapes with one more symbol, as one equation has it."""
-    others = {y.attrs[0] for s in pair for y in walk(s) if y.op == "at"} - set(shapes) - {name}
-    if others:
-        return None
-    for kind, _ in costs_of(name, False, name in turned_in([pair])):
-        made, inner_dims = shape_for(kind, dims)
-        try:
-            trial = {**shapes, name: made}
-            a, b = shape_of(pair[0], trial, inner_dims), shape_of(pair[1], trial, inner_dims)
-            if b[0] and inner_dims.is_scalar(a) != inner_dims.is_scalar(b):
-                continue
-            inner_dims.equal(a, b)
-        except Misfit:
-            continue
-        return trial, inner_dims
-    return None
-
-
-def set_loss(found: Symbols, equations: Sequence[Equation], resolve: object) -> None:
-    """The loss of a document without a recurrence: any function of its outputs, whose gradients by them are given. An output is
-    what the document has a gradient by, and no formula for this gradient."""
-    if found.recurrence is not None:
-        return
-    names = set(ordered_names(equations))
-    heads = {core(e.head).attrs[0] for e in equations if e.first and core(e.head).op == "at"}
-    terms = []
-    for n in found.definitions:
-        gradient_name = "d" + n
-        if (
-            gradient_name not in names
-            or gradient_name in heads
-            or (n not in found.setting.quantities and n not in found.names)
-        ):
-            continue
-        q = found.setting.quantities[found.names[n]]
-        shape = found.shapes.get(n)
-        if shape is None:
-            continue
-        letters = [index(x) for x in ("i", "j", "u")[: len(q.parameters)]]
-        over = tuple((x, 1, size(LENGTH)) for x in letters)
-        given = found.setting.given(safe_in(found.setting, "d" + found.names[n]), *shape, over=over or None)
-        found.names[gradient_name] = given.name if isinstance(given, Quantity) else given.attrs[0]
-        found.arity[gradient_name] = len(letters)
-        found.shapes[gradient_name] = shape
-        at = Formula("at", tuple(letters), (found.names[n],))
-        one: Formula = inner(Formula("at", tuple(letters), (found.names[gradient_name],)), at)
-        for x in reversed(letters):
-            one = sum_over(x, 1, size(LENGTH), one)
-        terms.append(one)
-    if terms:
-        found.loss = found.setting.define(safe_in(found.setting, "loss"), (), add(*terms))

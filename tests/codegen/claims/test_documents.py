@@ -115,16 +115,6 @@ def test_what_the_documents_leave_out_is_derived_and_proved(derived: list[Derive
         assert word in subjects
 
 
-def test_the_committed_report_is_what_the_machine_finds_today(
-    verdicts: dict[str, Verdict], derived: list[Derived]
-) -> None:
-    found = report.texts(list(verdicts.values()), derived)
-    there = {p.name: p.read_text() for p in report.FOLDER.glob("*.md") if p.name != "papers.md"}
-    assert found.keys() == there.keys()
-    stale = [name for name in found if found[name] != there[name]]
-    assert not stale, f"run {report.COMMAND}"
-
-
 def test_json_has_the_documented_fields(verdicts: dict[str, Verdict]) -> None:
     for x in json.loads(as_json(list(verdicts.values()))):
         assert {"id", "spec", "document", "section", "verdict", "counterexample", "repair", "conditions"} <= x.keys()
