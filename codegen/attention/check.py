@@ -192,24 +192,8 @@ def definition(
     device = given[inputs[0].name].device
     H = max(given[v.name].shape[2 if v in inputs else 0] for v in a.variables if v.kind != "constant")
     m = _Numbers(device, dtype)
-    sizes: dict[str, int] = {}
-    env: Env = {}
-    for v in a.variables:
-        if v.kind == "constant":
-            env["constant", v.name] = torch.tensor(constants[v.name], dtype=dtype, device=device)
-            continue
-        x = given[v.name]
-        sizes |= {d.name: n for d, n in zip(v.dims, x.shape[x.ndim - len(v.dims) :], strict=True)}
-        if v in inputs:
-            x = x.transpose(1, 2).repeat_interleave(H // x.shape[2], 1)
-            if v.kind in ("query", "stream"):
-                env["query", f"{v.name}_i"], sizes[QUERY] = x, x.shape[2]
-            if v.kind in ("key", "stream"):
-                env["key", f"{v.name}_j"], sizes[KEY] = x, x.shape[2]
-        elif v.kind == "fixed":
-            env["fixed", f"{v.name}_k"] = x
-        else:
-            env["parameter", v.name] = x
+    env, sizes = _leaves(a, given, H)
+    env |= {("constant", n): torch.tensor(x, dtype=dtype, device=device) for n, x in constants.items()}
     B = given[inputs[0].name].shape[0]
     T, S = sizes[p.query], sizes[KEY]
     env["position", "i"] = torch.arange(S - T, S, dtype=dtype, device=device)
@@ -262,6 +246,28 @@ def definition(
     if "lse" in found and p.query == QUERY:
         found["lse"] = found["lse"].transpose(1, 2)
     return found
+
+
+def _leaves(a: Attention, given: dict[str, Tensor], H: int) -> tuple[Env, dict[str, int]]:
+    """The tensors that a call is given as the values of leaves, with all heads, and the sizes of dims."""
+    env: Env = {}
+    sizes: dict[str, int] = {}
+    for v in a.variables:
+        if v.kind == "constant":
+            continue
+        x = given[v.name]
+        sizes |= {d.name: n for d, n in zip(v.dims, x.shape[x.ndim - len(v.dims) :], strict=True)}
+        if v.kind in ("query", "key", "stream"):
+            x = x.transpose(1, 2).repeat_interleave(H // x.shape[2], 1)
+        if v.kind in ("query", "stream"):
+            env["query", f"{v.name}_i"], sizes[QUERY] = x, x.shape[2]
+        if v.kind in ("key", "stream"):
+            env["key", f"{v.name}_j"], sizes[KEY] = x, x.shape[2]
+        if v.kind == "fixed":
+            env["fixed", f"{v.name}_k"] = x
+        elif v.kind not in ("query", "key", "stream"):
+            env["parameter", v.name] = x
+    return env, sizes
 
 
 def _of_features(

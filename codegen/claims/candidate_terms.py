@@ -125,25 +125,23 @@ def first_value(x: Formula, evaluate: Evaluator) -> Value | None:
 def chains(bases: Bases, wanted: tuple[str, str]) -> Iterator[Formula]:
     """Products that have the wanted shape: single quantities, then pairs, then triples; inner products for scalars."""
     rows, cols = wanted
-    for x, shape in bases:
-        if shape == wanted:
-            yield x
     by_rows: dict[str, list[tuple[Formula, tuple[str, str]]]] = {}
     for x, shape in bases:
         by_rows.setdefault(shape[0], []).append((x, shape))
-    for x, (r, inner) in bases:
-        if r == rows:
-            for y, (_, c) in by_rows.get(inner, []):
-                if c == cols:
-                    yield x * y
+
+    def ending(known: str) -> Iterator[Formula]:
+        """Single quantities from an axis to the wanted columns."""
+        return (x for x, (_, c) in by_rows.get(known, []) if c == cols)
+
+    first = by_rows.get(rows, [])
+    yield from ending(rows)
+    for x, (_, inner) in first:
+        yield from (x * y for y in ending(inner))
     if wanted == ("1", "1"):
         for i, (x, shape) in enumerate(bases):
             for y, other in bases[i + 1 :]:
                 if shape == other and "1" not in shape and x.op != "transpose":
                     yield Formula("inner", (x, y))
-    for x, (r, inner) in bases:
-        if r == rows:
-            for y, (_, middle) in by_rows.get(inner, []):
-                for z, (_, c) in by_rows.get(middle, []):
-                    if c == cols:
-                        yield x * y * z
+    for x, (_, inner) in first:
+        for y, (_, middle) in by_rows.get(inner, []):
+            yield from (x * y * z for z in ending(middle))

@@ -50,6 +50,13 @@ def mathml(source: str, block: bool = True) -> str:
     return f"<math{display}><mrow>{body}</mrow></math>"
 
 
+MARKS = (
+    {"\\": "<mo>;</mo>"}
+    | {x: '<mspace width="0.25em"/>' for x in (",", ";", " ", "!", ":")}
+    | {x: f"<mo>{escape(x)}</mo>" for x in ("{", "}", "|", "_", "%")}
+)
+
+
 class _Parser:
     def __init__(self, source: str) -> None:
         self.tokens = [x for x in TOKEN.findall(source) if not x.isspace()]
@@ -162,12 +169,8 @@ class _Parser:
             return f"<mrow>{first}{body}{self.fence()}</mrow>"
         if name == "begin":
             return self.table(self.raw())
-        if name == "\\":
-            return "<mo>;</mo>"
-        if name in (",", ";", " ", "!", ":"):
-            return '<mspace width="0.25em"/>'
-        if name in ("{", "}", "|", "_", "%"):
-            return f"<mo>{escape(name)}</mo>"
+        if name in MARKS:
+            return MARKS[name]
         return f"<mtext>{escape(name)}</mtext>"
 
     def fence(self) -> str:

@@ -25,7 +25,7 @@ def matrix_source(op: Operation) -> str:
 
 
 def stepwise_source(op: Operation) -> str:
-    """The same where the product isn't chunk-parallel: every product goes through the sequence step by step."""
+    """The same where the product isn't chunk-parallel: every product takes the recurrent form."""
     vector, output = op.vector, op.product
     some = next(v.name for v in op.compiled.step.variables if v.per_step and vector_axes(op) and v.name != vector)
     return f'''def torch_matrix(given, states, constants):

@@ -81,13 +81,13 @@ def torch_section(c: Compiled) -> Section:
 
 
 def _over_steps(backend: str, text: str, c: Compiled, features: tuple[str, ...]) -> Section:
-    """The recurrent form; over many parts of a sequence at once, where each entry of the states is multiplied and added to."""
+    """The recurrent form; over many segments of a sequence at once, where each entry of the states is multiplied and added to."""
     if c.entries is None:
         return Section(backend, text, _SEQUENTIAL, features=features)
     name = f"{backend}_in_segments"
     per_step = tuple(v.name for v in c.step.variables if v.per_step)
     made = f"InSegments({backend}_forward, {backend}_backward, {c.entries.groups!r}, {per_step!r})"
-    told = tuple(x for x in features if x != "replays")  # parts are joined between launches
+    told = tuple(x for x in features if x != "replays")  # segments are joined between launches
     return Section(
         backend, f"{text.rstrip()}\n\n\n{name} = {made}\n", _SEQUENTIAL, features=told, states=True, functions=name
     )

@@ -229,8 +229,8 @@ def reason_text(c: Compiled) -> Text:
     how = "It runs in recurrent form, with the state in registers, and its derived adjoint."
     if c.entries is not None:
         how = (
-            "Its states are multiplied and added to entry by entry: it runs in recurrent form over many parts of the sequence at "
-            "once, which are joined by their maps."
+            "Its states are multiplied and added to entry by entry: it runs in recurrent form over many segments of the sequence "
+            "at once, which are joined by their maps."
         )
     text.append(f"\n  {how}", style="dim")
     return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -167,25 +168,11 @@ def checked(
     for n, x in tensors.items():
         if x.device != tensors[first].device:
             raise ArgumentError(f"{s.name}: {n} is on {x.device}, but {first} is on {tensors[first].device}")
-    H = max(heads.values())
-    for n, count in heads.items():
-        grouped = next(a for a in s.arguments if a.name == n).per_position
-        if (grouped and H % count) or (not grouped and count != H):
-            allowed = "must divide the largest" if grouped else "must be all of them"
-            raise ArgumentError(
-                f"{s.name}: {n} has H = {count} heads, and there are {H}: its number of heads {allowed}"
-            )
+    H = _all_heads(s, heads)
     plain = {d: n for d, (n, _) in sizes.items()}
-    inputs = [tensors[a.name].dtype for a in s.arguments if a.per_position]
-    low = inputs[0]
-    for dtype in inputs[1:]:
-        low = torch.promote_types(low, dtype)
     device = tensors[first].device
     cast = autocast_dtype(device.type)
-    if any(x.dtype == torch.float64 for x in tensors.values()):
-        low = torch.float64
-    elif cast is not None:
-        low = cast
+    low = _common_dtype(s, tensors, cast)
     dtype = torch.float64 if low == torch.float64 else torch.float32
     for a, value in later:
         tensors[a.name] = torch.full((H,), temperature(s, a, value, plain), dtype=dtype, device=device)
@@ -200,6 +187,29 @@ def checked(
     T = plain[s.nodes] if s.nodes is not None else plain["T"]
     batch = plain["B"]
     return made, constants, Setting(batch, T, S, H, plain, dtype, low, device, causal)
+
+
+def _all_heads(s: AttentionSignature, heads: dict[str, int]) -> int:
+    """How many heads there are: the most that an argument has."""
+    H = max(heads.values())
+    for n, count in heads.items():
+        grouped = next(a for a in s.arguments if a.name == n).per_position
+        if (grouped and H % count) or (not grouped and count != H):
+            allowed = "must divide the largest" if grouped else "must be all of them"
+            raise ArgumentError(
+                f"{s.name}: {n} has H = {count} heads, and there are {H}: its number of heads {allowed}"
+            )
+    return H
+
+
+def _common_dtype(s: AttentionSignature, tensors: dict[str, Tensor], cast: torch.dtype | None) -> torch.dtype:
+    """Of the inputs, in which products are computed; `cast` is autocast's."""
+    if any(x.dtype == torch.float64 for x in tensors.values()):
+        return torch.float64
+    if cast is not None:
+        return cast
+    inputs = [tensors[a.name].dtype for a in s.arguments if a.per_position]
+    return functools.reduce(torch.promote_types, inputs)
 
 
 def setting_of(s: AttentionSignature, tensors: dict[str, Tensor], causal: bool) -> Setting:

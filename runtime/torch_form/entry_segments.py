@@ -1,13 +1,13 @@
-"""A recurrent form over many parts of a sequence at once, where each entry of the states is multiplied and added to.
+"""A recurrent form over many segments of a sequence at once, where each entry of the states is multiplied and added to.
 
-Over a part of a sequence such a step is S_out = A S_in + b, entry by entry, whatever a step multiplies by: numbers of either
-sign, zeros, or a rotation of the entries of several states. So three runs make all steps, each of all parts at once:
+Over a segment of a sequence such a step is S_out = A S_in + b, entry by entry, whatever a step multiplies by: numbers of either
+sign, zeros, or a rotation of the entries of several states. So three runs make all steps, each of all segments at once:
 
     b     the last states of the recurrent form from zeros
     A     the gradients of the first states by the last ones alone, which is a product of what the steps multiply by
-    S_in  is known for each part by then, and the recurrent form makes the outputs from there
+    S_in  is known for each segment by then, and the recurrent form makes the outputs from there
 
-Backwards the same with the transposed map: dS_in = A^T dS_out + the gradient by the part's own outputs.
+Backwards the same with the transposed map: dS_in = A^T dS_out + the gradient by the segment's own outputs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import Tensor
 from ..launch.varlen import Packed
 from .segment_maps import Map, Segment
 
-SHORT = 16  # steps of the shortest part
-ENOUGH = 1024  # sequences times heads that fill a GPU without parts
+SHORT = 16  # steps of the shortest segment
+ENOUGH = 1024  # sequences times heads that fill a GPU without segments
 
 Tensors = dict[str, Tensor]
 Forward = Callable[..., tuple[Tensors, Tensors, Tensors]]
@@ -34,17 +34,17 @@ Swap = Callable[[tuple[Segment, ...]], tuple[Map, ...]]  # a segment's maps, for
 
 @dataclass(frozen=True)
 class _Parts:
-    """Where parts lie: as packed sequences, and which sequence each is of, in order; each sequence has one at least."""
+    """Where segments lie: as packed sequences, and which sequence each is of, in order; each sequence has one at least."""
 
     packed: Packed
     sequence: Tensor  # [M], on the device
-    first: Tensor  # [N]: each sequence's first part
-    last: Tensor  # [N]: its last part
-    rows: int | None  # parts of each sequence, where all are equally long
+    first: Tensor  # [N]: each sequence's first segment
+    last: Tensor  # [N]: its last segment
+    rows: int | None  # segments of each sequence, where all are equally long
 
 
 class InSegments:
-    """The two functions of a recurrent form, over parts of the sequence. `groups`: states whose entries are mixed with each
+    """The two functions of a recurrent form, over segments of the sequence. `groups`: states whose entries are mixed with each
     other; `per_step`: arguments that run over steps."""
 
     def __init__(
@@ -172,10 +172,10 @@ class InSegments:
         found = exchange(tuple(segments))
         return {n: x for group, own in zip(self.groups, found, strict=True) for n, x in zip(group, own, strict=True)}
 
-    # --- parts --------------------------------------------------------------------------------------------------------
+    # --- segments --------------------------------------------------------------------------------------------------------
 
     def _parts(self, given: Tensors, packed: Packed | None) -> _Parts | None:
-        """The parts of a call's sequences; None where the recurrent form takes them as they are."""
+        """The segments of a call's sequences; None where the recurrent form takes them as they are."""
         some = given[self.per_step[0]]
         batch, steps = some.shape[:2]
         heads = max(given[n].shape[2] for n in self.per_step)
@@ -207,7 +207,7 @@ class InSegments:
     def _linear(
         self, flat: Tensors, constants: dict[str, float], kept: Tensors, local: Tensors, parts: _Parts
     ) -> dict[tuple[str, str], Tensor]:
-        """A, by (to, of): the gradients of a part's first states by each of its last ones, without outputs' gradients."""
+        """A, by (to, of): the gradients of a segment's first states by each of its last ones, without outputs' gradients."""
         linear: dict[tuple[str, str], Tensor] = {}
         for k in range(max(map(len, self.groups))):
             ones = self._none() | {g[k]: torch.ones_like(local[g[k]]) for g in self.groups if k < len(g)}
@@ -229,7 +229,7 @@ class InSegments:
         local: Tensors,
         parts: _Parts,
     ) -> Tensors:
-        """The gradients of the states that leave each part."""
+        """The gradients of the states that leave each segment."""
         ends = {n: self._start(final_cotangents.get(n), local[n], parts) for n in self.states}
         transposed = {(of, to): a for (to, of), a in linear.items()}
         return _chained(ends, transposed, local, parts, backwards=True)[0]
@@ -238,8 +238,9 @@ class InSegments:
 def _chained(
     given: Tensors, linear: dict[tuple[str, str], Tensor], local: Tensors, parts: _Parts, backwards: bool
 ) -> tuple[Tensors, Tensors]:
-    """What goes into each part's map A x + b, and what comes out, where `given` goes into that of each sequence's first part, or
-    of its last one `backwards`: of all sequences at once where they have equally many parts, else one part after the other."""
+    """What goes into each segment's map A x + b, and what comes out, where `given` goes into that of each sequence's first
+    segment, or of its last one `backwards`: of all sequences at once where they have equally many segments, else one segment
+    after the other."""
     even = parts.rows is not None
     maps = {pair: _by_place(a, parts) for pair, a in linear.items()}
     added = {n: _by_place(b, parts) for n, b in local.items()}
@@ -265,7 +266,7 @@ def _chained(
 
 
 def _composed(n: int, later: Map, earlier: Map) -> Map:
-    """The map of two parts, one after the other: n x n factors, then n that are added."""
+    """The map of two segments, one after the other: n x n factors, then n that are added."""
     linear = [_sum(later[n * i + k] * earlier[n * k + j] for k in range(n)) for i in range(n) for j in range(n)]
     return (*linear, *_applied(n, later, earlier[n * n :]))
 
@@ -280,7 +281,7 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
 
 
 def _by_place(x: Tensor, parts: _Parts) -> tuple[Tensor, ...]:
-    """Of each place in time: of all sequences at once, or the only part there."""
+    """Of each place in time: of all sequences at once, or the only segment there."""
     return x.unbind(0) if parts.rows is None else x.unflatten(0, (-1, parts.rows)).unbind(1)
 
 
@@ -293,7 +294,7 @@ def _stacked(found: list[Tensors], even: bool) -> Tensors:
 
 @functools.lru_cache(64)
 def _even_parts(batch: int, steps: int, size: int, device: torch.device) -> _Parts:
-    """The parts of `batch` sequences of equally many steps."""
+    """The segments of `batch` sequences of equally many steps."""
     rows = max(1, -(-steps // size))
     borders = [b * steps + n * size for b in range(batch) for n in range(rows)]
     starts = torch.tensor([*borders, batch * steps], device=device)
@@ -303,13 +304,13 @@ def _even_parts(batch: int, steps: int, size: int, device: torch.device) -> _Par
 
 
 def _whole_parts(some: Tensor) -> _Parts:
-    """Sequences as one part each."""
+    """Sequences as one segment each."""
     batch, steps = some.shape[:2]
     return _even_parts(batch, steps, max(1, steps), some.device)
 
 
 def _parts_of(packed: Packed, steps: int, size: int) -> _Parts:
-    """The parts of packed sequences, whose lengths only the device knows: as many as there may be, of which the last are empty
+    """The segments of packed sequences, whose lengths only the device knows: as many as there may be, of which the last are empty
     and belong to no sequence's end."""
     lengths = packed.starts.diff()
     counts = ((lengths + size - 1) // size).clamp(min=1)

@@ -128,10 +128,7 @@ class _Analysis:
         if x.is_number:
             return POSITIVE if x.is_positive else NONNEGATIVE if x.is_zero else UNKNOWN
         if isinstance(x, Contraction):
-            a, b = x.matrix.args
-            if flipped(a) != b:
-                return UNKNOWN
-            return POSITIVE if b.op == "full" and self.sign(b.args[0]) == POSITIVE else NONNEGATIVE
+            return self.contraction(x)
         if x.is_Symbol:
             return self.named(x.name)
         if x.is_Add:
@@ -155,6 +152,13 @@ class _Analysis:
         if isinstance(x, sympy.Max):
             return max(go(a) for a in x.args)
         return UNKNOWN
+
+    def contraction(self, x: Contraction) -> int:
+        """v.T * v, and no other product of vectors, is known not to be negative."""
+        a, b = x.matrix.args
+        if flipped(a) != b:
+            return UNKNOWN
+        return POSITIVE if b.op == "full" and self.sign(b.args[0]) == POSITIVE else NONNEGATIVE
 
     def one_less(self, x: Any) -> int:
         """1 - lam and the like: a number, less positive multiples of decays that don't add up to more."""

@@ -105,11 +105,11 @@ class neumann(Method):
 
 @dataclass(frozen=True)
 class sherman_morrison(Method):
-    """Exact, and step by step: the inverse itself is carried along, by the Sherman-Morrison formula.
+    """Exact, and in recurrent form: the inverse itself is carried along, by the Sherman-Morrison formula.
 
     The matrix must be a state that decays by a scalar and is written one c u u^T a step. Its gradient is that of the recurrence.
     """
 
     @property
     def words(self) -> str:
-        return "the Sherman-Morrison formula, step by step"
+        return "the Sherman-Morrison formula, in recurrent form"

@@ -566,7 +566,7 @@ def case_halos_differ(at: Rank) -> dict[str, float]:
     return refusal(at, lambda: halo(torch.zeros(1, 4, 2), at.rank + 1, at.processes), says=says)
 
 
-def case_step_by_step(at: Rank) -> dict[str, float]:
+def case_recurrent_form(at: Rank) -> dict[str, float]:
     op = operation("sherman_morrison", at.folder)
     given, _ = arguments(op, packed=False)
     says = "sherman_morrison: context_parallel needs a recurrence that is affine in its state"

@@ -69,7 +69,7 @@ def test_outputs_and_gradients_are_those_of_the_plain_loop(name: str, dtype: tor
 
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_states_that_are_multiplied_entry_by_entry_run_over_parts_of_the_sequence(
+def test_states_that_are_multiplied_entry_by_entry_run_over_segments_of_the_sequence(
     name: str, dtype: torch.dtype
 ) -> None:
     """Two sequences whose last parts are shorter; each head alone, with decays that forget all, and zeros among signs."""
@@ -90,7 +90,7 @@ def test_nothing_passes_a_decay_of_zero() -> None:
     assert torch.equal(first[:, 50:], second[:, 50:])
 
 
-def test_kernels_run_over_parts_of_sequences_also_of_packed_ones(tmp_path: Path) -> None:
+def test_kernels_run_over_segments_of_sequences_also_of_packed_ones(tmp_path: Path) -> None:
     """In Triton's interpreter; two states whose entries turn into each other."""
     here = Path(__file__)
     done = subprocess.run(

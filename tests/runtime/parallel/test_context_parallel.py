@@ -71,7 +71,7 @@ OTHERS = [
     ("borders_differ", 3),
     ("borders_end_early", 3),
     ("halos_differ", 3),
-    ("step_by_step", 3),
+    ("recurrent_form", 3),
     ("groups_differ", 4),
 ]
 CASES = [(f"{kind} {name}", size) for name in OPS for kind, size in EXACT] + OTHERS
