@@ -1,0 +1,213 @@
+"""A causal language model whose layers mix with any recurrence, by the library's own conventions: loading, generation, Trainer.
+
+from chunkform.integrations.transformers import ChunkformConfig, ChunkformForCausalLM
+model = ChunkformForCausalLM(ChunkformConfig(mixer="kimi_delta_attention", vocab_size=256, hidden_size=128, ...))
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import Cache, LinearAttentionLayer
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
+from transformers.utils.generic import can_return_tuple
+
+from chunkform.runtime.nn import Mixer
+from chunkform.runtime.nn.mixer import Cache as MixerCache
+
+from .configuration import LINEAR, SOFTMAX, ChunkformConfig
+
+
+class RecurrentMixer(nn.Module):
+    """A `Mixer` in the place of a layer's attention. The cache's layer has its states and its convolution's tail."""
+
+    def __init__(self, config: ChunkformConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        options = dict(config.mixer_options or {})
+        self.mixer = Mixer(config.op_of(layer_idx), config.hidden_size, config.num_attention_heads, **options)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        cache: Cache | None = None,
+        padding_mask: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        **kwargs: object,
+    ) -> tuple[Tensor, None]:
+        layer = None if cache is None else cache.layers[self.layer_idx]
+        before = None if layer is None else kept(layer)
+        steps = hidden_states.shape[1]
+        if padding_mask is not None:
+            padding_mask = padding_mask[:, -steps:].bool()
+            padding_mask = None if bool(padding_mask.all()) else padding_mask
+        if steps == 1 and layer is not None and padding_mask is None and not torch.is_grad_enabled():
+            y, after = self.mixer.step(hidden_states[:, 0], before)
+            y = y.unsqueeze(1)
+        elif padding_mask is not None:
+            y, after = self._unpadded(hidden_states, before, padding_mask)
+        else:
+            y, after = self.mixer(hidden_states, before, cu_seq_lens_q, output_cache=True)
+        if layer is not None:
+            keep(layer, after)
+        return y, None
+
+    def _unpadded(self, x: Tensor, before: MixerCache | None, mask: Tensor) -> tuple[Tensor, MixerCache]:
+        """Padded steps are left out: a recurrence may write for an input of zero, too."""
+        starts = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
+        packed, after = self.mixer(x[mask].unsqueeze(0), before, starts, output_cache=True)
+        return torch.zeros_like(x).masked_scatter(mask.unsqueeze(-1), packed.to(x.dtype)), after
+
+
+def kept(layer: LinearAttentionLayer) -> MixerCache | None:
+    """What a mixer goes on with; None before the first step."""
+    if not layer.has_previous_state[0]:
+        return None
+    *states, last = (layer.recurrent_states[i] for i in range(layer.number_of_states))
+    tail = last if layer.has_tail else None
+    states = states if layer.has_tail else [*states, last]
+    return MixerCache(states[0] if len(states) == 1 else tuple(states), tail)
+
+
+def keep(layer: LinearAttentionLayer, found: MixerCache) -> None:
+    """Put states and the convolution's tail into the library's layer, as which they are reordered, offloaded and reset."""
+    states = [*(found.state if isinstance(found.state, tuple) else (found.state,))]
+    tensors = states if found.tail is None else [*states, found.tail]
+    layer.has_tail = found.tail is not None
+    layer.number_of_states = len(tensors)
+    layer.recurrent_states = dict(enumerate(tensors))
+    layer.conv_states = dict.fromkeys(range(len(tensors)))
+    layer.is_conv_states_initialized = dict.fromkeys(range(len(tensors)), False)
+    layer.is_recurrent_states_initialized = dict.fromkeys(range(len(tensors)), True)
+    layer.has_previous_state = dict.fromkeys(range(len(tensors)), True)
+    layer.device, layer.dtype = tensors[0].device, tensors[0].dtype
+
+
+class ChunkformLayer(LlamaDecoderLayer):
+    """The library's layer, whose attention may be a recurrence."""
+
+    def __init__(self, config: ChunkformConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        assert config.layer_types is not None
+        if config.layer_types[layer_idx] == LINEAR:
+            self.self_attn = RecurrentMixer(config, layer_idx)
+
+
+class ChunkformPreTrainedModel(PreTrainedModel):
+    config_class = ChunkformConfig
+    config: ChunkformConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ("ChunkformLayer",)
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _is_stateful = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Mixer):  # as a new layer draws them; what was loaded stays
+            if not any(getattr(p, "_is_hf_initialized", False) for p in module.parameters()):
+                module.reset_parameters()
+        elif not any(isinstance(m, Mixer) for m in module.modules()):
+            super()._init_weights(module)
+
+
+class ChunkformModel(ChunkformPreTrainedModel):
+    """Tokens to hidden states."""
+
+    def __init__(self, config: ChunkformConfig) -> None:
+        config.check_python_spec()
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.layers = nn.ModuleList([ChunkformLayer(config, i) for i in range(config.num_hidden_layers)])
+        self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary_emb = LlamaRotaryEmbedding(config=config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: object,
+    ) -> BaseModelOutputWithPast:
+        """`attention_mask` [B, T], 0 where padded, on any side; packed sequences as `cu_seq_lens_q` with `position_ids`."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds")
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+        more = {"cache": cache} | kwargs
+        if SOFTMAX in (self.config.layer_types or ()):
+            first = self.config.layer_types.index(SOFTMAX)
+            past = 0 if cache is None else cache.get_seq_length(first)
+            if position_ids is None:
+                position_ids = (torch.arange(x.shape[1], device=x.device) + past).unsqueeze(0)
+            more["position_embeddings"] = self.rotary_emb(x, position_ids)
+            more["position_ids"] = position_ids
+            more["attention_mask"] = create_causal_mask(
+                config=self.config,
+                inputs_embeds=x,
+                attention_mask=attention_mask,
+                cache=cache,
+                position_ids=position_ids,
+            )
+        for layer in self.layers:
+            x = layer(x, padding_mask=attention_mask, **more)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), cache=cache if use_cache else None)
+
+
+class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
+    """Tokens to logits of the next one, and the loss of `labels`."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 (the library's own convention)
+
+    def __init__(self, config: ChunkformConfig) -> None:
+        super().__init__(config)
+        self.model = ChunkformModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: object,
+    ) -> CausalLMOutputWithPast:
+        found = self.model(input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, **kwargs)
+        x = found.last_hidden_state
+        last = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(x[:, last])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=found.cache)
+
+
+AutoConfig.register("chunkform", ChunkformConfig, exist_ok=True)
+AutoModel.register(ChunkformConfig, ChunkformModel, exist_ok=True)
+AutoModelForCausalLM.register(ChunkformConfig, ChunkformForCausalLM, exist_ok=True)
+
+__all__ = ["ChunkformConfig", "ChunkformForCausalLM", "ChunkformModel", "ChunkformPreTrainedModel"]

@@ -1,0 +1,136 @@
+"""A causal language model of any recurrence: in pieces, padded, packed, generated, saved and loaded, and trained."""
+
+import json
+
+import pytest
+import torch
+
+from chunkform.errors import ArgumentError, ChunkformError
+from chunkform.spec.language import Recurrence
+
+transformers = pytest.importorskip("transformers", minversion="5.17")
+from chunkform.integrations.transformers import ChunkformConfig, ChunkformForCausalLM  # noqa: E402
+
+
+def own():
+    r = Recurrence("leaky_sum")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v, lam = r.inputs("v", e), r.decay("lam")
+    S = r.state("S", d, e)
+    r.update(S, lam * S.prev + (1 - lam) * k * v.T)
+    r.output("o", S.next.T * q)
+    return r
+
+
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+}
+MIXERS = {
+    "a name": {"mixer": "gated_delta_rule"},
+    "a recurrence, and a softmax layer": {"mixer": own(), "layer_types": ["linear_attention", "full_attention"]},
+    "one for each layer, two states": {"mixer": ["linear_attention", "gradient_descent_squared_momentum"]},
+}
+every = pytest.mark.parametrize("given", MIXERS.values(), ids=MIXERS)
+
+
+def model(**given):
+    torch.manual_seed(0)
+    return ChunkformForCausalLM(ChunkformConfig(**(SMALL | given))).eval()
+
+
+@every
+def test_pieces_through_a_cache_and_padded_sequences_are_the_whole(given):
+    m, ids, cache, parts = model(**given), torch.randint(1, 64, (2, 20)), None, []
+    mask = torch.ones_like(ids)
+    mask[0, :6] = 0
+    with torch.no_grad():
+        whole = m(ids).logits
+        for start, end in ((0, 7), (7, 8), (8, 19), (19, 20)):
+            found = m(ids[:, start:end], cache=cache, use_cache=True)
+            cache, parts = found.cache, [*parts, found.logits]
+        padded = m(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0)).logits
+        alone = m(ids[:1, 6:]).logits
+    assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-5)
+    assert torch.allclose(padded[:1, 6:], alone, atol=1e-5) and torch.allclose(padded[1], whole[1], atol=1e-5)
+
+
+@every
+def test_generation_takes_decoding_steps_and_beams(given):
+    m, ids = model(**given), torch.randint(1, 64, (2, 6))
+    said = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    assert torch.equal(m.generate(ids, **said), m.generate(ids, use_cache=False, **said))
+    assert torch.equal(m.generate(ids, num_beams=2, **said), m.generate(ids, num_beams=2, use_cache=False, **said))
+
+
+@every
+def test_saved_and_loaded_by_its_kind_alone(given, tmp_path):
+    m, ids = model(**given), torch.randint(1, 64, (1, 9))
+    m.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again(ids).logits, m(ids).logits)
+    assert "nodes" in (tmp_path / "config.json").read_text() or isinstance(given["mixer"], str | list)
+
+
+@every
+def test_training_with_checkpoints_has_a_gradient_for_every_parameter(given):
+    m, ids = model(**given).train(), torch.randint(1, 64, (2, 9))
+    m(ids, labels=ids).loss.backward()
+    before = {n: p.grad.clone() for n, p in m.named_parameters()}
+    m.zero_grad()
+    m.gradient_checkpointing_enable()
+    m(ids, labels=ids).loss.backward()
+    assert all(torch.allclose(p.grad, before[n], atol=1e-6) for n, p in m.named_parameters())
+
+
+def test_a_spec_in_python_runs_only_where_it_was_said_to(tmp_path):
+    m, ids = model(mixer="linear_attention"), torch.randint(1, 64, (1, 9))
+    m.save_pretrained(tmp_path)
+    (tmp_path / "spec.py").write_text(
+        "from chunkform.spec.language import Recurrence\n"
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\n"
+        "r = Recurrence('plain_sum')\nd, e = r.dims('d e')\nq, k = r.inputs('q k', d)\nv = r.inputs('v', e)\n"
+        "S = r.state('S', d, e)\nr.update(S, S.prev + k * v.T)\nr.output('o', S.next.T * q)\n"
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"python_spec": "spec.py"}))
+    for loaded in (transformers.AutoModelForCausalLM, ChunkformForCausalLM):
+        with pytest.raises(ArgumentError, match="trust_remote_code"):
+            loaded.from_pretrained(tmp_path)
+    assert not (tmp_path / "ran").exists()
+    trusted = ChunkformConfig.from_pretrained(tmp_path, trust_remote_code=True)
+    again = ChunkformForCausalLM.from_pretrained(tmp_path, config=trusted)
+    assert (tmp_path / "ran").exists() and torch.allclose(again(ids).logits, m(ids).logits, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mixer": "gated_delta_rul"}, "gated_delta_rule"),
+        ({"mixer": "spec/delta_rule.py"}, "Path of a spec file"),
+        ({"mixer": {"format": 1, "name": "x"}}, "can't be read"),
+        ({"mixer": ["delta_rule"]}, "2 recurrent layers"),
+        ({"layer_types": ["linear_attention", "none"]}, "layer_types"),
+    ],
+)
+def test_what_is_no_mixer_is_told(given, said):
+    with pytest.raises(ChunkformError, match=said):
+        ChunkformConfig(**(SMALL | given))
+
+
+def test_trainer(tmp_path):
+    m = model(mixer="linear_attention")
+    rows = [{"input_ids": x, "labels": x} for x in torch.arange(1, 17).repeat(4, 1)]
+    how = transformers.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=8, learning_rate=1e-2, report_to=[], save_strategy="no", use_cpu=True
+    )
+    trainer = transformers.Trainer(model=m, args=how, train_dataset=rows, eval_dataset=rows)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before - 0.5
