@@ -453,9 +453,11 @@ def _run(
     extra = {} if starts is None else {"cu_seqlens": starts}
     function = getattr(importlib.import_module(f"chunkform.generated.{op}"), op)
     step = getattr(function, "step", None)
-    if step and v.shape[1] == 1 and output_final_state and not extra and not torch.is_grad_enabled():  # generation
-        o, last = step(state, **{n: x if n in PER_HEAD else x.squeeze(1) for n, x in given.items()})
-        o = o.unsqueeze(1)
+    quiet = not torch.is_grad_enabled() and not torch.compiler.is_compiling()  # a graph can't hold a launch by address
+    if step and v.shape[1] == 1 and not extra and quiet:  # generation
+        wide = _float32(state)
+        o, last = step(wide, **{n: x if n in PER_HEAD else x.squeeze(1) for n, x in given.items()})
+        o, last = o.unsqueeze(1), last if output_final_state else None
     else:
         o, last = function(**given, initial_state=state, output_final_state=output_final_state, **extra)
     if reverse:
@@ -464,6 +466,13 @@ def _run(
         last = last.flip(0) if reverse and starts is not None else last
         last = last.mT.contiguous() if v_first else last
     return o, last
+
+
+def _float32(state: Any) -> Any:
+    """States in float32 at least, as a final state is: a step returns them in the dtype in which it was given them."""
+    if isinstance(state, tuple):
+        return tuple(None if x is None else x.to(torch.promote_types(x.dtype, torch.float32)) for x in state)
+    return None if state is None else state.to(torch.promote_types(state.dtype, torch.float32))
 
 
 def _understood(what: str, options: dict[str, Any]) -> dict[str, Any]:

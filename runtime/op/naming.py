@@ -14,11 +14,15 @@ from chunkform.errors import ArgumentError
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def named(function: Function) -> Function:
-    """The function, with an `ArgumentError` in the place of Python's TypeError where arguments don't fit by name or number."""
+def named(function: Function, pooled: Callable[..., object] | None = None) -> Function:
+    """The function, with an `ArgumentError` in the place of Python's TypeError where arguments don't fit by name or number.
+
+    pooled: what a call with `state_indices` is, of its arguments and its options."""
     refused, misfit = ArgumentError, _misfit
 
     def call(*arguments: object, **options: object) -> Any:
+        if pooled is not None and "state_indices" in options:
+            return pooled(arguments, options)
         try:
             return function(*arguments, **options)
         except TypeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -23,6 +24,7 @@ from .decode import Step
 from .forward_mode import is_on, refuse_tangents
 from .naming import named
 from .passes import Call, is_empty
+from .pools import call_in_pool, step_in_pool
 from .signature import Argument, Backend, Signature, States
 from .torch_library import Registered, make_call, register
 
@@ -120,7 +122,8 @@ class Op:
 
     def named(self, function: Callable[P, R]) -> PublicOp[P, R]:
         """The function that users call, or its step: whose errors name arguments, and which says what it was made of."""
-        found: Any = named(function)
+        pooled = call_in_pool if function.__name__ == self.signature.name else step_in_pool
+        found: Any = named(function, functools.partial(pooled, self.signature, named(function)))
         return about(found) if found.__name__ == self.signature.name else found
 
     def _run(

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
+from chunkform.generated import gated_delta_rule
 from chunkform.runtime.compat import fla
 
 B, T, H, K, V = 2, 13, 2, 5, 4
@@ -249,6 +250,26 @@ def test_a_step_of_generation_is_the_next_step_of_the_sequence():
             q[:, -1:], k[:, -1:], v[:, -1:], g[:, -1:], beta=beta[:, -1:], initial_state=state, output_final_state=True
         )
     close(found, (whole[:, -1:], last))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("state", [None, torch.float32, torch.bfloat16])
+def test_one_step_without_gradients_is_the_decoding_step(keep, state, monkeypatch):
+    """Whether a last state is wanted or not; which is in float32, as after many steps."""
+    steps = []
+    step = gated_delta_rule.step
+    monkeypatch.setattr(gated_delta_rule, "step", lambda *a, **o: steps.append(1) or step(*a, **o))
+    (q, k, v), g, beta = (x.float() for x in qkv(steps=1)), gate(steps=1).float(), torch.rand(B, 1, H).float()
+    start = None if state is None else torch.randn(B, H, K, V).to(state)
+    given = {"initial_state": start, "output_final_state": keep}
+    wanted = fla.chunk_gated_delta_rule(q, k, v, g, beta, **given)
+    assert steps == []
+    with torch.no_grad():
+        found = fla.chunk_gated_delta_rule(q, k, v, g, beta, **given)
+    assert steps == [1] and torch.allclose(found[0], wanted[0], atol=1e-5)
+    assert (found[1] is None) == (not keep)
+    if keep:
+        assert found[1].dtype == torch.float32 and torch.allclose(found[1], wanted[1], atol=1e-5)
 
 
 def test_gradients_flow():
