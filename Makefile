@@ -8,7 +8,7 @@ JOBS ?= 2
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup test test-all docs test-gpu verified memcheck bench lint format demo build check emitted clean
+.PHONY: help setup test test-all docs test-transformers test-gpu verified memcheck bench lint format demo build check emitted clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -34,6 +34,11 @@ docs: setup build/typing  ## the documentation as a site, in build/site; a warni
 
 test-wheels: setup  ## the wheel in fresh environments of other Pythons, with a network: PYTHONS="3.12 3.13" (ARGS="--torch 2.9.0")
 	@$(BIN)/python tests/install/wheels.py $(PYTHONS) $(ARGS)
+
+test-transformers: setup  ## transformers' own tests of the models that enable() runs: SRC=checkout of the installed version (ARGS=..)
+	@test -d "$(SRC)/tests/models" || { echo "SRC must be a checkout of transformers $$($(BIN)/python -c 'import transformers; print(transformers.__version__)'): make test-transformers SRC=.."; exit 2; }
+	@names=$$($(BIN)/python -c 'from chunkform.integrations.transformers import models; print(*(f"tests/models/{n}" for n in models()))'); \
+	 python=$$PWD/$(BIN)/python; cd $(SRC) && $$python -m pytest -q -p chunkform.integrations.transformers.testing $$(ls -d $$names 2> /dev/null) $(ARGS)
 
 # Runs in PYTHON's own environment, installing nothing: GPU machines often have their torch and no network.
 test-gpu:  ## the GPU tests, with PYTHON's own torch, triton and pytest

@@ -122,11 +122,15 @@ def _functions() -> Mapping[str, Replacement]:
 
 
 @functools.cache
-def _methods() -> Mapping[str, Callable[..., object]]:
+def _methods() -> Mapping[str, Replacement]:
     """By class in a modeling module: what stands in the place of its forward."""
     from . import layers
 
-    return {"MiniMaxLightningAttention": layers.lightning_attention_layer, "xLSTMBackend": layers.mlstm_backend}
+    return {
+        "MiniMaxLightningAttention": lambda _: layers.lightning_attention_layer,
+        "xLSTMBackend": lambda _: layers.mlstm_backend,
+        "Mamba2ForCausalLM": layers.handing_on,
+    }
 
 
 @functools.cache
@@ -163,10 +167,10 @@ def _everywhere() -> Iterator[Replaced]:
         module = importlib.import_module(name)
         for attribute, new in _replacements(module).items():
             yield _set(module, attribute, new)
-        for attribute, new in _methods().items():
+        for attribute, make in _methods().items():
             cls = getattr(module, attribute, None)
             if cls is not None and not _is_ours(cls.forward):
-                yield _set(cls, "forward", new)
+                yield _set(cls, "forward", make(cls.forward))
 
 
 def _set(owner: object, name: str, new: object) -> Replaced:
@@ -196,7 +200,7 @@ def _own_class(cls: type, home: str) -> type | None:
     own: dict[str, object] = {}
     for base in reversed(cls.__mro__):
         if base.__name__ in _methods() and base.__module__ == home:
-            own["forward"] = _methods()[base.__name__]
+            own["forward"] = _methods()[base.__name__](base.forward)
             continue
         for name, method in vars(base).items() if base.__module__ == home else ():
             if isinstance(method, FunctionType) and (new := _seeing(method, home, view)) is not method:

@@ -153,7 +153,7 @@ def chunk_scan(
     dt = _step_sizes(dt, dt_bias, dt_softplus, dt_limit)
     x = (hidden_states * dt.unsqueeze(-1)).to(hidden_states.dtype)
     given = {"q": C, "k": B, "v": x, "log_lam": A.to(dt.dtype) * dt}
-    first = None if initial_states is None else initial_states.mT
+    first = None if initial_states is None else initial_states.mT.contiguous()  # as a step's kernel reads it
     y, last = _one_or_many(lightning_attention, given, first, return_final_states, kwargs)
     if D is not None:
         y = y + (D.unsqueeze(-1) if D.dim() == 1 else D) * hidden_states

@@ -5,13 +5,14 @@ Each function here takes the place of such a method, with its arguments and resu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from .functions import decaying_attention, mlstm
+from .functions import boundaries, decaying_attention, mlstm
 
 Map = Callable[[Tensor], Tensor]
 
@@ -99,3 +100,26 @@ def mlstm_backend(
     h, states = mlstm(*steps_first, states, keep, self.config.eps)
     h = h.transpose(1, 2)
     return (h, states) if keep else h
+
+
+class HasBackbone(Protocol):
+    backbone: torch.nn.Module
+
+
+def handing_on(forward: Callable[..., object]) -> Callable[..., object]:
+    """A model's forward that also tells its backbone where packed sequences start; the library's own drops it."""
+
+    @functools.wraps(forward)
+    def with_boundaries(self: HasBackbone, *arguments: object, **options: object) -> object:
+        starts, numbers = boundaries(options)
+        packed = {"cu_seq_lens_q": starts} if starts is not None else {"seq_idx": numbers}
+        if starts is None and numbers is None:
+            return forward(self, *arguments, **options)
+        hook = self.backbone.register_forward_pre_hook(lambda _, given, more: (given, more | packed), with_kwargs=True)
+        try:
+            return forward(self, *arguments, **options)
+        finally:
+            hook.remove()
+
+    with_boundaries.__module__ = __name__  # what says whose it is
+    return with_boundaries

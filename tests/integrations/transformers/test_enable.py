@@ -86,8 +86,9 @@ def test_a_model_runs_on_the_op(monkeypatch):
         assert not torch.allclose(model(input_ids=ids, use_cache=False).logits, before, atol=1e-3)
 
 
-def test_packed_sequences_are_what_each_is_alone():
-    model, row, lengths = tiny("qwen3_5"), tokens(1, 24), [9, 1, 14]
+@pytest.mark.parametrize("name", QUICK)
+def test_packed_sequences_are_what_each_is_alone(name):
+    model, row, lengths = tiny(name), tokens(1, 24), [9, 1, 14]
     starts = torch.tensor([0, 9, 10, 24], dtype=torch.int32)
     places = torch.cat([torch.arange(n) for n in lengths])[None]
     numbers = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))[None].int()
