@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 import mpmath
@@ -23,12 +24,21 @@ from ..ir.functions import TABLE
 from .dialects import ADD, ATOM, MUL, UNARY, Dialect, Operand, Text, Torch, Triton
 from .terms import Axes, Positions, Term, Terms, below, storage_order
 
-__all__ = ["NodePrinter", "Torch", "Triton"]
+__all__ = ["NodePrinter", "Printed", "Torch", "Triton"]
 
 LeafText = Callable[[Node], str]
 ZERO, FINITE, UNKNOWN = range(3)  # what padding holds along one position
 LONGEST = 88  # a longer expression is split into statements
 KEEP_ZERO = frozenset("tanh sin relu abs erf sign step".split())  # f(0) = 0
+
+
+@dataclass(frozen=True)
+class Printed:
+    """The text of a value, with the leaves, and the names of values before it, that are in it."""
+
+    text: str
+    leaves: tuple[Node, ...]
+    names: tuple[str, ...]
 
 
 class NodePrinter:
@@ -51,6 +61,20 @@ class NodePrinter:
     ) -> tuple[list[str], dict[str, str]]:
         """(statements, text of each result). `names` suggests names for inner nodes; `padding` says what a leaf holds
         beyond its size: ZERO unless given, or FINITE; results in `whole` are full tiles with zeros there (Triton only)."""
+        made, results = self.values(nodes, leaf_text, names=names, orders=orders, padding=padding, whole=whole)
+        return [f"{name} = {x.text}" for name, x in made], {name: x.text for name, x in results.items()}
+
+    def values(
+        self,
+        nodes: Mapping[str, Node],
+        leaf_text: LeafText,
+        *,
+        names: Mapping[Node, str] | None = None,
+        orders: Mapping[str, Axes] | None = None,
+        padding: Callable[[Node], int] | None = None,
+        whole: Container[str] = (),
+    ) -> tuple[list[tuple[str, Printed]], dict[str, Printed]]:
+        """The same with what each text is made of: ((name, value) of each statement, each result)."""
         job = _Job(self, leaf_text, padding or (lambda _: ZERO), storage_order(*nodes.values()))
         uses = {name: job.terms.of(node) for name, node in nodes.items()}
         suggested = {job.terms.of(node)[0]: name for node, name in (names or {}).items() if _printable(node)}
@@ -60,8 +84,9 @@ class NodePrinter:
             target = (orders or {}).get(name, nodes[name].axes)
             places = tuple(target.index(a) for a in axes)
             text = job.placed(term, places, tuple(range(len(target))), split=False)
-            results[name] = (job.whole(text, term, places) if name in whole else text).text
-        return job.lines, results
+            text = job.whole(text, term, places) if name in whole else text
+            results[name] = job.printed(text, term)
+        return list(job.made.values()), results
 
     def fresh(self, wanted: str | None = None) -> str:
         """A name that wasn't used before."""
@@ -91,7 +116,7 @@ class _Job:
         self.printer, self.dialect = printer, printer.dialect
         self.leaf_text, self.leaf_padding = leaf_text, padding
         self.terms = Terms(order)
-        self.lines: list[str] = []
+        self.made: dict[Term, tuple[str, Printed]] = {}  # statements, in order
         self.done: dict[Term, Text] = {}
         self.named: set[Term] = set()
         self.suggested: dict[Term, str] = {}
@@ -122,8 +147,27 @@ class _Job:
 
     def _name(self, term: Term, text: Text) -> Text:
         name = self.printer.fresh(self.suggested.get(term))
-        self.lines.append(f"{name} = {text.text}")
+        assert term not in self.made
+        self.made[term] = name, self.printed(text, term)
         return Text(name)
+
+    def printed(self, text: Text, term: Term) -> Printed:
+        """The text of a term, with what is in it."""
+        leaves: dict[Node, None] = {}
+        names: dict[str, None] = {}
+        seen, todo = set[Term](), [term]
+        while todo:
+            x = todo.pop()
+            if x in seen or x in self.numbers:
+                continue
+            seen.add(x)
+            if x in self.made:
+                names[self.made[x][0]] = None
+                continue
+            if x.op == "leaf":
+                leaves[x.node] = None
+            todo += [a for a, _ in x.args]
+        return Printed(text.text, tuple(leaves), tuple(names))
 
     def _atom(self, term: Term) -> Text:
         """A name, a number or something as short, for a text that is used more than once."""

@@ -17,7 +17,6 @@ from .triton import (
     cuttable,
     fused_backward_of,
     in_substeps,
-    scan_source,
     scanned,
     schedule_of,
     triton_source,
@@ -111,7 +110,7 @@ def triton_section(
     """Kernels over chunks; over steps where the recurrence, or the chunk program that the kernels would need, asks for it."""
     alone = fine is None and unwanted is None
     if alone and scanned(c):
-        return Section("triton", scan_source(c), TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
+        return Section("triton", triton_source(c), TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
     if c.forward is None:
         return _over_steps("triton", sequential_triton_source(c), c, _STEPWISE)
     try:

@@ -10,7 +10,6 @@ less.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -29,12 +28,15 @@ from .triton import (
     scanned,
     schedule_of,
     simplified,
+    triton_form,
 )
+from .triton.launch_ir import Call, Launch, statements
 from .triton.plan_passes.value_placement import Store, fuse
 
 WIDE = 4  # bytes of a float32
 CHUNK = 64
 WIDTH = 64
+STARTS = frozenset("cumulate cumulate_beside suffix_sum block_pairing".split())  # functions that start a kernel each
 
 
 @dataclass(frozen=True)
@@ -113,17 +115,20 @@ def _around(
 
 
 def launches(c: Compiled) -> tuple[int, int]:
-    """Triton kernels that a forward and a backward call start, without torch's own for what is left over."""
-    text = triton_section(c).text
+    """Triton kernels that a forward and a backward call start, without torch's own for what is left over. In recurrent form there
+    is one for each."""
+    if not scanned(c) and (c.forward is None or triton_section(c).stepwise is not None):
+        return 1, 1
+    return _launches_of(c)
+
+
+def _launches_of(c: Compiled) -> tuple[int, int]:
+    functions = triton_form(c).functions
     counts = []
-    jointly = "def triton_backward_whole(" in text
-    for name in ("forward", "backward_whole" if jointly else "backward"):
-        functions = [f"triton_{name}"]
-        if "def substep_streams(" in text:
-            functions += [f"substep_{name}", "substep_streams"]
-        bodies = [text[text.index(f"def {x}(") :].split("\ndef ", 1)[0].split("\n@", 1)[0] for x in functions]
-        launched = re.compile(r"\b(?:launch|cumulate|cumulate_beside|suffix_sum|block_pairing)\(")
-        counts.append(sum(len(launched.findall(x)) for x in bodies))
+    for name in ("forward", "backward_whole" if "triton_backward_whole" in functions else "backward"):
+        used = [f"triton_{name}", f"substep_{name}", *(["substep_streams"] if "substep_streams" in functions else [])]
+        found = [x for n in used if n in functions for x in statements(functions[n].body)]
+        counts.append(sum(isinstance(x, Launch) or (isinstance(x, Call) and x.function in STARTS) for x in found))
     return counts[0], counts[1]
 
 

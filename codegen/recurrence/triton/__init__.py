@@ -7,7 +7,16 @@ from .plan_passes.checkpoint_schedule import CheckpointSchedule
 from .plan_passes.roles import CannotPrint
 from .plan_passes.scale_reads import simplified
 from .print.reserved import IMPORTS
-from .section import cuttable, fused_backward_of, in_substeps, kernel_plan, scan_source, schedule_of, triton_source
+from .section import (
+    TritonForm,
+    cuttable,
+    fused_backward_of,
+    in_substeps,
+    kernel_plan,
+    schedule_of,
+    triton_form,
+    triton_source,
+)
 
 __all__ = [
     "IMPORTS",
@@ -15,13 +24,14 @@ __all__ = [
     "CheckpointSchedule",
     "Fine",
     "FusedBackward",
+    "TritonForm",
     "cuttable",
     "fused_backward_of",
     "in_substeps",
     "kernel_plan",
-    "scan_source",
     "scanned",
     "schedule_of",
     "simplified",
+    "triton_form",
     "triton_source",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from chunkform.runtime.launch.fingerprint import kernels_key
 
 from ...ir.expr import plain_name
@@ -14,40 +16,86 @@ from ..step.adjoint import gradient_name
 from .kernels.fused_backward import FusedBackward, fused_backward
 from .kernels.sweep_kernels import Kernel
 from .kernels.tile_lowering import Fine
-from .launch.elementwise_scan import ScanHost
+from .launch.elementwise_scan import ScanHost, scanned
 from .launch.fused_backward import FusedBackwardHost
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
+from .launch_gate import gate_launches
+from .launch_ir import Function
+from .launch_passes import finished
 from .plan_passes.checkpoint_schedule import CheckpointSchedule, by_checkpoints, checkpoint_schedule
 from .plan_passes.scale_reads import simplified
 from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
+from .print.launch_text import launch_text
 
 
-def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None) -> str:
+@dataclass(frozen=True)
+class TritonForm:
+    """Kernels, and the functions that launch them, in the order in which they stand in a file."""
+
+    parts: tuple[Kernel | Function, ...]
+
+    @property
+    def functions(self) -> dict[str, Function]:
+        return {x.name: x for x in self.parts if isinstance(x, Function)}
+
+    @property
+    def text(self) -> str:
+        """The text, with the hash of the kernels."""
+        texts = [launch_text(x) if isinstance(x, Function) else kernel_text(x) for x in self.parts]
+        kernels = [text for text, x in zip(texts, self.parts, strict=True) if isinstance(x, Kernel)]
+        try:
+            key = kernels_key(list(map(plain_name, kernels)))
+        except SyntaxError:  # the spec has a name that is no name to Python
+            key = kernels_key(kernels)
+        return "\n\n".join(texts).replace(HASH, key)
+
+
+def triton_form(
+    c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None
+) -> TritonForm:
     """The kernels of a chunk-parallel recurrence, `triton_forward` and `triton_backward`.
 
     `exchanges`: what enters a part of a sequence may come from elsewhere, where kernels find it. `fine`: how it stands between
     other ops, if it does. `unwanted`: a variable whose gradient nobody wants.
 
     Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel; `GateError`
-    where the plan that kernels sweep isn't the recurrence's adjoint.
+    where the plan that kernels sweep isn't the recurrence's adjoint, or a function reads what no launch has stored.
     """
+    return _form(c, exchanges, fine, unwanted)
+
+
+@once
+def _form(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None) -> TritonForm:
+    form = _unproved(c, exchanges, fine, unwanted)
+    for f in form.functions.values():
+        gate_launches(f)
+        gate_launches(finished(f))
+    return form
+
+
+def _unproved(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None) -> TritonForm:
+    if fine is None and unwanted is None and scanned(c):
+        return _scans(c)
     if c.substep is not None and fine is None and unwanted is None:
-        texts, kernels = _texts(c.substep, exchanges, stem=SUBSTEP)
+        inside = _sweeps(c.substep, exchanges, stem=SUBSTEP)
         around = SubstepsHost(c, exchanges and cuttable(c.substep))
-        functions = around.texts()
-        rows = [kernel_text(k) for k in around.kernels]
-        return _keyed([*texts, *rows, *functions], [*kernels, *rows])
-    return _keyed(*_texts(c, exchanges, fine, unwanted))
+        functions = around.functions()
+        return TritonForm((*inside.parts, *around.kernels, *functions))
+    return _sweeps(c, exchanges, fine, unwanted)
 
 
-def scan_source(c: Compiled) -> str:
+def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None) -> str:
+    """The text of this."""
+    return triton_form(c, exchanges, fine, unwanted).text
+
+
+def _scans(c: Compiled) -> TritonForm:
     """The functions of a recurrence whose states are scanned, and their kernels."""
     hosts = ScanHost(c, False), ScanHost(c, True)
-    functions = [host.text() for host in hosts]
-    rows = [kernel_text(k) for host in hosts for k in host.kernels]
-    return _keyed([*rows, *functions], rows)
+    functions = [host.function_ir() for host in hosts]
+    return TritonForm((*(k for host in hosts for k in host.kernels), *functions))
 
 
 def in_substeps(c: Compiled) -> tuple[Compiled, int]:
@@ -55,23 +103,11 @@ def in_substeps(c: Compiled) -> tuple[Compiled, int]:
     return (c, 1) if c.substep is None or c.substeps is None else (c.substep, c.substeps.count)
 
 
-def _keyed(texts: list[str], kernels: list[str]) -> str:
-    """The text of a section, with the hash of its kernels."""
-    plain = list(map(plain_name, kernels))
-    try:
-        key = kernels_key(plain)
-    except SyntaxError:  # the spec has a name that is no name to Python
-        key = kernels_key(kernels)
-    return "\n\n".join(texts).replace(HASH, key)
-
-
-def _texts(
+def _sweeps(
     c: Compiled, exchanges: bool, fine: Fine | None = None, unwanted: str | None = None, stem: str = "triton"
-) -> tuple[list[str], list[str]]:
-    """The texts of kernels and functions, which are called `stem` and the name of the pass; and those of kernels alone."""
+) -> TritonForm:
+    """The kernels and functions of sweeps over chunks; functions are called `stem` and the name of the pass."""
     assert c.forward is not None and c.backward is not None
-    parts: list[str] = []
-    printed: list[str] = []
     cuts = cuttable(c)
     whole = kernel_plan(c, c.backward)
     if whole != c.backward:
@@ -87,18 +123,18 @@ def _texts(
         hosts.append(FusedBackwardHost(c, alone, cuts, exchanges, t, stem))
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
+    parts: list[Kernel | Function] = []
     for host in (forward, *hosts, backward):
-        text = host.text()
+        function = host.function_ir()
         backward.kept_by_head = forward.by_head
-        kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_slow_path()) if k.slow_path else (k,))]
-        parts += [*kernels, text]
-        printed += kernels
-    return parts, printed
+        parts += [x for k in host.kernels for x in ((k, k.for_slow_path()) if k.slow_path else (k,))]
+        parts.append(function)
+    return TritonForm(tuple(parts))
 
 
 @once
 def kernel_plan(c: Compiled, plan: Plan) -> Plan:
-    """A backward plan as kernels sweep it: what a sweep loads is known once it is printed."""
+    """A backward plan as kernels sweep it: sweeps that would load too much, as their kernels say, are cut."""
     first = simplified(plan)
     plan = simplified(
         by_checkpoints(plan, checkpoint_schedule(first, fuse(first), [s.name for s in c.step.states]).whole)

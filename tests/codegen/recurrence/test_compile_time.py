@@ -37,7 +37,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter:
 
     count(evaluate, "_apply", "nodes evaluated")
     count(host, "sweep_kernel", "kernels of walks")
-    count(section, "_texts", "sections")
+    count(section, "_sweeps", "sections")
     products = coupled_states._products
 
     def formed(*given: Any) -> Any:

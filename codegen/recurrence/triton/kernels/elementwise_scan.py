@@ -10,6 +10,25 @@ from ....ir.expr import Node, dim_of, expand, leaf, plain_name, walk
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...step.elementwise import Entry
+from ..launch_ir import (
+    HEADS,
+    NONE,
+    STEPS,
+    TILES,
+    Alloc,
+    Body,
+    Call,
+    Define,
+    Expr,
+    If,
+    Launch,
+    Passed,
+    Set,
+    Statement,
+    py,
+    ref,
+)
+from ..launch_ir import stored as stored_to
 from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
 from .per_step import (
@@ -25,6 +44,7 @@ from .per_step import (
     printable,
     sometimes,
     stored,
+    when_wanted,
 )
 
 BEFORE, AFTER = "before", "after"  # a step
@@ -215,47 +235,51 @@ class _Values:
         )
 
 
-def launched(kernel: ScanKernel, results: list[Result], first: str, forward: bool, finals: str) -> list[str]:
+def launched(kernel: ScanKernel, results: list[Result], first: Expr, forward: bool, finals: str) -> list[Statement]:
     """The statements that scan a state, in parts where there are few programs, and allocate what that makes. `finals`: when the
     last state is wanted."""
     S, perhaps = kernel.state, sometimes(results)
     sizes = [size_name(dim_of(a)) for a in kernel.axes]
     width = f"scan_width({sizes[0]})" if sizes else "1"
     tiles = f"cdiv({sizes[0]}, {width})" if sizes else "1"
-    lines = [f"parts = scan_parts(lay, {tiles})"]
+    found: list[Statement] = [Define(("parts",), Expr(f"scan_parts(lay, {tiles})"))]
     for r in results:
         shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
-        alone = "" if r.wanted is None else f" if {r.wanted} else None"
-        lines.append(f"{r.name} = some.new_empty(({shape}), dtype={r.dtype}){alone}")
+        found.append(Alloc(r.name, Expr(shape), r.dtype, when_wanted(r)))
     tensors = [passed(tensor, x, perhaps.get(x.attrs[:2])) for _, tensor, x in kernel.leaves]
-    words = [f"{x}={x}" for x in sizes] + [f"{block_name(a)}={width}" for a in kernel.axes]
+    words = [(x, Expr(x)) for x in sizes] + [(block_name(a), Expr(width)) for a in kernel.axes]
 
-    def launch(ends: bool) -> list[str]:
-        states = ["None", f"{S}_ends", f"{S}_linear"] if ends else [f"{S}_starts", f"{S}_last", "None"]
-        outs = ["None" if ends else r.name for r in results]
-        return [
-            "launch(",
-            f"    {kernel.name}, (lay.sequences * parts * H * {tiles},),",
-            *(f"    {x}," for x in (*states, *tensors, *outs)),
-            f"    *lay.walked, parts, lay.length(parts), {''.join(f'{x}, ' for x in words)}C=SCAN, RESULTS={not ends},",
-            "    STAGES=scan_stages(parts), num_warps=1,",
-            ")",
-        ]
+    def launch(ends: bool) -> Launch:
+        left = [NONE, ref(f"{S}_ends"), ref(f"{S}_linear")] if ends else [ref(f"{S}_starts"), ref(f"{S}_last"), NONE]
+        states = [Passed(left[0]), *(stored_to(x, tiles=bool(sizes)) for x in left[1:])]
+        outs = [stored_to(NONE if ends else ref(r.name), tiles=bool(r.order)) for r in results]
+        return Launch(
+            kernel.name,
+            Expr(f"lay.sequences * parts * H * {tiles}"),
+            (*states, *tensors, *outs),
+            (Expr("*lay.walked"), Expr("parts"), Expr("lay.length(parts)")),
+            (*words, ("C", Expr("SCAN")), ("RESULTS", Expr(str(not ends)))),
+            (("STAGES", Expr("scan_stages(parts)")), ("num_warps", Expr("1"))),
+            frozenset({STEPS, HEADS, *([TILES] if sizes else [])}),
+        )
 
     state = ", ".join(["{}", "H", *sizes])
-    new = f"some.new_empty(({state}), dtype=torch.float32)"
-    inner = [
-        f"{S}_ends, {S}_linear = ({new.format('B * parts')} for _ in range(2))",
-        *launch(True),
-        f"{S}_starts = scanned({first}, {S}_ends, {S}_linear, lay, parts, {forward})",
-    ]
-    last = f"{new.format('lay.sequences * parts')}{f' if {finals} else None' if finals != 'True' else ''}"
-    lines += [f"{S}_starts = {first}", "if parts > 1:", *(f"    {x}" for x in inner)]
-    lines += [f"{S}_last = {last if finals != 'False' else 'None'}", *launch(False)]
+    ends = f"(some.new_empty(({state.format('B * parts')}), dtype=torch.float32) for _ in range(2))"
+    entering = (first, ref(f"{S}_ends"), ref(f"{S}_linear"), Expr("lay"), Expr("parts"), Expr(str(forward)))
+    parts: Body = (
+        Set((f"{S}_ends", f"{S}_linear"), Expr(ends)),
+        launch(True),
+        Call((f"{S}_starts",), "scanned", entering),
+    )
+    found += [Set((f"{S}_starts",), first), If(Expr("parts > 1"), parts)]
+    if finals == "False":
+        found.append(Set((f"{S}_last",), NONE))
+    else:
+        when = None if finals == "True" else Expr(finals)
+        found.append(Alloc(f"{S}_last", Expr(state.format("lay.sequences * parts")), when=when))
+    found.append(launch(False))
     if finals != "False":
-        end = "-1" if forward else "0"
-        lines += [
-            f"if parts > 1 and {S}_last is not None:",
-            f"    {S}_last = {S}_last.unflatten(0, (B, parts))[:, {end}]",
-        ]
-    return lines
+        last = ref(f"{S}_last")
+        whole = py("{}.unflatten(0, (B, parts))[:, {}]", last, "-1" if forward else "0")
+        found.append(If(py("parts > 1 and {} is not None", last), (Set((f"{S}_last",), whole),)))
+    return found

@@ -207,7 +207,7 @@ class Steps:
 
     def argument(self, what: str, tiles: Tiles) -> str:
         x = leaf("sums", f"{self.state}.{what}")
-        return tiles.argument(f"{self.name_of(x)}_out", "sums", x)
+        return tiles.argument(f"{self.name_of(x)}_out", "sums", x, stores=True)
 
     def add(self, slot: str, text: str, tiles: Tiles) -> str:
         """The line that adds sums [1 or 16, C]."""
@@ -276,7 +276,7 @@ def fused_backward_kernel(
     steps.store(state_tiles)
     s = t.gradient
     start = load_state(s, gradient, (rows, columns), tiles)
-    tiles.argument(f"{gradient}_last", "state", leaf("last", s.name, s.axes), s.axes)
+    tiles.argument(f"{gradient}_last", "state", leaf("last", s.name, s.axes), s.axes, stores=True)
     end = store_state(s, gradient, (rows, columns), -1, False)
     arguments = tuple(tiles.arguments.values())
     setup = [*header((columns, rows), None, sweeps=True, sliced=False), *start, *bases(tiles)]
@@ -443,7 +443,7 @@ def _uses(node: Node, made: set[tuple[str, str]]) -> bool:
 def _store_spans(t: FusedBackward, o: Opened, tiles: Tiles, state: str, gradient: str, name_of: NameOf) -> None:
     assert t.state.decay is not None
     kept = tiles.kept(rename(t.state.decay, o.rename))
-    target = tiles.argument(f"{name_of(spans_of(t.state.name))}_out", "sums", spans_of(t.state.name))
+    target = tiles.argument(f"{name_of(spans_of(t.state.name))}_out", "sums", spans_of(t.state.name), stores=True)
     note = f"the decays of the block times <{t.state.name}, {t.gradient.name}>"
     spans = name_of(spans_of(t.state.name))
     paired = f"paired_states({state}, {gradient}, WARPS if APART else 1)"
@@ -521,7 +521,7 @@ def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: se
     v = tiles.value(at_row(rename(store.node, o.rename)))
     name, note = steps.name_of(x), store.root or steps.name_of(x)
     if store.kind == "sums":
-        tiles.lines.append(f"{_sum_over(tiles.argument(f'{name}_out', 'sums', x), v, tiles)[1]}  # {note}")
+        tiles.lines.append(f"{_sum_over(tiles.argument(f'{name}_out', 'sums', x, stores=True), v, tiles)[1]}  # {note}")
         return
     if not v.text.isidentifier():
         v = tiles.assign("terms", v.over(v.axes), v.axes, note=note)
@@ -529,10 +529,10 @@ def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: se
     if x in inside:
         return
     if not own:
-        target = tiles.argument(f"{name}_out", "out", x, own)
+        target = tiles.argument(f"{name}_out", "out", x, own, stores=True)
         tiles.lines.append(f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok)  # {note}")
         return
-    tiles.argument(f"{name}_p", "step", x, own)
+    tiles.argument(f"{name}_p", "step", x, own, stores=True)
     outputs.add(f"{name}_p")
     # what is loaded elsewhere is rounded as well, and takes half of the registers so
     v = tiles.assign(f"{v.text}_rounded", f"{v.over(v.axes)}.to({rows_name(name)}.dtype)", v.axes, raw=True)

@@ -16,6 +16,8 @@ from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...normal_form.matrix_parameters import PER_STEP as DIFFERS
 from ...normal_form.matrix_parameters import differs, outer_product
+from ..launch_ir import Alloc, Expr, Launch, Passed, Statement, in_needs, joined, py, ref
+from ..launch_ir import stored as stored_to
 from ..plan_passes.roles import PER_HEAD
 from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
@@ -31,8 +33,8 @@ ZERO, FINITE = 0, 1  # what padding holds, as `NodePrinter` has it
 @dataclass(frozen=True)
 class Result:
     """What a per-step kernel makes: the Python name of a tensor [B, T, H, *order], the value, and the torch text of its dtype.
-    `summed`: over sequences and steps, [H, *order], as a parameter's gradient is. `wanted`: when it is, None for always.
-    `within`: (tensor, n, count) where it is the nth of `count` values of each step in a tensor that is there,
+    `summed`: over sequences and steps, [H, *order], as a parameter's gradient is. `wanted`: the gradient that it is for,
+    None for any. `within`: (tensor, n, count) where it is the nth of `count` values of each step in a tensor that is there,
     [B, count * T, H, *order]."""
 
     name: str
@@ -147,24 +149,31 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
     return RowKernel(name, body, doc, (), axes, None, False, parameters=tuple(parameters), leaves=tensors)
 
 
-def launched(kernel: RowKernel, results: list[Result]) -> list[str]:
+def launched(kernel: RowKernel, results: list[Result]) -> list[Statement]:
     """The statements that allocate what the kernel makes, and launch it."""
     perhaps = sometimes(results)
     widths = ", ".join(f"config.padded({size_name(dim_of(a))})" for a in kernel.axes)
     rows = f"config.rows({widths})"
-    lines = []
+    found: list[Statement] = []
     for r in (r for r in results if r.within is None):
         own = [size_name(dim_of(a)) for a in r.order]
         shape = ", ".join([f"cdiv(B * T, {rows})" if r.summed else "B, T", "H", *own])
-        alone = "" if r.wanted is None else f" if {r.wanted} else None"
-        lines.append(f"{r.name} = some.new_empty(({shape}), dtype={'torch.float32' if r.summed else r.dtype}){alone}")
-    lines += ["launch(", f"    {kernel.name}, (cdiv(B * T, {rows}) * H,),"]
-    for _, tensor, x in kernel.leaves:
-        lines.append(f"    {passed(tensor, x, perhaps.get(x.attrs[:2]))},")
-    lines += [f"    {r.name if r.within is None else r.within[0]}," for r in results]
-    words = [f"{size}={size}" for size in dict.fromkeys(size_name(dim_of(a)) for a in kernel.axes)]
-    words += [f"{block_name(a)}=config.padded({size_name(dim_of(a))})" for a in kernel.axes]
-    return [*lines, f"    T, H, B * T, {''.join(f'{w}, ' for w in words)}ROWS={rows}, num_warps=4,", ")"]
+        found.append(
+            Alloc(
+                r.name,
+                Expr(shape),
+                "torch.float32" if r.summed else r.dtype,
+                when_wanted(r),
+            )
+        )
+    arguments = [passed(tensor, x, perhaps.get(x.attrs[:2])) for _, tensor, x in kernel.leaves]
+    arguments += [stored_to(ref(r.name if r.within is None else r.within[0])) for r in results]
+    words = [(size, Expr(size)) for size in dict.fromkeys(size_name(dim_of(a)) for a in kernel.axes)]
+    words += [(block_name(a), Expr(f"config.padded({size_name(dim_of(a))})")) for a in kernel.axes]
+    words += [("ROWS", Expr(rows)), ("num_warps", Expr("4"))]
+    places = (Expr("T"), Expr("H"), Expr("B * T"))
+    grid = Expr(f"cdiv(B * T, {rows}) * H")
+    return [*found, Launch(kernel.name, grid, tuple(arguments), places, tuple(words))]
 
 
 def by_step(node: Node) -> Node:
@@ -188,13 +197,18 @@ def _dims(results: list[Result]) -> list[str]:
     )
 
 
-def sometimes(results: list[Result]) -> dict[tuple[str, str], str | None]:
-    """When a leaf is used, as Python text; None for always."""
+def when_wanted(r: Result) -> Expr | None:
+    """When a result is wanted, None for always."""
+    return None if r.wanted is None else in_needs(r.wanted)
+
+
+def sometimes(results: list[Result]) -> dict[tuple[str, str], tuple[str, ...] | None]:
+    """The gradients that a leaf is used for; None for any."""
     found: dict[tuple[str, str], list[str | None]] = {}
     for r in results:
         for key in {x.attrs[:2] for x in walk(r.node) if x.op == "leaf"}:
             found.setdefault(key, []).append(r.wanted)
-    return {k: None if None in x else " or ".join(dict.fromkeys(map(str, x))) for k, x in found.items()}
+    return {k: None if None in x else tuple(dict.fromkeys(map(str, x))) for k, x in found.items()}
 
 
 def _is_given(x: Node) -> bool:
@@ -210,18 +224,22 @@ def parameters_of(base: str, kind: str) -> list[str]:
     return [f"{base}_p"]
 
 
-def passed(base: str, x: Node, when: str | None) -> str:
-    """What a launch passes for a leaf."""
+def passed(base: str, x: Node, gradients: tuple[str, ...] | None) -> Passed:
+    """What a launch passes for a leaf, which is used for these gradients, or for any."""
     kind = x.attrs[0]
     if kind == "constant":
-        return f'constants["{x.attrs[1]}"]'
+        return Passed(Expr(f'constants["{x.attrs[1]}"]'))
+    tensor = ref(base)
     if kind in PER_STEP:
-        given, nothing = f"{base}, *strides({base}, H)", "None, 0, 0, 0, 1"
+        given, nothing = py("{}, *strides({}, H)", tensor, tensor), "None, 0, 0, 0, 1"
     elif kind == "sums":
-        given, nothing = f"{base}, {base}.shape[2]", "None, 0"
+        given, nothing = py("{}, {}.shape[2]", tensor, tensor), "None, 0"
     else:
-        return base
-    return given if when is None or _is_given(x) else f"*(({given}) if {when} else ({nothing}))"
+        return Passed(tensor)
+    if gradients is None or _is_given(x):
+        return Passed(given)
+    when = joined(map(in_needs, gradients), " or ")
+    return Passed(py("*(({}) if {} else ({}))", given, when, nothing), wanted=frozenset(gradients))
 
 
 def loaded(base: str, x: Node, perhaps: bool, rows: str = "ROWS") -> list[str]:

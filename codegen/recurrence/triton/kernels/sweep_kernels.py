@@ -212,11 +212,11 @@ def sweep_kernel(
             setup += _columns(inner, tiled, state, tiles)
         setup += load_state(s, state, own, tiles)
         if ends or s.name in sweep.finals:
-            tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes)
+            tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes, stores=True)
             after += store_state(s, state, own, o.direction, each, inner is not None)
         if inner is not None:
             assert tiled is not None and s.row is not None
-            target = tiles.argument(f"{state}_linear", "state", leaf("linear", s.name, s.axes), s.axes)
+            target = tiles.argument(f"{state}_linear", "state", leaf("linear", s.name, s.axes), s.axes, stores=True)
             begin, end = _matrix_columns(inner, tiled, state, target, tiles)
             setup, after = setup + begin, after + end
             if late:
@@ -464,12 +464,12 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     for x, node in stage.outputs.items():
         if channels is not None:
             v, axes_of = tiles.value(node), tiles.ordered((ROW, channels))
-            target = tiles.argument(f"{name_of(x)}_out", "out", x, (channels,))
+            target = tiles.argument(f"{name_of(x)}_out", "out", x, (channels,), stores=True)
             place, mask = _step_place(channels, tiles), tiles.stored(axes_of)
             tiles.lines.append(f"tl.store({target} + {place}, {v.over(axes_of)}, mask={mask})  # {x.attrs[1]}")
             continue
         v = tiles.value(node)
-        target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+        target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
         tiles.lines.append(f"tl.store({target} + {_tile_place(tiled)}, {v.over((ROW,))}, mask=i_ok)  # {x.attrs[1]}")
     lines, slow_path = _at_once(axes, tiled, tiles, tiles.lines)
     doc = "Products of the states and their gradients at each step, for all blocks at once."
@@ -604,7 +604,7 @@ def _store_ends(state: str, terms: list[str], s: StateForm, o: Opened, tiles: Ti
     afterwards."""
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
     x = leaf("sums", f"{state}.ends", (own,))
-    target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+    target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
     return f"tl.store({target} + {_chunk_place(own)}, {_sum(terms)}, mask={tiles.ok(own)})  # {state}: ends"
 
 
@@ -615,11 +615,11 @@ def _store_state_adjoint(
     text, note = _sum(terms), f"  # {state}: pairing"
     if not s.decay_axes:
         x = leaf("sums", f"{state}.pairing")
-        target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+        target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
         return [f"tl.store({target} + {_tile_place(tiled)}, {text}, mask={tiles.stored_rows}){note}"]
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
     x = leaf("stored", f"{state}.pairing", (own,))
-    target = tiles.argument(f"{name_of(x)}_out", "out", x, (own,))
+    target = tiles.argument(f"{name_of(x)}_out", "out", x, (own,), stores=True)
     axes = tiles.ordered((ROW, own))
     late = tiles.value(leaf("stored", f"{state}.late", (ROW, own)))
     inside = f"tl.where({tiles.along('i_ok', ROW, axes)}, {late.over(axes)}, 0.0)"
@@ -646,7 +646,7 @@ def intra_chunk_kernel(
         lines += _by_blocks(axis, o, tiles, name_of, parts, making)
     tiles.lines = []
     for x, node in o.matrices.items():
-        target = tiles.argument(name_of(x), "matrix", x)
+        target = tiles.argument(name_of(x), "matrix", x, stores=True)
         v = tiles.value(node)
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
         mask = ""
@@ -801,7 +801,7 @@ def _by_blocks(
         )
         inside.from_slow_path(mask, axis)
     for x, node in scaled.items():
-        target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
+        target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,), stores=True)
         v = inside.value(node)
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
         mask_text = f"{inside.stored_rows}[:, None] & {index}_ok[None, :]"
@@ -818,8 +818,8 @@ def _reach(axis: str, made: str, d: Node, tiles: Tiles) -> list[str]:
     """After a loop that has made sums of a decay: how far they reach, and all of them, where that is too far."""
     index, width = axis_name(axis), size_name(dim_of(axis))
     place = f"{made}_sums + step * {width} + i[:, None] * (H * {width}) + {index}[None, :]"
-    tiles.argument(f"{made}_sums", "chunked", tiles.decays[d], (axis,))
-    tiles.argument(f"{made}_extents", "extent", tiles.decays[d], (axis,))
+    tiles.argument(f"{made}_sums", "chunked", tiles.decays[d], (axis,), stores=True)
+    tiles.argument(f"{made}_extents", "extent", tiles.decays[d], (axis,), stores=True)
     return [
         "if SUMS:",
         f"    tl.store({made}_extents + at, {made}_most - {made}_least)",
@@ -842,7 +842,7 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
     inside.by_range, inside.split = tiles.by_range, tiles.split
     for x, node in intra.items():
-        target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
+        target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,), stores=True)
         v = inside.decayed_sums(node, tiles)
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
         mask = f"{inside.stored_rows}[:, None] & {index}_ok[None, :]"
@@ -972,7 +972,7 @@ def _store_checkpoints(
     lines = []
     for s in group:
         state, own = carried[s.name], tiles.ordered(s.axes)
-        target = tiles.argument(f"{state}_borders", "border", leaf("border", s.name, s.axes), s.axes)
+        target = tiles.argument(f"{state}_borders", "border", leaf("border", s.name, s.axes), s.axes, stores=True)
         block = f"first_block + {number} // (BLOCK // C)"
         if rows is None:
             where, mask = _state_place(s, own, f"(bh * blocks + {block})")
@@ -1057,7 +1057,7 @@ def _tail_stores(
     the map of the last ones is zero (see `runtime/chunk_kernels/segment_tails.py`): where it begins and stops; and what it
     stores besides."""
     late, linear, live = (
-        tiles.argument(f"{state}_{kind}", "state", leaf(kind, s.name, s.axes), s.axes)
+        tiles.argument(f"{state}_{kind}", "state", leaf(kind, s.name, s.axes), s.axes, stores=True)
         for kind in ("late", "late_map", "live")
     )
     size, block = size_name(dim_of(inner)), block_name(tiled)
@@ -1128,7 +1128,7 @@ def _store_own(own: Own, tiles: Tiles, name_of: NameOf) -> None:
             found[slot, side] = tiles.assign("sums", before + text, (ROW,)).text
     for (slot, side), text in found.items():
         x = own.prologue[slot]
-        target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+        target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
         row, first = f"bh * {own.counts[slot]}", own.first[slot, side]
         place, what = f"({row} + {first}) * T + t0 + i", f"{text}, mask=i_ok"
         if side == "column":
@@ -1150,7 +1150,7 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
     lines = []
     for slot, (text, node) in found.items():
         x = leaf("sums", f"{sums.state}.{slot}")
-        target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+        target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
         value = tiles.assign("sums", text, (ROW,)).text
         lines.append((f"{_stored_sums(target, value, tiled)}  # {sums.state}: {slot}", node, len(tiles.lines) - 1))
     return lines
@@ -1204,7 +1204,7 @@ def _store_totals(sums: Sums, tiles: Tiles, name_of: NameOf) -> str:
     text = f"tl.sum({tiles.until_ends(v.text, node, v.axes)}, axis={v.axes.index(ROW)})"
     value = tiles.assign("sums", text, (axis,)).text
     x = leaf("sums", f"{sums.state}.{sums.kind}", (axis,))
-    target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+    target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
     return f"tl.store({target} + {_chunk_place(axis)}, {value}, mask={tiles.ok(axis)})  # {sums.state}: {sums.kind}"
 
 
@@ -1230,7 +1230,7 @@ def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: Na
     v = tiles.value(at_row(rename(store.node, o.rename)))
     note = f"  # {store.root}" if store.root else ""
     if store.kind == "sums":
-        target = tiles.argument(f"{name}_out", "sums", x)
+        target = tiles.argument(f"{name}_out", "sums", x, stores=True)
         axis = next(a for a in v.axes if a != ROW)
         axes = tiles.ordered((ROW, axis))
         there = tiles.along(tiles.ok(axis), axis, axes)
@@ -1239,7 +1239,7 @@ def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: Na
             return _stored_sums(target, _over_tile(text, axes, tiled), tiled) + note
         text = f"tl.sum({text}, axis={axes.index(axis)})"
         return f"tl.store({target} + {_tile_place(tiled)}, {text}, mask={tiles.stored_rows}){note}"
-    target = tiles.argument(f"{name}_out", "out", x, own)
+    target = tiles.argument(f"{name}_out", "out", x, own, stores=True)
     if not own:
         return f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask={tiles.stored_rows}){note}"
     axes = tiles.ordered((ROW, *own))

@@ -122,12 +122,16 @@ class Argument:
     head    [H, X]                               number, size a float, or the size of a dim
     chunked [B, H, T, X]                         matrix       [B, H, chunks, C, C]
     state   [B, H, *axes], or None
+
+    `loaded`, `stored`: does the kernel load what it is given, and does it store there?
     """
 
     name: str
     layout: str
     source: Node | None = None
     axes: tuple[str, ...] = ()
+    loaded: bool = True
+    stored: bool = False
 
 
 def _over_steps(x: Node) -> bool:
@@ -251,10 +255,14 @@ class Tiles:
         self.lines.append(f"{name} = {text}" + (f"  # {note}" if note else ""))
         return Value(name, axes, raw)
 
-    def argument(self, name: str, layout: str, source: Node | None = None, axes: tuple[str, ...] = ()) -> str:
+    def argument(
+        self, name: str, layout: str, source: Node | None = None, axes: tuple[str, ...] = (), stores: bool = False
+    ) -> str:
+        """The name of an argument that is loaded, or that the kernel `stores` to."""
         self.names.add(plain_name(name))
-        known = self.arguments.setdefault(name, Argument(name, layout, source, axes))
+        known = self.arguments.get(name, Argument(name, layout, source, axes, loaded=False))
         assert known.layout == layout, name
+        self.arguments[name] = replaced(known, loaded=known.loaded or not stores, stored=known.stored or stores)
         return name
 
     def note(self, x: Node) -> str:

@@ -16,6 +16,7 @@ from ...step.adjoint import gradient_name
 from ...step.elementwise import Entry, entrywise
 from ..kernels.elementwise_scan import AFTER, BEFORE, beside, launched, scan_kernel, value_of
 from ..kernels.per_step import Result, printable
+from ..launch_ir import Call, Expr, ref
 from ..print.axis_names import size_name
 from .launch_plan import Host
 
@@ -74,16 +75,17 @@ class ScanHost(Host):
                 later = [*later, x]
                 continue
             self.made[name] = self.names(leaf("stored", name, axes))
-            when = None if v is None else f'"{v.name}" in needs'
-            results.append(Result(self.made[name], x, axes, self._value_dtype(name), wanted=when))
+            results.append(
+                Result(self.made[name], x, axes, self._value_dtype(name), wanted=None if v is None else v.name)
+            )
         for x in (value_of(e.state, when, axes) for when in (BEFORE, AFTER)):
             if any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for z in later for y in walk(z)):
                 results.append(Result(self.names(x), x, axes, "torch.float32"))
         number = sum(k.sweeps for k in self.kernels) + 1
         kernel = scan_kernel(f"{self.kind}_scan_{number}", e, axes, forward, results, self.names, self._tensor)
         self.kernels.append(kernel)
-        first = f"{self.names(leaf('state', e.state))}_first"
-        self.lines += launched(kernel, results, first, forward, "False" if again else "finals" if forward else "True")
+        first = ref(f"{self.names(leaf('state', e.state))}_first")
+        self.body += launched(kernel, results, first, forward, "False" if again else "finals" if forward else "True")
 
     def _inside(self, x: Node, axes: Axes) -> Node:
         """What a scan over these axes can make of x: x, or a value in memory."""
@@ -92,17 +94,17 @@ class ScanHost(Host):
         self.numbered += 1
         made = leaf("stored", f"rows.{self.numbered}", x.axes)
         if printable(x, x.axes):
-            self.lines += self._per_step([Result(self.names(made), x, x.axes, "torch.float32")])
+            self.body += self._per_step([Result(self.names(made), x, x.axes, "torch.float32")])
         else:
             shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)])
-            text = self.torch_text({"x": x}, {"x": x.axes})["x"]
-            self.lines.append(f"{self.names(made)} = spread({text}, ({shape}), some)")
+            value = self.torch_text({"x": x}, {"x": x.axes})["x"]
+            self.body.append(Call((self.names(made),), "spread", (value, Expr(f"({shape})"), Expr("some"))))
         return made
 
     def _per_step_results(self, values: dict[str, Node], orders: dict[str, Axes]) -> dict[str, Result]:
         return super()._per_step_results({n: x for n, x in values.items() if n not in self.made}, orders)
 
-    def _values(self, values: dict[str, Node], orders: dict[str, Axes], made: Mapping[str, str]) -> dict[str, str]:
+    def _values(self, values: dict[str, Node], orders: dict[str, Axes], made: Mapping[str, str]) -> dict[str, Expr]:
         return super()._values(values, orders, {**made, **self.made})
 
 

@@ -11,6 +11,7 @@ from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Accumulate, Plan
 from ..kernels.fused_backward import FusedBackward, ends_of, fused_backward_kernel, spans_of
 from ..kernels.sweep_kernels import Kernel, sweep_kernel
+from ..launch_ir import NONE, Alloc, Call, Define, Expr, Function, If, Set, py, ref
 from ..plan_passes.hoist import SIDES, made_here, opened
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import size_name
@@ -29,11 +30,11 @@ class FusedBackwardHost(Host):
     def _takes_blocks(self) -> bool:
         return True
 
-    def text(self) -> str:
+    def function_ir(self) -> Function:
         t, k = self.t, self.t.first
         self._open()
         state = self.names(leaf("state", t.state.name))
-        self.lines.append(f'{state}_borders = saved["{t.state.name} borders"]')
+        self.body.append(Set((f"{state}_borders",), Expr(f'saved["{t.state.name} borders"]')))
         at_once = t.state.name in self.fused.at_once
         kernel, in_place = fused_backward_kernel(
             "backward_whole", t, self.fused.stores, self._inside(), at_once, self.names
@@ -43,7 +44,7 @@ class FusedBackwardHost(Host):
         for a in kernel.arguments:
             if a.name in loaded and a.source is not None:
                 name = self.names(a.source)
-                self.lines.append(f"{name} = aligned({name})")
+                self.body.append(Set((name,), py("aligned({})", ref(name))))
         self._entering_segments(k)
         for j, o in t.opened.items():
             prologue = {x: n for x, n in o.matrices.items() if not made_here(n, replace(o, tile=()))}
@@ -51,7 +52,7 @@ class FusedBackwardHost(Host):
             self.of_prologue |= {f"{self.names(x)}_blocks": self._everything() for x in prologue}
             self._launch_prologue_by_intervals(o, prologue, self._everything(), f"backward_whole_prepare_{j + 1}")
         self._allocate(kernel, in_place)
-        self.lines += self._launch(kernel, block="block_")
+        self.body += self.launches.launch(kernel, block="block_")
         self.kernels.append(kernel)
         self._gradients()
         exchange = ", exchange=None" if self.exchanges else ""
@@ -72,31 +73,31 @@ class FusedBackwardHost(Host):
             return
         before, self.opened = self.opened, {k: opened(sweep, True)}
         sweep_of_ends = sweep_kernel("backward_whole_ends", sweep, self.opened[k], [], self.names, ends=True)
-        outer, self.lines = self.lines, []
         ready = set(self.ready)
-        self._launch_prologue(self.opened[k], self._everything(), "backward_whole_prepare_ends", k)
-        self._inputs(sweep_of_ends)
-        inner, self.lines = self.lines, outer
-        self.lines += [f"if {self._in_segments}:", *(f"    {x}" for x in inner)] if inner else []
+        with self._apart() as inner:
+            self._launch_prologue(self.opened[k], self._everything(), "backward_whole_prepare_ends", k)
+            self._inputs(sweep_of_ends)
+        self.body += [If(Expr(self._in_segments), tuple(inner))] if inner else []
         self.kernels.append(sweep_of_ends)
         begin, finish = self._entering(k, sweep, sweep_of_ends)
-        self.lines += [*begin, *finish]
+        self.body += [*begin, *finish]
         self.ready, self.opened = ready, before
 
     def _allocate(self, kernel: Kernel, in_place: bool) -> None:
-        inside = self._inside()
+        inside, add = self._inside(), self.body.append
         state, columns = self.names(leaf("state", self.t.state.name)), size_name(dim_of(self.t.columns))
-        self.lines.append(f"places_of_borders = in_place({state}_borders, blocks) if OVERWRITE in saved else []")
+        borders = ref(f"{state}_borders")
+        add(Set(("places_of_borders",), py("in_place({}, blocks) if OVERWRITE in saved else []", borders)))
         for s in (s for k in self.t.sweeps for s in self.fused.stores[k] if s.leaf not in inside):
-            line = self._allocated(0, s)
-            if s.kind != "sums" and [size_name(dim_of(a)) for a in s.leaf.axes] == [columns] and "some.dtype" in line:
-                name, made = line.split(" = ", 1)
-                line = f"{name} = places_of_borders.pop() if places_of_borders else {made}"
-            self.lines.append(line)
+            room = self._allocated(0, s)
+            fits = s.kind != "sums" and [size_name(dim_of(a)) for a in s.leaf.axes] == [columns]
+            if fits and isinstance(room, Alloc) and room.dtype == "some.dtype":
+                room = replace(room, instead=ref("places_of_borders"))
+            add(room)
         self._allocate_sums(kernel, in_place)
         name = self.names(leaf("state", self.t.gradient.name))
         wanted = self._wants_last(self.t.gradient, False)
-        self.lines.append(f"{name}_last = {self._new_state(self.t.gradient, 'lay.sequences')} if {wanted} else None")
+        add(self._new_state(f"{name}_last", self.t.gradient, "lay.sequences", wanted))
 
     def _allocate_sums(self, kernel: Kernel, in_place: bool) -> None:
         """Room for what blocks add to a decay's gradient: in parts, or in one number for each step, which lies where the decays'
@@ -111,18 +112,21 @@ class FusedBackwardHost(Host):
             for slot, side in ((n, side) for _, *slots in sums.own for n, side in zip(slots, SIDES, strict=True)):
                 sides.setdefault(f"own.{slot}", set()).add(side)
         sizes = ", ".join(f"config.padded({size_name(dim_of(y))})" for y in kernel.axes)
-        self.lines.append(f"warps = warps_of(({sizes}))")
+        self.body.append(Define(("warps",), Expr(f"warps_of(({sizes}))")))
         decays = [a.name for a in kernel.arguments if a.name.endswith("_sums")] if in_place else []
+        apart = Expr("apart(warps)")
         for what, x in named.items():
-            parts = [f"{side}_parts(warps)" for side in SIDES if side in sides.get(what, ())]
-            made = f"some.new_empty((B, H, {' + '.join(parts) or 1}, T), dtype=torch.float32)"
+            name, parts = self.names(x), [f"{side}_parts(warps)" for side in SIDES if side in sides.get(what, ())]
+            shape = Expr(f"B, H, {' + '.join(parts) or 1}, T")
             if what == "spans":
-                made = "some.new_empty((B, H, blocks.chunks, warps if apart(warps) else 1), dtype=torch.float32)"
+                room: Alloc | Set = Alloc(name, Expr("B, H, blocks.chunks, warps if apart(warps) else 1"))
             elif "." in what:
-                made += " if apart(warps) else None"
+                room = Alloc(name, shape, when=apart)
+            elif decays:
+                room = Set((name,), py("None if apart(warps) else {}", ref(f"block_{decays.pop()}")))
             else:
-                made = f"None if apart(warps) else {f'block_{decays.pop()}' if decays else made}"
-            self.lines.append(f"{self.names(x)} = {made}")
+                room = Alloc(name, shape, unless=apart)
+            self.body.append(room)
 
     def _sums_of(self, k: int) -> str:
         return "1"
@@ -132,16 +136,17 @@ class FusedBackwardHost(Host):
 
     def _state_adjoint(self, stage: Accumulate) -> None:
         state = stage.state_adjoint.state
-        name = self.names(leaf("state", state))
+        name = f"{self.names(leaf('state', state))}_pairing"
         found: dict[str, Node] = {}
         for o in self.t.opened.values():
             for sums in o.sums:
                 found |= {f"{sums.kind}_{slot}": leaf("sums", f"{state}.{sums.kind}.{slot}") for slot in sums.reads}
                 found |= {f"own_{slot}": leaf("sums", f"{state}.own.{slot}") for slot in sums.slots}
-        spans = self.names(spans_of(state))
-        self.lines += ["if apart(warps):", f"    {name}_pairing = block_pairing(", f"        {spans}, blocks,"]
-        self.lines += [f"        {slot}={self.names(x)}," for slot, x in found.items()]
-        self.lines += ["        at_once=True,"] if state in self.fused.at_once else []
+        spans = ref(self.names(spans_of(state)))
+        arguments = [py("{}, blocks", spans), *(py("{}={}", slot, ref(self.names(x))) for slot, x in found.items())]
+        arguments += [Expr("at_once=True")] if state in self.fused.at_once else []
         kinds = {"late"} if state in self.fused.at_once else {slot.split("_")[1] for slot in found}
-        late, early = (self.names(leaf("sums", f"{state}.{x}")) if x in kinds else "None" for x in ("late", "early"))
-        self.lines += ["    )", "else:", f"    {name}_pairing = step_pairing({spans}, blocks, {late}, {early})"]
+        sides = [ref(self.names(leaf("sums", f"{state}.{x}"))) if x in kinds else NONE for x in ("late", "early")]
+        by_parts = Call((name,), "block_pairing", tuple(arguments), lines=True)
+        by_step = Call((name,), "step_pairing", (spans, Expr("blocks"), *sides))
+        self.body.append(If(Expr("apart(warps)"), (by_parts,), (by_step,)))

@@ -15,15 +15,17 @@ from ...normal_form.substeps import bare, stream_name
 from ...step.adjoint import gradient_name
 from ..kernels.per_step import Result, launched, printable, row_kernel
 from ..kernels.sweep_kernels import Kernel
+from ..launch_ir import Alloc, Call, Define, Do, Expr, Function, If, Return, Set, Statement, joined, py, ref
 from ..print.axis_names import size_name
 from ..print.names import Names
-from .launch_plan import HASH, inputs
+from .inputs import entries, if_wanted, inputs
+from .launch_plan import HASH
 
 SUBSTEP = "substep"  # how the names of one substep's functions begin
 
 
 class SubstepsHost:
-    """Prints the functions and their kernels."""
+    """Makes the functions, and prints their kernels."""
 
     def __init__(self, c: Compiled, exchanges: bool) -> None:
         assert c.substeps is not None
@@ -35,52 +37,55 @@ class SubstepsHost:
         first = c.step.leading
         self.opening = inputs(c.step, self.names, first if first.kind == "input" else None)
         sizes = ", ".join(size_name(d) for d in c.step.dims) + ("," if len(c.step.dims) == 1 else "")
-        self.opening.append(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
+        self.opening.append(Define(("config",), Expr(f'choose(some.dtype, ({sizes}), "{HASH}")')))
 
-    def texts(self) -> list[str]:
+    def functions(self) -> list[Function]:
         """The functions, one after the other."""
         return [self._streams(), self._forward(), self._backward()]
 
-    def _streams(self) -> str:
-        p, results, made, lines = self.parts, [], [], list(self.opening)
+    def _streams(self) -> Function:
+        p, results, made = self.parts, [], {}
+        body: list[Statement] = list(self.opening)
         for v in p.step.variables:
             tensor = self._tensor("stream", v.name, v)
-            shape = ", ".join(["B", f"{p.count} * T", "H", *map(size_name, v.axes)])
-            wide = v.is_decay or not v.axes
-            lines.append(f"{tensor} = some.new_empty(({shape}), dtype={'torch.float32' if wide else 'some.dtype'})")
-            made.append(f'"{v.name}": {tensor}')
+            shape = joined(["B", f"{p.count} * T", "H", *map(size_name, v.axes)])
+            body.append(Alloc(tensor, shape, "torch.float32" if v.is_decay or not v.axes else "some.dtype"))
+            made[v.name] = ref(tensor)
             for n in range(p.count):
                 name = stream_name(v.name, n)
                 node = bare(p.streams.outputs[name])
                 node = log_of(node) if v.is_decay else node
                 own = self._tensor("stored", name, v)
                 results.append(Result(own, node, v.axes, "", within=(tensor, n, p.count)))
-        lines += [*self._launch("substep_streams", results), f"return {{{', '.join(made)}}}"]
-        return _function("substep_streams(given)", "What the substeps of each step are given.", lines)
+        body += [*self._launch("substep_streams", results), Return(entries(made))]
+        return _function("substep_streams", "(given)", "What the substeps of each step are given.", body)
 
-    def _forward(self) -> str:
+    def _forward(self) -> Function:
         exchange, handed = self._exchange()
-        count, results, taken = self.parts.count, [], []
+        count, results = self.parts.count, []
+        taken: list[Statement] = []
         for name, inner in self.parts.outputs.items():
             axes = self.c.step.output_axes[name]
             last = leaf("stored", f"{inner}.last", axes)
-            taken.append(f'{self.names(last)} = of_substep(outputs["{inner}"], {count - 1}, {count})')
+            arguments = (py('{}["{}"]', ref("outputs"), inner), Expr(str(count - 1)), Expr(str(count)))
+            taken.append(Call((self.names(last),), "of_substep", arguments))
             results.append(Result(self.names(leaf("stored", f"{name}.made", axes)), last, axes, "some.dtype"))
-        made = ", ".join(f'"{n}": {r.name}' for n, r in zip(self.parts.outputs, results, strict=True))
-        lines = [
+        made = {n: ref(r.name) for n, r in zip(self.parts.outputs, results, strict=True)}
+        given = (
+            Expr(f"substep_streams(given), states, constants, packed_in(packed, {self.parts.count}){handed}"),
+            Expr("needs_backward=needs_backward, finals=finals"),
+        )
+        body = [
             *self.opening,
-            f"outputs, finals, saved = {SUBSTEP}_forward(",
-            f"    substep_streams(given), states, constants, packed_in(packed, {self.parts.count}){handed},",
-            "    needs_backward=needs_backward, finals=finals,",
-            ")",
+            Call(("outputs", "finals", "saved"), f"{SUBSTEP}_forward", given, lines=True),
             *taken,
             *self._launch("substep_outputs", results),
-            f"return {{{made}}}, finals, saved",
+            Return(py("{}, {}, {}", entries(made), ref("finals"), ref("saved"))),
         ]
-        head = f"triton_forward(given, states, constants, packed=None{exchange}, needs_backward=True, finals=True)"
-        return _function(head, "Outputs, last states and what the backward pass uses.", lines)
+        head = f"(given, states, constants, packed=None{exchange}, needs_backward=True, finals=True)"
+        return _function("triton_forward", head, "Outputs, last states and what the backward pass uses.", body)
 
-    def _backward(self) -> str:
+    def _backward(self) -> Function:
         p, (exchange, handed) = self.parts, self._exchange()
         variables = {v.name: v for v in self.c.step.variables if v.kind != "constant"}
         nodes = {n: p.gradients[gradient_name(v)] for n, v in variables.items()}
@@ -95,39 +100,41 @@ class SubstepsHost:
             for v in dict.fromkeys(made[x][0] for x in made if x in streams):
                 users.setdefault(v.name, []).append(n)
         table = ", ".join(f'"{x}": {{{", ".join(map(_quoted, n))}}}' for x, n in users.items())
-        lines = [
+        given = (
+            Expr("substep_streams(given), states, constants, saved"),
+            ref("incoming"),
+            py("final_cotangents, {}, packed_in(packed, {}){}", ref("wanted"), p.count, handed),
+        )
+        body: list[Statement] = [
             *self.opening,
-            f"wanted = frozenset(x for x, users in {{{table}}}.items() if needs & users)",
+            Set(("wanted",), Expr(f"frozenset(x for x, users in {{{table}}}.items() if needs & users)")),
             *self._incoming(),
-            f"found, initial = {SUBSTEP}_backward(",
-            "    substep_streams(given), states, constants, saved,",
-            "    incoming,",
-            f"    final_cotangents, wanted, packed_in(packed, {p.count}){handed},",
-            ")",
+            Call(("found", "initial"), f"{SUBSTEP}_backward", given, lines=True),
         ]
         leaves: dict[Node, Node] = {}
         for x, (v, k) in made.items():
             if any(x in streams for streams in used.values()):
                 leaves[x] = kept = leaf("stored", x.attrs[1], v.axes)
-                lines.append(f'{self.names(kept)} = of_substep(found.get("{v.name}"), {k}, {p.count})')
+                arguments = (py('{}.get("{}")', ref("found"), v.name), Expr(str(k)), Expr(str(p.count)))
+                body.append(Call((self.names(kept),), "of_substep", arguments))
         results = []
         for n, v in variables.items():
             dtype = "torch.float32" if v.is_decay or not v.axes else "some.dtype"
             node, own = replaced(bare(nodes[n]), leaves), self.names(leaf("stored", f"gradient of {n}", v.axes))
-            results.append(Result(own, node, v.axes, dtype, not v.per_step, f'"{n}" in needs'))
-        lines += self._launch("substep_gradients", results)
-        lines.append("gradients = {}")
+            results.append(Result(own, node, v.axes, dtype, not v.per_step, n))
+        body += [*self._launch("substep_gradients", results), Set(("gradients",), Expr("{}"))]
         for (n, v), r in zip(variables.items(), results, strict=True):
             total = "" if v.per_step else ".sum(0)"
-            lines.append(f'if "{n}" in needs:')
-            lines.append(f'    gradients["{n}"] = {r.name}{total}.to(given["{n}"].dtype)')
-        lines.append("return gradients, initial")
-        rest = f"saved, cotangents, final_cotangents, needs, packed=None{exchange}"
-        return _function(f"triton_backward(given, states, constants, {rest})", "Gradients.", lines)
+            gradient = py('{3}["{0}"] = {1}{2}.to(given["{0}"].dtype)', n, ref(r.name), total, ref("gradients"))
+            body.append(if_wanted(n, [Do(gradient)]))
+        body.append(Return(py("{}, {}", ref("gradients"), ref("initial"))))
+        head = f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})"
+        return _function("triton_backward", head, "Gradients.", body)
 
-    def _incoming(self) -> list[str]:
+    def _incoming(self) -> list[Statement]:
         """The statements that make the incoming gradients of substeps: those of a step for its last, and zeros."""
-        lines, count = ["incoming = {}"], self.parts.count
+        count = self.parts.count
+        found: list[Statement] = [Set(("incoming",), Expr("{}"))]
         for name, inner in self.parts.outputs.items():
             axes = self.c.step.output_axes[name]
             given = leaf("cotangent", f"d{name}", axes)
@@ -136,16 +143,16 @@ class SubstepsHost:
                 Result(f"{spaced}_{n}", given if n == count - 1 else ZERO, axes, "", within=(spaced, n, count))
                 for n in range(count)
             ]
-            shape = ", ".join(["B", f"{count} * T", "H", *(size_name(dim_of(a)) for a in axes)])
-            own = [
-                f'{self.names(given)} = steps(cotangents["{name}"])',
-                f'incoming["{inner}"] = {spaced} = some.new_empty(({shape}), dtype=some.dtype)',
+            shape = joined(["B", f"{count} * T", "H", *(size_name(dim_of(a)) for a in axes)])
+            own: list[Statement] = [
+                Set((self.names(given),), Expr(f'steps(cotangents["{name}"])')),
+                Alloc(spaced, shape, "some.dtype", entry=py('{}["{}"]', ref("incoming"), inner)),
                 *self._launch(f"substep_{inner}", results),
             ]
-            lines += [f'if cotangents.get("{name}") is not None:', *(f"    {x}" for x in own)]
-        return lines
+            found.append(If(Expr(f'cotangents.get("{name}") is not None'), tuple(own)))
+        return found
 
-    def _launch(self, name: str, results: list[Result]) -> list[str]:
+    def _launch(self, name: str, results: list[Result]) -> list[Statement]:
         """The launch of a kernel that makes these."""
         for r in results:
             alike = not r.summed and all(x.attrs[0] == "constant" for x in walk(r.node) if x.op == "leaf")
@@ -162,9 +169,8 @@ class SubstepsHost:
         return (", exchange=None", ", exchange=exchange") if self.exchanges else ("", "")
 
 
-def _function(head: str, doc: str, lines: list[str]) -> str:
-    body = "\n".join(f"    {x}" for x in lines)
-    return f'def {head}:\n    """{doc}"""\n{body}\n'
+def _function(name: str, head: str, doc: str, body: list[Statement]) -> Function:
+    return Function(name, head, doc, tuple(body), frees=False)
 
 
 def _quoted(name: str) -> str:

@@ -1,0 +1,50 @@
+"""What functions that launch kernels begin with, and how they hand on what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ....ir.expr import dim_of
+from ....ir.step_program import StepProgram, Var
+from ..launch_ir import Define, Expr, If, Set, Statement, in_needs, joined, py, ref
+from ..print.axis_names import size_name
+from ..print.names import Names
+
+
+def inputs(p: StepProgram, names: Names, first: Var | None = None) -> list[Statement]:
+    """The statements that take what a function is given: tensors, and sizes. `some` is the first that has each step's, or
+    `first`."""
+    found: list[Statement] = []
+    given = [v for v in p.variables if v.kind != "constant"]
+    for v in given:
+        value = Expr(f'given["{v.name}"]')
+        found.append(Set((names(v.leaf),), py("steps({})", value) if v.per_step else value))
+    stepwise = next(v for v in p.variables if v.per_step)
+    found.append(Define(("some",), ref(names((first or stepwise).leaf))))
+    found.append(Define(("B", "T"), py("{}.shape[:2]", ref(names(stepwise.leaf)))))
+    heads = joined(py("{}.shape[{}]", ref(names(v.leaf)), 2 if v.per_step else 0) for v in given)
+    found.append(Define(("H",), py("max({}, 0)", heads)))
+    for v in given:
+        if not v.per_step:
+            found.append(Set((names(v.leaf),), py("with_heads({}, H)", ref(names(v.leaf)))))
+    for d in p.dims:
+        with_dim = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
+        if with_dim is None:
+            s = next(s for s in p.states if d in map(dim_of, s.axes))
+            at = [dim_of(a) for a in s.axes].index(d) - len(s.axes)
+            size = Expr(f'states["{s.name}"].shape[{at}]')
+        else:
+            at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
+            size = py("{}.shape[{}]", ref(names(with_dim.leaf)), at)
+        found.append(Define((size_name(d),), size))
+    return found
+
+
+def entries(values: Mapping[str, Expr]) -> Expr:
+    """A dictionary."""
+    return py("{{{}}}", joined(py('"{}": {}', n, x) for n, x in values.items()))
+
+
+def if_wanted(result: str, body: Sequence[Statement]) -> If:
+    """Statements that are for one result."""
+    return If(in_needs(result), tuple(body), wanted=frozenset({result}))

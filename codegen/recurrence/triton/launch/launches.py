@@ -1,0 +1,242 @@
+"""The launch of a kernel of a plan: how many programs take it, what they are given, and what it is compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....ir.expr import ROW, dim_of, leaf
+from ..kernels.sweep_kernels import Kernel, slow_path_name
+from ..kernels.tile_lowering import Argument
+from ..launch_ir import HEADS, NONE, STEPS, TILES, Define, Expr, For, Launch, Passed, Statement, joined, py, ref
+from ..plan_passes.hoist import Opened
+from ..print.axis_names import block_name, part_name, size_name
+from ..print.names import Names
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Launches of kernels over tensors with these names. `steps_of_block`: how many steps a block has, as Python; `rows`: the
+    axis in rows of states that are kept for a fused backward."""
+
+    names: Names
+    steps_of_block: str
+    rows: str | None = None
+
+    def launch(
+        self, kernel: Kernel, ends: bool = False, block: str = "", wide: bool = False, wanted: Sequence[str] = ()
+    ) -> list[Statement]:
+        """The launch of a kernel; of a sweep, for its `ends`: what each part makes of the states, and nothing of what it yields.
+        `block` begins the names of decays over blocks, where it takes blocks at once. `wide`: it stores tiles in float32.
+        `wanted`: when each of a sweep's reads is."""
+        if kernel.slow_path:
+            return [self._launched(kernel, ends, block, True), self._launched(kernel, ends, block, False)]
+        launch = self._launched(kernel, ends, block)
+        if not kernel.sweeps or kernel.whole:
+            return [launch]
+        size = "None" if kernel.tiled is None else size_name(dim_of(kernel.tiled))
+        more = ", elements=True" if kernel.products else ""
+        if kernel.products and not ends and wide:
+            more += ", wide=True"
+        if kernel.apart and not ends:
+            each = [self._loaded(kernel), *(self._loaded(kernel, x.loads) for x in kernel.apart)]
+            more += f", wanted=({', '.join(wanted)})" if wanted else ""
+            loaded = joined(py("({})", x) for x in each)
+            return [For(("read", "keeps", "walk"), py("config.by_read({}, {}{})", size, loaded, more), (launch,))]
+        if ends and kernel.inner is not None:
+            slim = "" if kernel.slim else ", slim=False"
+            more += f", programs=config.crowd(config.padded({size_name(dim_of(kernel.inner))}){slim})"
+        loaded = self._loaded(kernel, kernel.carried if ends else None)
+        walk = Define(("walk",), py("config.walk({}, {}{})", size, loaded, more))
+        if not ends or kernel.inner is None:
+            return [walk, launch]
+        (name,) = (a.name.removesuffix("_linear") for a in kernel.arguments if a.name.endswith("_linear"))
+        places, before = joined([ref(f"{name}_ends"), ref(f"{name}_linear")]), [walk]
+        if kernel.late:
+            before.append(Define(("late",), py("late_pieces({}, lay.length(parts), walk.tile)", places)))
+        late, piece = (", late", "piece") if kernel.late else ("", "_")
+        over = py("by_launch({}, walk.programs{})", places, late)
+        return [*before, For((piece, "ends", "linear"), over, (launch,), ("ends", "linear"))]
+
+    def _launched(self, kernel: Kernel, ends: bool, block: str, small_range: bool | None = None) -> Launch:
+        lay = "blocks" if block else "lay"
+        name = slow_path_name(kernel.name) if small_range is False else kernel.name
+        arguments = tuple(self._passed(a, kernel, ends, block) for a in kernel.arguments)
+        places = ["*{}.walked", "parts", "{}.length(parts)"] if kernel.sweeps else ["*{}.at_once", "{}.programs"]
+        places += ["blocks.chunks"] if kernel.checkpoints else []
+        grid = self._grid(kernel, ends, lay, small_range)
+        words = self._words(kernel, ends, block, small_range)
+        where = tuple(py(x, lay) if "{" in x else Expr(x) for x in places)
+        programs = frozenset({STEPS, HEADS, *([TILES] if kernel.tiled is not None else [])})
+        return Launch(name, grid, arguments, where, tuple(words), programs=programs)
+
+    def _grid(self, kernel: Kernel, ends: bool, lay: str, small_range: bool | None) -> Expr:
+        """How many programs take a kernel."""
+        grid = "lay.sequences * parts * H" if kernel.sweeps else f"{lay}.programs"
+        grid = f"cdiv({grid}, GROUP)" if small_range is False else grid
+        if kernel.queues:
+            grid = f"config.queues({grid})"
+        if kernel.tiled is not None:
+            wide = self._block(kernel, kernel.tiled)
+            counts = f"cdiv({size_name(dim_of(kernel.tiled))}, {wide})"
+            if ends and kernel.inner is not None:  # tiles of a matrix as well, or alone
+                columns = f"cdiv({size_name(dim_of(kernel.inner))}, {wide})"
+                made = py(
+                    "({} * ({} is not None) + {} * ({} is not None))", counts, ref("ends"), columns, ref("linear")
+                )
+                return py("{} * {}", grid, made)
+            grid += f" * {counts}"
+        return Expr(grid)
+
+    def _words(self, kernel: Kernel, ends: bool, block: str, small_range: bool | None) -> list[tuple[str, Expr]]:
+        """What a kernel is compiled for, and how it is launched."""
+        lay, chunk, levels = (
+            ("blocks", self.steps_of_block, "LEVELS") if block else ("lay", "config.chunk", "config.levels")
+        )
+        words: dict[str, str | Expr] = {n: n for n in (size_name(dim_of(x)) for x in (*kernel.axes, *kernel.parts))}
+        words |= {block_name(a): self._block(kernel, a) for a in kernel.axes}
+        part = "BLOCK" if block else "config.block"
+        words |= {part_name(a): f"min({part}, config.padded({size_name(dim_of(a))}))" for a in kernel.parts}
+        words |= {"FLAT": str(small_range), "GROUP": "GROUP"} if kernel.slow_path else {}
+        loaded = self._bytes_loaded(kernel)[0] if kernel.whole or kernel.queues else NONE
+        if kernel.whole:
+            widths = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes]
+            stages = py("stages_of({}, 2 * {})", loaded, " * ".join(widths))
+            words |= {"YIELD": "True", "WARPS": f"warps_of(({', '.join(widths)}))", "STAGES": stages}
+        elif kernel.sweeps:
+            words |= {"YIELD": str(not ends), "WARPS": "walk.warps", "STAGES": "walk.stages"}
+            words |= {"PRODUCTS": "walk.products"} if kernel.products else {}
+            words |= {"READ": "0" if ends else "read"} if kernel.apart else {}
+            words |= {"PIECE": "piece" if ends else "0"} if kernel.late else {}
+        words |= {"BLOCK": self.steps_of_block} if kernel.checkpoints else {}
+        if kernel.rows:
+            assert self.rows is not None
+            words["ROWS"] = f"config.padded({size_name(dim_of(self.rows))})"
+        words |= {} if kernel.sweeps else {"CHUNK": "config.chunk"}
+        words |= {"STAGES": py("config.queued({}, {})", loaded, chunk)} if kernel.queues else {}
+        words |= {
+            "C": chunk,
+            "LEVELS": levels,
+            "EVEN": f"{lay}.even",
+            "EXACT": "config.exact",
+            "DT": "DTYPES[some.dtype]",
+        }
+        words["num_warps"] = self._warps(kernel, bool(block))
+        words["num_stages"] = "2" if kernel.sweeps else "1"
+        if not kernel.whole:
+            most = (
+                "walk.registers" if kernel.sweeps else "config.registers" if kernel.few and not block else "config.most"
+            )
+            words["maxnreg"] = (
+                "255" if kernel.queues else most
+            )  # as many as there are for each of 4 programs with 2 warps
+        return [(n, x if isinstance(x, Expr) else Expr(x)) for n, x in words.items()]
+
+    def _warps(self, kernel: Kernel, blocks: bool) -> str:
+        """How many warps a program of a kernel has."""
+        if kernel.whole:
+            return f"warps_of(({', '.join(f'config.padded({size_name(dim_of(a))})' for a in kernel.axes)}))"
+        if not blocks:
+            return "walk.warps" if kernel.sweeps else "config.ahead"
+        wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
+        more = ", many=True" if kernel.many else ""
+        return f"config.read_warps({', '.join(wholes)}{more})" if kernel.reads and wholes else "4"
+
+    def _loaded(self, kernel: Kernel, only: frozenset[str] | None = None) -> Expr:
+        """How many bytes a kernel loads for each step, perhaps of these alone: of tiles along the axes that it has whole, of
+        matrices and numbers, and of each channel of other tiles."""
+        return joined(self._bytes_loaded(kernel, only))
+
+    def _bytes_loaded(self, kernel: Kernel, only: frozenset[str] | None = None) -> list[Expr]:
+        found: dict[str | None, list[Expr]] = {}
+        arguments = {a.name: a for a in kernel.arguments}
+        for argument, axis in kernel.loads:
+            if only is None or argument in only:
+                tensor = self._tensor_of(arguments[argument])
+                found.setdefault(axis, []).append(py("{}.element_size()", tensor))
+        texts: dict[str, list[Expr]] = {"whole": [], "matrices": [], "tiles": []}
+        for axis, sizes in found.items():
+            each = py("({})", joined(sizes, " + ")) if len(sizes) > 1 else sizes[0]
+            if axis == ROW:
+                texts["matrices"] += sizes
+            elif axis is None:
+                texts["matrices"].append(py("config.chunk * {}", each))
+            elif axis == kernel.tiled:
+                texts["tiles"] += sizes
+            else:
+                texts["whole"].append(py("config.padded({}) * {}", size_name(dim_of(axis)), each))
+        return [joined(x, " + ") if x else Expr("0") for x in texts.values()]
+
+    def _passed(self, a: Argument, kernel: Kernel, ends: bool, block: str = "") -> Passed:
+        """What a launch passes for an argument."""
+        own = self._value_passed(a, kernel, ends, block)
+        return Passed(own, a.loaded, a.stored, _places_of(a, kernel) if a.stored else frozenset())
+
+    def _value_passed(self, a: Argument, kernel: Kernel, ends: bool, block: str) -> Expr:
+        once = " if keeps else None" if kernel.apart and not ends else ""  # what one launch stores
+        x = a.source
+        assert x is not None
+        if a.layout == "border":
+            return NONE if ends else py("{}{}", ref(a.name), once)
+        if a.layout == "step":
+            tensor = ref(self.names(x))
+            return py("{}, *strides({}, H)", tensor, tensor)
+        if a.layout == "number":
+            return Expr(f'constants["{x.attrs[1]}"]')
+        if a.layout == "size":
+            return Expr(size_name(x.attrs[0]))
+        if a.layout == "state":
+            state = self._passed_state(a.name, x.attrs[1], kernel, ends)
+            return py("{}{}", state, once) if a.name.endswith("_last") and state != NONE else state
+        if ends and a.name.endswith("_out"):
+            return NONE
+        return self._tensor_of(a, block)
+
+    def _tensor_of(self, a: Argument, block: str = "") -> Expr:
+        """The tensor that an argument is of."""
+        x = a.source
+        assert x is not None
+        made_in_prologue = a.layout == "matrix" or (
+            a.layout == "chunked" and x.op == "leaf" and x.attrs[0] in ("scaled", "intra")
+        )
+        if made_in_prologue:
+            return ref(f"{self.names(x)}{'_blocks' * bool(block)}")
+        if a.layout in ("sums", "out", "head", "step"):
+            return ref(self.names(x))
+        return ref(a.name if a.axes or a.name.endswith("_by_head") else f"{block}{a.name}")
+
+    def _passed_state(self, argument: str, state: str, kernel: Kernel, ends: bool) -> Expr:
+        name = self.names(leaf("state", state))
+        if argument.endswith("_first"):
+            return NONE if ends else ref(f"{name}_starts")
+        if argument.endswith("_linear"):
+            return ref("linear") if ends else NONE
+        for kind, what in (("late", "ends"), ("late_map", "linear"), ("live", "live")):
+            if argument == f"{name}_{kind}":
+                return Expr(f"late and late.{what}") if ends else NONE
+        if ends:
+            return ref("ends") if kernel.inner is not None else ref(f"{name}_ends")
+        return ref(f"{name}_last") if state in kernel.finals else NONE
+
+    def _block(self, kernel: Kernel, axis: str) -> str:
+        if axis == kernel.tiled:
+            return "walk.tile" if kernel.sweeps and not kernel.whole else self.tile(axis, kernel.reads)
+        whole = f"config.padded({size_name(dim_of(axis))})"
+        return f"min(config.slice, {whole})" if kernel.sweeps and not kernel.whole else whole
+
+    def tile(self, axis: str, reads: bool = False) -> str:
+        """How wide a tile is, of a sweep or of what reads checkpointed states."""
+        return f"min(config.{'read_tile' if reads else 'tile'}, config.padded({size_name(dim_of(axis))}))"
+
+    def tile_count(self, o: Opened, reads: bool = False) -> str:
+        if len(o.tile) != 1:
+            return "1"
+        return f"cdiv({size_name(dim_of(o.tile[0]))}, {self.tile(o.tile[0], reads)})"
+
+
+def _places_of(a: Argument, kernel: Kernel) -> frozenset[str]:
+    """What the places differ in where a kernel stores. Sums over a tile, of which numbers of each step are made, have a place for
+    each tile; other numbers are the same in all tiles."""
+    own = {size_name(dim_of(x)) for x in a.axes} | {size_name(dim_of(x)) for x in getattr(a.source, "axes", ())}
+    each = kernel.tiled is None or size_name(dim_of(kernel.tiled)) in own or not own
+    return frozenset({STEPS, HEADS, *([TILES] if each else [])})

@@ -1,0 +1,179 @@
+"""What must hold of a function that launches kernels, found on its IR.
+
+- What a statement reads was assigned before, wherever it is read: for all results that the reader is for, and under no condition
+  that the reader isn't under.
+- What a launch loads, or a function takes, has been filled: room that was allocated holds nothing until a launch stores there.
+- No two programs of a launch store to one place: places differ wherever programs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from chunkform.errors import GateError
+
+from .launch_ir import (
+    Alloc,
+    Body,
+    Call,
+    Define,
+    Expr,
+    For,
+    Free,
+    Function,
+    If,
+    Launch,
+    Set,
+    Statement,
+    Wanted,
+    expressions,
+)
+
+Under = frozenset[tuple[str, bool]]  # conditions, and whether each holds
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a statement stands: under which conditions, and for which results."""
+
+    under: Under
+    wanted: frozenset[str]
+
+    def covers(self, other: Where) -> bool:
+        """Has this run wherever the other one runs?"""
+        return self.under <= other.under and self.wanted >= other.wanted
+
+
+@dataclass
+class _Known:
+    """Where names were assigned, and filled, so far; `views` are names of parts of others."""
+
+    assigned: dict[str, list[Where]] = field(default_factory=dict)
+    filled: dict[str, list[Where]] = field(default_factory=dict)
+    room: set[str] = field(default_factory=set)
+    views: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def assign(self, name: str, where: Where) -> None:
+        self.assigned.setdefault(name, []).append(where)
+
+    def make_room(self, name: str, where: Where) -> None:
+        """From here on, a name is that of room which holds nothing."""
+        self.assign(name, where)
+        self.room.add(name)
+        self.filled[name] = [x for x in self.filled.get(name, []) if not where.covers(x)]
+
+    def fill(self, names: frozenset[str], where: Where) -> None:
+        for n in names.union(*(self.views.get(n, frozenset()) for n in names)):
+            self.filled.setdefault(n, []).append(where)
+
+
+def gate_launches(f: Function) -> None:
+    """Raises GateError, which says what is wrong."""
+    _check(f.name, f.body, Where(frozenset(), f.results), _Known())
+
+
+def _check(name: str, body: Body, where: Where, known: _Known) -> None:
+    for x in body:
+        for n, reader in _uses(x, where):
+            if not _there(known.assigned.get(n, []), reader):
+                raise GateError(f"{name}: {n} is read by {_what(x)}, and isn't assigned before wherever that runs")
+        for n, reader in _loads(x, where):
+            if n in known.room and not _there(known.filled.get(n, []), reader):
+                raise GateError(f"{name}: {n} is read by {_what(x)}, and no launch has stored it wherever that runs")
+        if isinstance(x, Launch):
+            _check_programs(name, x)
+            known.fill(x.stores, where)
+        _assign(x, where, known)
+        match x:
+            case If(condition, inside, otherwise, _, wanted):
+                results = where.wanted if wanted is None else where.wanted & wanted
+                for holds, part in ((True, inside), (False, otherwise)):
+                    under = where.under if wanted is not None else where.under | {(condition.text, holds)}
+                    _check(name, part, Where(under, results if holds else where.wanted), known)
+            case Wanted(wanted, inside):
+                _check(name, inside, Where(where.under, where.wanted & wanted), known)
+            case For(_, over, inside, tensors):
+                known.views |= dict.fromkeys(tensors, over.names)
+                _check(name, inside, where, known)
+
+
+def _there(found: list[Where], reader: Where) -> bool:
+    """Is a name assigned, or filled, wherever the reader runs? One place is before it, or both branches of a condition are."""
+    if any(x.covers(reader) for x in found):
+        return True
+    split = {(text, holds) for x in found for text, holds in x.under - reader.under}
+    for text, holds in split:
+        if (text, not holds) in split and holds:
+            both = (Where(reader.under | {(text, way)}, reader.wanted) for way in (True, False))
+            if all(any(x.covers(y) for x in found) for y in both):
+                return True
+    return False
+
+
+def _assign(x: Statement, where: Where, known: _Known) -> None:
+    match x:
+        case Alloc(name=n):
+            known.make_room(n, where)
+        case Set(names):
+            for n in names:
+                if x.in_place:
+                    known.make_room(n, where)
+                else:
+                    known.assign(n, where)
+                    known.room.discard(n)
+        case Call(names=names) | Define(names=names) | For(names=names):
+            for n in names:
+                known.assign(n, where)
+                known.room.discard(n)
+        case Free(names):
+            for n in names:
+                known.assigned.pop(n, None)
+
+
+def _uses(x: Statement, where: Where) -> list[tuple[str, Where]]:
+    """The names that a statement reads, and for which results."""
+    if not isinstance(x, Launch):
+        return [(n, where) for n in sorted(_names(expressions(x)))]
+    others = [x.grid, *x.places, *(w for _, w in (*x.words, *x.more))]
+    return [(n, where) for n in sorted(_names(others))] + [
+        (n, where if a.wanted is None else replace(where, wanted=where.wanted & a.wanted))
+        for a in x.arguments
+        for n in sorted(a.value.names)
+    ]
+
+
+def _loads(x: Statement, where: Where) -> list[tuple[str, Where]]:
+    """The names whose tensors must be filled for a statement."""
+    match x:
+        case Launch():
+            return [use for use in _uses(x, where) if use[0] in x.loads - x.stores]
+        case If() | For() | Set(in_place=True) | Alloc() | Define():
+            return []
+    return _uses(x, where)
+
+
+def _names(found: Iterable[Expr]) -> frozenset[str]:
+    return frozenset[str]().union(*(e.names for e in found))
+
+
+def _check_programs(name: str, x: Launch) -> None:
+    for a in x.arguments:
+        if a.stores and a.value.names and not x.programs <= a.over:
+            same = ", ".join(sorted(x.programs - a.over))
+            raise GateError(
+                f"{name}: programs of {x.kernel} that differ in {same} store to one place of {a.value.text}"
+            )
+
+
+def _what(x: Statement) -> str:
+    match x:
+        case Launch():
+            return f"the launch of {x.kernel}"
+        case Call(function=function):
+            return f"{function}(..)"
+        case Set(names, _) | Define(names, _):
+            return f"the statement that sets {', '.join(names)}"
+        case Alloc(name=name):
+            return f"the room for {name}"
+    return f"`{expressions(x)[0].text}`"

@@ -1,0 +1,266 @@
+"""What a function does that launches kernels, as data: tensors are allocated, kernels launched, functions of the runtime called.
+
+Names of tensors, of states and of what else is made on the way are fields (`Expr.names`, `assigned`, `Launch.loads`), and so is
+which results a statement is wanted for (`Wanted`, `If.wanted`). Sizes, the configuration and the layout of chunks are words
+(`Define`): nothing frees them. `launch_passes.py` is what is done to a function before it is printed; `print/launch_text.py`
+prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A Python expression, and the names in it that statements of the function assign."""
+
+    text: str
+    names: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        raise TypeError(f"an expression in a string would lose what it reads: {self.text}; use py(..)")
+
+
+NONE = Expr("None")
+
+
+def ref(name: str) -> Expr:
+    """What a statement has given this name."""
+    return Expr(name, frozenset({name}))
+
+
+def py(template: str, *parts: Expr | str | int) -> Expr:
+    """An expression of others, put where the template has {}; words are strings."""
+    texts = [x.text if isinstance(x, Expr) else str(x) for x in parts]
+    names = frozenset[str]().union(*(x.names for x in parts if isinstance(x, Expr)))
+    return Expr(template.format(*texts), names)
+
+
+def joined(parts: Iterable[Expr | str], separator: str = ", ") -> Expr:
+    """Expressions one after the other."""
+    found = list(parts)
+    return py(separator.join(["{}"] * len(found)), *found)
+
+
+def in_needs(result: str) -> Expr:
+    """The condition that a result is wanted."""
+    return Expr(f'"{result}" in needs')
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """Room for a tensor of this shape, which a launch fills; `when`: else there is None, as there is under `unless`. `instead`:
+    the list of places that it may have; `entry`: what else it is called. Where there is no `dtype`, it is that of what the
+    function is given."""
+
+    name: str
+    shape: Expr
+    dtype: str | None = "torch.float32"
+    when: Expr | None = None
+    unless: Expr | None = None
+    instead: Expr | None = None
+    entry: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Set:
+    """names = value, for what is neither room nor the result of a function of the runtime. `each`: of each name it is the value;
+    `nested`: it is a tuple of them, in another. `in_place`: it is room for another tensor, where that of the value lay."""
+
+    names: tuple[str, ...]
+    value: Expr
+    in_place: bool = False
+    each: bool = False
+    nested: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """names = function(arguments), of the runtime or of torch; `lines`: with each argument on a line of its own."""
+
+    names: tuple[str, ...]
+    function: str
+    arguments: tuple[Expr, ...]
+    lines: bool = False
+
+
+@dataclass(frozen=True)
+class Define:
+    """names = value, for words: sizes, the configuration, the layout of chunks, of which nothing is freed."""
+
+    names: tuple[str, ...]
+    value: Expr
+
+
+STEPS, HEADS, TILES = "steps", "heads", "tiles"
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An argument of a launch; does the kernel load what it is given, and does it store there? `over`: of what programs differ
+    in, that which the places differ in where it stores. `wanted`: the results that it is given for, if not for any."""
+
+    value: Expr
+    loads: bool = True
+    stores: bool = False
+    over: frozenset[str] = frozenset()
+    wanted: frozenset[str] | None = None
+
+
+def stored(value: Expr, tiles: bool = False) -> Passed:
+    """An argument that a kernel stores to alone, each program to places of its own; if there are `tiles`, each of these."""
+    return Passed(value, loads=False, stores=True, over=frozenset({STEPS, HEADS, *([TILES] if tiles else [])}))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The launch of a kernel over a grid of programs: tensors, then where chunks are, then words by name; `more` on a line
+    of their own. `programs`: what programs differ in, of STEPS (or chunks, or parts of sequences), HEADS and TILES."""
+
+    kernel: str
+    grid: Expr
+    arguments: tuple[Passed, ...]
+    places: tuple[Expr, ...]
+    words: tuple[tuple[str, Expr], ...]
+    more: tuple[tuple[str, Expr], ...] = ()
+    programs: frozenset[str] = frozenset({STEPS, HEADS})
+
+    @property
+    def loads(self) -> frozenset[str]:
+        return frozenset[str]().union(*(x.value.names for x in self.arguments if x.loads))
+
+    @property
+    def stores(self) -> frozenset[str]:
+        return frozenset[str]().union(*(x.value.names for x in self.arguments if x.stores))
+
+
+@dataclass(frozen=True)
+class Update:
+    """name |= value, for a dictionary."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Do:
+    """What assigns no name: an entry is set, or a function called for what it does."""
+
+    text: Expr
+
+
+@dataclass(frozen=True)
+class Return:
+    value: Expr | Call
+
+
+@dataclass(frozen=True)
+class Free:
+    """The last use of these has been: their memory may be used anew."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class If:
+    """`wanted`: the results that the body is for, where the condition says that one of these is wanted."""
+
+    condition: Expr
+    body: Body
+    otherwise: Body = ()
+    comment: str = ""
+    wanted: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Statements that are for some results alone: gradients of variables, and of initial states."""
+
+    wanted: frozenset[str]
+    body: Body
+
+
+@dataclass(frozen=True)
+class For:
+    """for names in over; `tensors` are those of them that are parts of the tensors in `over`, the others are words."""
+
+    names: tuple[str, ...]
+    over: Expr
+    body: Body
+    tensors: tuple[str, ...] = ()
+
+
+Statement = Alloc | Set | Call | Define | Launch | Update | Do | Return | Free | If | Wanted | For
+Body = tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function. `results` are all that may be wanted of it; `frees`: it lets go of large tensors on the way."""
+
+    name: str
+    head: str
+    doc: str
+    body: Body
+    results: frozenset[str] = frozenset()
+    frees: bool = True
+
+
+def inner(x: Statement) -> Body:
+    """The statements inside a statement."""
+    match x:
+        case If(body=body, otherwise=otherwise):
+            return (*body, *otherwise)
+        case Wanted(body=body) | For(body=body):
+            return body
+    return ()
+
+
+def statements(body: Iterable[Statement]) -> Iterator[Statement]:
+    """All statements of a body, those inside others too."""
+    for x in body:
+        yield x
+        yield from statements(inner(x))
+
+
+def expressions(x: Statement) -> list[Expr]:
+    """The expressions of a statement itself, without those of the statements inside it."""
+    match x:
+        case Alloc():
+            return [x.shape, *(e for e in (x.when, x.unless, x.instead, x.entry) if e is not None)]
+        case Return(value=Call(arguments=arguments)):
+            return [*arguments]
+        case Set(value=value) | Define(value=value) | Return(value=Expr() as value):
+            return [value]
+        case Call(arguments=arguments):
+            return [*arguments]
+        case Launch(grid=grid, arguments=arguments, places=places, words=words, more=more):
+            return [grid, *(a.value for a in arguments), *places, *(w for _, w in (*words, *more))]
+        case Update(name=name, value=value):
+            return [ref(name), value]
+        case Do(text=text):
+            return [text]
+        case If(condition=condition):
+            return [condition]
+        case For(over=over):
+            return [over]
+    return []
+
+
+def reads(x: Statement) -> frozenset[str]:
+    """The names that a statement reads, with those inside it."""
+    own = frozenset[str]().union(*(e.names for e in expressions(x)))
+    return own.union(*map(reads, inner(x)))
+
+
+def assigned(x: Statement) -> frozenset[str]:
+    """The names that a statement assigns, with those inside it."""
+    own: tuple[str, ...] = ()
+    match x:
+        case Alloc(name=name) | Update(name=name):
+            own = (name,)
+        case Set(names=names) | Call(names=names) | Define(names=names) | Free(names=names) | For(names=names):
+            own = names
+    return frozenset(own).union(*map(assigned, inner(x)))

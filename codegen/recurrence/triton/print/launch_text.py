@@ -1,0 +1,101 @@
+"""The text of a function that launches kernels."""
+
+from __future__ import annotations
+
+from ..launch_ir import (
+    Alloc,
+    Body,
+    Call,
+    Define,
+    Do,
+    Expr,
+    For,
+    Free,
+    Function,
+    If,
+    Launch,
+    Return,
+    Set,
+    Statement,
+    Update,
+)
+from ..launch_passes import finished
+
+INDENT = "    "
+
+
+def launch_text(f: Function) -> str:
+    """The text, after all passes."""
+    f = finished(f)
+    body = "\n".join(f"{INDENT}{x}" for x in lines_of(f.body))
+    return f'def {f.name}{f.head}:\n{INDENT}"""{f.doc}"""\n{body}\n'
+
+
+def lines_of(body: Body) -> list[str]:
+    return [line for x in body for line in _lines(x)]
+
+
+def _lines(x: Statement) -> list[str]:
+    match x:
+        case Alloc():
+            return [_alloc(x)]
+        case Set(names, value, in_place, each, nested):
+            targets = " = ".join([*names, ""]) if each else f"(({', '.join(names)}),) = " if nested else _targets(names)
+            return [f"{targets}{value.text}{'  # in place' if in_place else ''}"]
+        case Define(names, value):
+            return [f"{_targets(names)}{value.text}"]
+        case Call(names, function, arguments, True):
+            return [f"{_targets(names)}{function}(", *(f"{INDENT}{a.text}," for a in arguments), ")"]
+        case Call(names, function, arguments):
+            return [f"{_targets(names)}{function}({', '.join(a.text for a in arguments)})"]
+        case Launch():
+            return _launch(x)
+        case Update(name, value):
+            return [f"{name} |= {value.text}"]
+        case Do(text):
+            return [text.text]
+        case Return(Call(_, function, arguments)):
+            return [f"return {function}(", f"{INDENT}{', '.join(a.text for a in arguments)}", ")"]
+        case Return(Expr() as value):
+            return [f"return {value.text}"]
+        case Free(names):
+            return [" = ".join([*names, "None"])]
+        case If(condition, then, otherwise, comment):
+            found = [f"if {condition.text}:{f'  # {comment}' if comment else ''}", *_inside(then)]
+            return [*found, "else:", *_inside(otherwise)] if otherwise else found
+        case For(names, over, inside):
+            return [f"for {', '.join(names)} in {over.text}:", *_inside(inside)]
+    raise AssertionError(x)
+
+
+def _alloc(x: Alloc) -> str:
+    made = f"some.new_empty(({x.shape.text}){'' if x.dtype is None else f', dtype={x.dtype}'})"
+    if x.when is not None:
+        made += f" if {x.when.text} else None"
+    if x.unless is not None:
+        made = f"None if {x.unless.text} else {made}"
+    if x.instead is not None:
+        made = f"{x.instead.text}.pop() if {x.instead.text} else {made}"
+    return f"{f'{x.entry.text} = ' if x.entry is not None else ''}{x.name} = {made}"
+
+
+def _inside(body: Body) -> list[str]:
+    return [f"{INDENT}{x}" for x in lines_of(body)]
+
+
+def _targets(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names)} = " if names else ""
+
+
+def _launch(x: Launch) -> list[str]:
+    lines = ["launch(", f"{INDENT}{x.kernel}, ({x.grid.text},),"]
+    lines += [f"{INDENT}{a.value.text}," for a in x.arguments]
+    words = [*(p.text for p in x.places), *map(_word, x.words)]
+    lines.append(f"{INDENT}{', '.join(words)},")
+    if x.more:
+        lines.append(f"{INDENT}{', '.join(map(_word, x.more))},")
+    return [*lines, ")"]
+
+
+def _word(word: tuple[str, Expr]) -> str:
+    return f"{word[0]}={word[1].text}"
