@@ -42,7 +42,7 @@ def ring_attention(
     same steps. Gradients of parameters are what this rank computed of them: sum them over the group.
 
     Args:
-        given: the arguments by declared names, [B, T of this part, H, ...].
+        given: the arguments by declared names, [B, T of this segment, H, ...].
         context_parallel: a ProcessGroup or a one-dimensional DeviceMesh.
         causal, output_lse: as for the op itself.
 

@@ -796,7 +796,7 @@ def chained(
 ) -> torch.Tensor:
     """What enters each segment of the sequences: states [N * parts, H, ...], from those that enter the first (or last) one.
 
-    `local` is what each part makes of zero states. `decay` are cumulative sums and resets as `cumulate` has them, which run
+    `local` is what each segment makes of zero states. `decay` are cumulative sums and resets as `cumulate` has them, which run
     `along` an axis of the state, or none.
     """
     kept = None if decay is None else kept_of(decay, local, p, parts, exact)
@@ -1008,7 +1008,7 @@ def suffix_sum(
     inside: torch.Tensor | None = None,
     outside: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32, for each part of the
+    """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32, for each segment of the
     sequences; start [N * parts, H, (X)].
 
     `inside` and `outside` [B, H, chunks, X] are together what the terms of each chunk sum to, without the rounding of what

@@ -123,7 +123,7 @@ class Arguments(nn.Module):
         if self.project is not None:
             y = self.project(x)
             if self.convolve is not None:
-                if context_parallel is not None:  # the steps before this part lie on other ranks
+                if context_parallel is not None:  # the steps before this segment lie on other ranks
                     tail, cu_seqlens = tails(y, self.convolve.taps - 1, context_parallel, cu_seqlens)
                 y, tail = self.convolve(y, tail, cu_seqlens)
                 y = F.silu(y) if self.activation else y

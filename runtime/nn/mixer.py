@@ -70,7 +70,7 @@ class Mixer(nn.Module):
         deterministic: have the op's bits of a sequence depend on nothing else in the call.
         device, dtype: of the parameters. On the meta device they take no memory: `to_empty(device=..)` gives them some, and
             `reset_parameters()` their first values.
-        context_parallel: a ProcessGroup or a one-dimensional DeviceMesh of processes that hold a part of the sequence each;
+        context_parallel: a ProcessGroup or a one-dimensional DeviceMesh of processes that hold a segment of the sequence each;
             x is then this process's part, and `cu_seqlens` has the boundaries in the whole sequence.
 
     Raises:

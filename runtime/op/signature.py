@@ -114,7 +114,7 @@ class Backend:
     - "inference": the argument `needs_backward` of forward; where it is False, nothing need be saved, and where it is
       "announced", nothing beside what `saved` below has.
     - "finals": the argument `finals` of forward; where it is False, nobody wants the final states, and they may be None.
-    - "exchange": the argument `exchange`, as below, for one part of a sequence: what enters it is found on the way.
+    - "exchange": the argument `exchange`, as below, for one segment of a sequence: what enters it is found on the way.
     - "replays": nothing to take; what the passes put on the device depends on how their tensors are laid out, not on what is in
       them, and goes through `launch` and torch. So calls that differ in numbers only may be replayed (`runtime.replay`).
     - "overwrites": where `saved` has the key `OVERWRITE`, the backward pass may put gradients in its place, and it is lost.

@@ -20,7 +20,7 @@ Law = Callable[[Map, Map], Map]
 
 @dataclass(frozen=True)
 class Segment:
-    """The map of one part of a sequence for one group of `states`, and what would enter were it the first part."""
+    """The map of one segment of a sequence for one group of `states`, and what would enter were it the first segment."""
 
     states: tuple[str, ...]
     law: Law

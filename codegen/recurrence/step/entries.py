@@ -4,7 +4,7 @@ be mixed, and something is added that depends on no state.
     S'_i = sum_j a_ij S_j + b_i        entry by entry, for states i, j over the same axes
 
 A decay of either sign for each channel, a decay for every entry, a rotation of two states' entries into each other: whatever a_ij
-are, a part of a sequence is such a map too (`runtime/torch_form/entry_segments.py`).
+are, a segment of a sequence is such a map too (`runtime/torch_form/entry_segments.py`).
 """
 
 from __future__ import annotations

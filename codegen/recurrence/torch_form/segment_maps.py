@@ -1,8 +1,8 @@
 """Print what a segment of a sequence needs from the segments before it: the maps of segments (see `segment_maps.py`) as torch.
 
-`torch_forward_states` and `torch_backward_states` find the states that enter this part. They make the map of the part for one
-group of states after the other, hand it to `exchange`, and get back the entering states; where the writes of a group depend on
-what an earlier one reads, the earlier one is swept in between.
+`torch_forward_states` and `torch_backward_states` find the states that enter this segment. They make the map of the segment
+for one group of states after the other, hand it to `exchange`, and get back the entering states; where the writes of a group
+depend on what an earlier one reads, the earlier one is swept in between.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class _States(PassText):
             self._unroll(stage)
 
     def _map(self, m: SegmentMap, name: str, size: str) -> None:
-        """The map of this part, which `exchange` waits for."""
+        """The map of this segment, which `exchange` waits for."""
         printer = MapText(f"_{name}_chunks", m, self.c.step.dims)
         self.sweeps += [printer.text(), law_text(f"_{name}_law", m.affine), apply_text(f"_{name}_apply", m.affine)]
         arguments = self.text_of.arguments(printer.streams.nodes)

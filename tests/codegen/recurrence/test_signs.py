@@ -96,7 +96,7 @@ def test_kernels_run_over_segments_of_sequences_also_of_packed_ones(tmp_path: Pa
     done = subprocess.run(
         [
             sys.executable,
-            here.with_name("parts_interpreted.py"),
+            here.with_name("segments_interpreted.py"),
             here.parents[1] / "specs/entries.py",
             "gateloop",
             tmp_path,

@@ -232,7 +232,7 @@ def test_states_that_read_each_other_and_transitions_that_are_matrices():
 
 
 def test_parts_of_two_tiles_whose_writes_are_functions_or_the_same_for_all_columns():
-    """The matrix of a part's map is in tiles beyond those of the state, where all that is written must vanish."""
+    """The matrix of a segment's map is in tiles beyond those of the state, where all that is written must vanish."""
     assert_small(interpret(("squashed", "pulled"), [], parts=[*PARTS, 40]), 1e-5)
 
 

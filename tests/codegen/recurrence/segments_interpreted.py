@@ -1,6 +1,6 @@
-"""Runs kernels over parts of a sequence in Triton's interpreter, in a process of its own: prints errors by name as JSON.
+"""Runs kernels over segments of a sequence in Triton's interpreter, in a process of its own: prints errors by name as JSON.
 
-TRITON_INTERPRET=1 python parts_interpreted.py SPECS NAME FOLDER
+TRITON_INTERPRET=1 python segments_interpreted.py SPECS NAME FOLDER
 """
 
 from __future__ import annotations
