@@ -63,6 +63,10 @@ class BuildError(ChunkformError):
     """A generated file is stale, orphaned, or can't be written."""
 
 
+class VersionError(BuildError, ImportError):
+    """A generated file was written for another version of the runtime."""
+
+
 class ArgumentError(ChunkformError, ValueError):
     """An op was called with an argument of the wrong shape, type, device or value."""
 

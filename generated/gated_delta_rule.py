@@ -67,6 +67,10 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.op.version import written_for
+
+written_for("0.1", __file__)
+
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
     border_sums,

@@ -31,6 +31,10 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.op.version import written_for
+
+written_for("0.1", __file__)
+
 from chunkform.runtime.launch.launch import launch
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel

@@ -61,6 +61,10 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.op.version import written_for
+
+written_for("0.1", __file__)
+
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.kernels import chained_matrix, chunk_of, inverse, part_of, place_of

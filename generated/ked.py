@@ -31,6 +31,10 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.op.version import written_for
+
+written_for("0.1", __file__)
+
 from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import inner

@@ -7,15 +7,15 @@ family: chunk-parallel
 
 # The recurrence
 #     decayed_t = diag(alpha_t) S_{t-1}
-#     S_t = decayed_t + beta_t k_t (v_t - S_{t-1}^T (alpha_t . k_t))^T
+#     S_t = decayed_t + beta_t k_t (v_t - decayed_t^T k_t)^T
 #     o_t = S_t^T q_t
 #
 # Its adjoint
 #     dS_t = diag(alpha_{t+1}) dS_{t+1} - beta_{t+1} (alpha_{t+1} . k_{t+1}) k_{t+1}^T dS_{t+1} + q_t do_t^T
 #     dq_t = S_t do_t
-#     dk_t = beta_t dS_t (v_t - S_{t-1}^T (alpha_t . k_t)) - beta_t (alpha_t . (S_{t-1} dS_t^T k_t))
+#     dk_t = beta_t dS_t (v_t - decayed_t^T k_t) - beta_t (alpha_t . (S_{t-1} dS_t^T k_t))
 #     dv_t = beta_t dS_t^T k_t
-#     dbeta_t = (v_t - S_{t-1}^T (alpha_t . k_t))^T dS_t^T k_t
+#     dbeta_t = (v_t - decayed_t^T k_t)^T dS_t^T k_t
 #     dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1) - beta_t (alpha_t . k_t . (S_{t-1} dS_t^T k_t))
 #     dS_0 = diag(alpha_1) dS_1 - beta_1 (alpha_1 . k_1) k_1^T dS_1
 #
@@ -75,6 +75,10 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
+
+from chunkform.runtime.op.version import written_for
+
+written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.head_major import by_head
@@ -3363,13 +3367,13 @@ def kimi_delta_attention(
     r"""Kimi delta attention (Kimi Linear, arXiv 2510.26692): a decay for each key channel, then the delta rule.
 
         decayed_t = diag(alpha_t) S_{t-1}
-        S_t = decayed_t + beta_t k_t (v_t - S_{t-1}^T (alpha_t . k_t))^T
+        S_t = decayed_t + beta_t k_t (v_t - decayed_t^T k_t)^T
         o_t = S_t^T q_t
 
     In LaTeX:
 
         \mathbf{decayed}_{t} = \mathrm{diag}(\boldsymbol{\alpha}_{t}) \mathbf{S}_{t-1}
-        \mathbf{S}_{t} = \mathbf{decayed}_{t} + \beta_{t} \mathbf{k}_{t} (\mathbf{v}_{t} - \mathbf{S}_{t-1}^\top (\boldsymbol{\alpha}_{t} \odot \mathbf{k}_{t}))^\top
+        \mathbf{S}_{t} = \mathbf{decayed}_{t} + \beta_{t} \mathbf{k}_{t} (\mathbf{v}_{t} - \mathbf{decayed}_{t}^\top \mathbf{k}_{t})^\top
         \mathbf{o}_{t} = \mathbf{S}_{t}^\top \mathbf{q}_{t}
 
     Args:
@@ -3444,7 +3448,7 @@ def kimi_delta_attention_step(
     """One step of kimi_delta_attention, for generation: one launch, no gradient.
 
         decayed_t = diag(alpha_t) S_{t-1}
-        S_t = decayed_t + beta_t k_t (v_t - S_{t-1}^T (alpha_t . k_t))^T
+        S_t = decayed_t + beta_t k_t (v_t - decayed_t^T k_t)^T
         o_t = S_t^T q_t
 
     Args:

@@ -49,6 +49,10 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.op.version import written_for
+
+written_for("0.1", __file__)
+
 from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, rows_of, stages_of, together, warps_of
 from chunkform.runtime.chunk_kernels.kernels import chained, part_of

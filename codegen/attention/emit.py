@@ -15,7 +15,7 @@ from ..printing.spelling import spelled
 from ..printing.stub import Results, Stub
 from ..printing.templates import render
 from ..recurrence.compiler_fault import blaming
-from ..recurrence.emit import check_name, escaped, formatted, names_from_outside, title_of, wrapped
+from ..recurrence.emit import check_name, escaped, formatted, names_from_outside, title_of, version_lines, wrapped
 from .compiled import CompiledAttention
 from .derivation import derivation_lines, formulas
 from .lettered import attention_in_letters
@@ -122,7 +122,7 @@ def imports(text: str) -> str:
     lines += [
         "import triton",
         "import triton.language as tl",
-        "",
+        *version_lines(),
         "from chunkform.runtime.attention import torch_form as attention_torch",
     ]
     for module, names in sorted(IMPORTS.items()):

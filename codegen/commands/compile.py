@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from chunkform import __version__
 from chunkform.errors import BuildError, LoadError, SpecError, need_triton
 from chunkform.runtime import cached
 from chunkform.runtime.launch.files import cache_folder, cache_instead, folder_made, write_whole
@@ -102,9 +103,9 @@ def _written(path: Path, made: Callable[[], str]) -> Path:
 
 @functools.cache
 def compiler_hash() -> str:
-    """A hash of the compiler's own files: a new compiler doesn't use what an old one printed."""
+    """A hash of the version and of the compiler's own files: a new compiler doesn't use what an old one printed."""
     here = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(__version__.encode())
     for path in sorted([*here.rglob("*.py"), *here.rglob("*.jinja")]):
         digest.update(path.relative_to(here).as_posix().encode())
         digest.update(path.read_bytes())

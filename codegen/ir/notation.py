@@ -406,7 +406,7 @@ class Notation:
         left: list[Node] = []
         middle: list[Node] = []
         right: list[Node] = []
-        for f in factors_of(core):
+        for f in self.folded_factors(core):
             others = set(f.axes) - {b}
             if b not in f.axes or len(others) > 1 or not others <= {row, col} - {None}:
                 return self.indexed(x)

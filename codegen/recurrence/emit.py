@@ -9,7 +9,9 @@ import subprocess
 import symtable
 import sys
 
+from chunkform import __version__
 from chunkform.errors import BuildError, NameError_
+from chunkform.runtime.op.version import release
 from chunkform.spec.language import Declaration, Recurrence
 
 from ..ir.expr import dim_of
@@ -187,12 +189,23 @@ def import_lines(imported: dict[str, set[str]], others: dict[str, str]) -> str:
     """The lines; `others` are imported under other names."""
     lines = ["import torch"] if "torch" in imported else []
     lines += ["import triton", "import triton.language as tl"] if "triton" in imported else []
-    lines.append("")
+    lines += version_lines()
     for module, names in imported.items():
         if names:
             found = (f"{n} as {others[n]}" if n in others else n for n in sorted(names, key=_import_order))
             lines.append(f"from {module} import {', '.join(found)}")
     return "\n".join(lines)
+
+
+def version_lines() -> list[str]:
+    """What refuses the runtime of another version, before anything is imported from it."""
+    return [
+        "",
+        "from chunkform.runtime.op.version import written_for",
+        "",
+        f'written_for("{release(__version__)}", __file__)',
+        "",
+    ]
 
 
 def _import_order(name: str) -> tuple[int, str]:

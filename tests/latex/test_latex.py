@@ -99,6 +99,14 @@ def test_letters_are_macros_that_an_author_may_define(documents):
         assert rf"\providecommand{{\{name}}}" in text
 
 
+def test_what_depends_on_a_state_keeps_its_name_in_every_form():
+    """Also where a product takes its factors apart, and over the rows and the columns of a chunk."""
+    text = document(load(ROOT / "benchmarks/published/precond_gated_delta_rule.py")[0])
+    body = text.split(r"\subsection*{Read-write form}")[1]
+    assert r"\cfkey^\top" in body and r"\cfd \cfS_{t}^\top \cfkey_{t}" in body
+    assert r"\log(" not in body
+
+
 def test_a_letter_of_two_meanings_has_two_macros():
     page = Page()
     assert page.letter("lambda", r"\lambda", False) == r"\cflambda"

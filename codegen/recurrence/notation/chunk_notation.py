@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ...ir.expr import COL, ROW, Node, canonical_axis, factors_of, leaf, make, rebuild, rename, walk
+from ...ir.expr import COL, ROW, Node, canonical_axis, factors_of, leaf, leaves, make, rebuild, rename, replace, walk
 from ...ir.notation import Notation
+from ...ir.symbols import STATE_KINDS
 from ..chunkwise.chunk_program import ChunkProgram
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Plan, Sweep
@@ -18,7 +19,7 @@ from ..normal_form.form import NormalForm
 from .chunk_symbols import DecaySymbols, Symbols
 from .form_notation import Reader, solved_letters
 from .formulas import Formula, Section, formula, order_of, sentence, stateless_names
-from .lets import form_terms
+from .lets import form_names, form_terms
 
 
 def chunk_sections(c: Compiled) -> Iterator[Section]:
@@ -59,6 +60,9 @@ class _ChunkNames:
         self.lets = stateless_names(c.step) | form_terms(c)
         self.pending: list[Formula] = []  # what symbols that were introduced on the way stand for
         self.known: dict[tuple, Node] = {}
+        reads = {reader.spelled(x): x for x in form.reads}
+        over = {replace(x, reads): symbol for x, symbol in form_names(c).items() if x not in self.lets}
+        self.of_reads = {x: n for x, n in over.items() if not any(y.attrs[0] in STATE_KINDS for y in leaves(x))}
         values = {x: n for n, x in form.values.items() if x.op == "leaf"}
         for x in form.reads:
             if x in values:
@@ -66,6 +70,17 @@ class _ChunkNames:
         for x, symbol in reader.symbols.items():
             name = values.get(x, symbol.attrs[1])
             self.known[x.attrs[:2]] = leaf("chunk", self.capital(name, len(x.axes)), (ROW, *x.attrs[2]))
+
+    def stateful(self) -> dict[Node, Node]:
+        """Symbols of the auxiliary quantities that depend on states, over the rows and columns of a chunk, as far as
+        the reads that they are made of have been printed."""
+        found: dict[Node, Node] = {}
+        for x, symbol in self.of_reads.items():
+            if all(y.attrs[:2] in self.known for y in leaves(x) if y.attrs[0] in ("read", "write")):
+                name, axes = symbol.attrs[1:]
+                row = leaf("chunk", self.capital(name, len(axes)), (ROW, *axes))
+                found |= {self.over_rows(x): row, rename(self.over_rows(x), {ROW: COL}): rename(row, {ROW: COL})}
+        return found
 
     def capital(self, name: str, axes: int) -> str:
         d, base = ("d", name[1:]) if name[:1] == "d" and name[1:] in self.declared else ("", name)
@@ -166,7 +181,7 @@ class _ChunkFormulas:
                 text += rf"\quad (\mathrm{{row}}\ t:\ {rows})" if n.tex else f"   (row t: {rows})"
             return text
 
-        return formula(self.c, write)
+        return formula(self.c, write, {x: n for x, n in self.names.stateful().items() if x is not right})
 
     # --- from chunk programs to what is printed -----------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir.expr import ONE, Node, leaf, leaves, mul, rename, replace, total, walk
+from ...ir.expr import ONE, Node, add, leaf, leaves, mul, rename, replace, total, walk
 from ...ir.notation import Notation
 from ...ir.step_program import StepProgram
 from ..chunkwise.compiled import Compiled, once
@@ -92,4 +92,15 @@ def _state(m: MatrixValue, interpreter: Interpreter, after: dict[str, Node | Mat
         return leaf("trajectory", m.state, axes)
     if axes == interpreter.states[m.state].axes and m == after.get(m.state):
         return leaf("next", m.state, axes)
-    return None
+    return _entry_by_entry(m, axes) if len(axes) < 2 else None
+
+
+def _entry_by_entry(m: MatrixValue, axes: tuple[str, ...]) -> Node | None:
+    """A state that is a vector, in the middle of a step: what it was, and what has been written, as reads write it out."""
+    if m.others:
+        return None
+    decay = m.decay or ONE
+    writes = [mul(decay, w.scalar, w.left, w.right) for w in m.before] + [
+        mul(w.scalar, w.left, w.right) for w in m.after
+    ]
+    return add(mul(decay, leaf("trajectory", m.state, axes)), *writes)
