@@ -137,23 +137,8 @@ def explain(spec: Declaration | str | os.PathLike[str], width: int = 64, chunk: 
     c = kind.compile_spec(r)
     data = kind.explanation(c, width, chunk)
     family = "attention" if data.get("kind") == "attention" else c.family
-    found = Derivation(r.name, _sections(data), kind.latex_document(c))
+    found = Derivation(r.name, tuple(kind.derivation(c)), kind.latex_document(c))
     return Explanation(r, family, data.get("reason"), found, data, c, (width, chunk))
-
-
-def _sections(data: dict[str, Any]) -> tuple[Section, ...]:
-    """The derivation in an explanation: a recurrence's or an attention's, or those of a program's ops, one after the other."""
-    found = [Section(s["title"], tuple(map(_formula, s["formulas"]))) for s in data.get("derivation", ())]
-    if "nodes" in data:
-        found.append(Section("The graph", tuple(Formula(n["meaning"], "") for n in data["nodes"])))
-        found.append(Section("The adjoint graph", tuple(Formula(x, "") for x in data["adjoint_in_words"])))
-    for name, inner in data.get("operations", {}).items():
-        found += [Section(f"{name}: {s.title}", s.formulas) for s in _sections(inner)]
-    return tuple(found)
-
-
-def _formula(x: Any) -> Formula:
-    return Formula(x, "") if isinstance(x, str) else Formula(x["plain"], x["latex"], x["is_sentence"])
 
 
 def _formula_data(f: Formula) -> dict[str, Any]:

@@ -29,7 +29,8 @@ def json_of(data: object) -> str:
 def formula_html(latex: str, plain: str) -> str:
     """A displayed formula; as text, where it can't be typeset."""
     try:
-        return mathml(latex)
+        shown = mathml(latex, block=False).replace("<math>", '<math displaystyle="true">', 1)
+        return f"<div style='margin:.4em 0 .4em 2em'>{shown}</div>"
     except Exception:
         return f"<pre>{escape(plain)}</pre>"
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from ..ir.expr import ZERO
 from ..ir.latex_page import Page
 from ..ir.latex_page import formulas as formulas_of
+from ..recurrence.notation.formulas import Formula, Section
 from .compiled import CompiledAttention
 from .derivation import formulas, sections, text
 
@@ -39,6 +40,17 @@ def explanation(c: CompiledAttention, width: int = 64, chunk: int = 64) -> dict[
         "derivation": [{"title": title, "formulas": lines} for title, lines in sections(c)],
         "gates": [{"name": g.name, "what": g.what, "points": g.points, "error_bound": g.error_bound} for g in c.gates],
     }
+
+
+def derivation(c: CompiledAttention) -> tuple[Section, ...]:
+    """The sections, each formula as text and as LaTeX."""
+    page = Page()
+    found = []
+    for (title, lines), (_, typeset) in zip(sections(c), sections(c, page), strict=True):
+        plain = [x for line in lines for x in line.split(",   ")]
+        pairs = zip(plain, map(page.spelled, typeset), strict=True)
+        found.append(Section(title, tuple(Formula(x, y, text="=" not in x) for x, y in pairs)))
+    return tuple(found)
 
 
 def show(c: CompiledAttention, console: Console, width: int = 64, chunk: int = 64) -> None:

@@ -38,6 +38,9 @@ OPERATORS = {
     "quad": " ",
     "qquad": "  ",
 }
+THIN = '<mspace width="0.17em"/>'  # between factors
+ESCAPED = "\\_"
+CLOSES = {"(": ")", "{": "}", "\\begin": "\\end", "\\left": "\\right"}
 BIG = {"sum": "∑", "prod": "∏"}
 NAMES = ("exp", "log", "max", "min", "det", "tan", "sin", "cos")
 TOKEN = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+|\\.|[0-9]+(?:\.[0-9]+)?|.", re.S)
@@ -57,9 +60,22 @@ MARKS = (
 )
 
 
+def _are_factors(left: str, right: str) -> bool:
+    """Do two parts stand side by side as factors do: neither an operator, nor the d of a gradient, nor what it is applied to?"""
+    applied = left.endswith("<mo>&#x2061;</mo>") and not right.startswith("<mrow><mo>(")
+    operators = left.endswith("</mo>") or right.startswith(("<mo", "<mspace", "<mtable")) or left.endswith('em"/>')
+    return left != "<mtext>d</mtext>" and (applied or not operators)
+
+
 class _Parser:
     def __init__(self, source: str) -> None:
-        self.tokens = [x for x in TOKEN.findall(source) if not x.isspace()]
+        found = TOKEN.findall(source)
+        self.tokens = [x for x in found if not x.isspace()]
+        self.spaced: set[int] = set()  # tokens with a space before them
+        count = 0
+        for x in found:
+            self.spaced |= {count} if x.isspace() else set()
+            count += not x.isspace()
         self.at = 0
 
     def peek(self) -> str:
@@ -72,9 +88,13 @@ class _Parser:
 
     def row(self, *ends: str) -> str:
         """Everything up to one of `ends`, which is not taken."""
-        parts = []
+        parts: list[str] = []
         while self.peek() and self.peek() not in ends:
-            parts.append(self.scripted())
+            spaced = self.at in self.spaced
+            part = self.scripted()
+            if spaced and parts and _are_factors(parts[-1], part):
+                parts.append(THIN)
+            parts.append(part)
         return "".join(parts)
 
     def scripted(self) -> str:
@@ -135,6 +155,11 @@ class _Parser:
             return f"<mn>{token}</mn>"
         if token.isalpha():
             return f"<mi>{token}</mi>"
+        if token == "(" and (end := self.closing()) is not None:
+            body = self.row(")")
+            assert self.at == end
+            self.take()
+            return f"<mrow><mo>(</mo>{body}<mo>)</mo></mrow>"
         if token == "&":
             return '<mspace width="1em"/>'
         return f"<mo>{escape({'-': '−', '*': '∗'}.get(token, token))}</mo>"
@@ -146,13 +171,13 @@ class _Parser:
             return f"<mo>{BIG[name]}</mo>"
         if name in OPERATORS:
             shown = OPERATORS[name]
-            return f"<mtext>{shown}</mtext>" if shown.isspace() else f"<mo>{shown}</mo>"
+            return f'<mspace width="{len(shown)}em"/>' if shown.isspace() else f"<mo>{shown}</mo>"
         if name in NAMES:
             return f"<mi>{name}</mi><mo>&#x2061;</mo>"
         if name in ("mathbf", "boldsymbol", "bm"):
             return f'<mstyle style="font-weight:bold">{self.group()}</mstyle>'
         if name in ("mathrm", "operatorname", "text"):
-            return f"<mtext>{escape(self.text())}</mtext>"
+            return f"<mtext>{escape(self.text().replace(ESCAPED, '_'))}</mtext>"
         if name == "mathcal":
             return f'<mstyle style="font-family:cursive">{self.group()}</mstyle>'
         if name in ("frac", "tfrac"):
@@ -167,16 +192,34 @@ class _Parser:
             body = self.row("\\right")
             self.take()
             return f"<mrow>{first}{body}{self.fence()}</mrow>"
+        if name in ("Bigl", "Bigr"):
+            return self.fence()
         if name == "begin":
             return self.table(self.raw())
         if name in MARKS:
             return MARKS[name]
         return f"<mtext>{escape(name)}</mtext>"
 
+    def closing(self) -> int | None:
+        """Where the bracket is closed that has just been taken: in the same group, and by a bracket of its size."""
+        opened: list[str] = []
+        for at in range(self.at, len(self.tokens)):
+            token = self.tokens[at]
+            if token in CLOSES:
+                opened.append(token)
+            elif token in CLOSES.values() and opened:
+                if CLOSES[opened.pop()] != token:
+                    return None
+            elif token in CLOSES.values():
+                return at if token == ")" else None
+            elif not opened and token in ("&", "\\\\"):
+                return None
+        return None
+
     def fence(self) -> str:
         """The bracket after \\left or \\right; a point stands for none."""
         fence = self.take()
-        fence = {"\\{": "{", "\\}": "}", ".": ""}.get(fence, fence)
+        fence = {"\\{": "{", "\\}": "}", ".": ""}.get(fence, OPERATORS.get(fence[1:], fence))
         return f'<mo stretchy="true">{escape(fence)}</mo>' if fence else ""
 
     def text(self) -> str:

@@ -10,7 +10,7 @@ from chunkform.spec.language.attention import Attention
 
 from ..attention.compiled import CompiledAttention
 from ..attention.emit import declared_hash, emit, spec_hash, stub
-from ..attention.explain import explanation, latex_document, show
+from ..attention.explain import derivation, explanation, latex_document, show
 from ..attention.pipeline import compile_attention as compile_spec
 from ..checking.checked import DTYPES, Checked
 
@@ -23,6 +23,7 @@ __all__ = [
     "compile_spec",
     "conditions_of",
     "declared_hash",
+    "derivation",
     "emit",
     "explanation",
     "inspect_one",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..performance.compile_report import InspectRow
     from ..printing.stub import Stub
+    from ..recurrence.notation.formulas import Section
 
 
 class Kind(Protocol):
@@ -40,6 +41,9 @@ class Kind(Protocol):
 
     def explanation(self, compiled: Any, width: int = 64, chunk: int = 64) -> dict[str, Any]:
         """What `chunkform explain --json` writes."""
+
+    def derivation(self, compiled: Any, /) -> Iterable[Section]:
+        """Sections of formulas, for a notebook."""
 
     def latex_document(self, compiled: Any, /) -> str:
         """What `chunkform explain --latex` writes."""

@@ -13,7 +13,7 @@ from chunkform.spec.language.program import Program
 from ..checking.checked import DTYPES, Checked
 from ..programs.compiled import CompiledProgram
 from ..programs.emit import emit, spec_hash, stub
-from ..programs.explain import explanation, show, svg
+from ..programs.explain import derivation, explanation, show, svg
 from ..programs.latex import latex_document
 from ..programs.pipeline import compile_program as compile_spec
 
@@ -26,6 +26,7 @@ __all__ = [
     "compile_spec",
     "conditions_of",
     "declared_hash",
+    "derivation",
     "emit",
     "explanation",
     "inspect_one",

@@ -10,7 +10,7 @@ from chunkform.spec.language import Recurrence
 from ..checking.checked import DTYPES, Checked
 from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.emit import declared_hash, emit, spec_hash, stub
-from ..recurrence.explain import explanation, latex_document, show
+from ..recurrence.explain import derivation, explanation, latex_document, show
 from ..recurrence.pipeline import compile_spec
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__ = [
     "compile_spec",
     "conditions_of",
     "declared_hash",
+    "derivation",
     "emit",
     "explanation",
     "inspect_one",

@@ -42,6 +42,11 @@ class Page:
         name = "cf" + "".join(map(_spelled, base))
         return rf"\{name}" if self.letters.pop(name, None) else "\0"
 
+    def spelled(self, text: str) -> str:
+        """The text without macros, for what knows none."""
+        known = {**self.letters, "cfd": r"\mathrm{d}", "cfbreak": ""}
+        return re.sub(r"\\(cf[a-zA-Z]+)", lambda m: known[m[1]], text)
+
     def preamble(self) -> str:
         defined = (rf"\providecommand{{\{n}}}{{{x}}}" for n, x in sorted(self.letters.items()))
         return "\n".join([PREAMBLE, *defined])
@@ -63,6 +68,12 @@ def escaped(words: str) -> str:
     """Words as they are, in LaTeX's text."""
     special = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": "$<$", ">": "$>$"}
     return "".join(special.get(c, rf"\{c}" if c in "_&%$#{}" else c) for c in words)
+
+
+def unescaped(words: str) -> str:
+    """LaTeX's text as words; its mathematics between dollar signs stays."""
+    parts = words.split("$")
+    return "$".join(x if i % 2 else re.sub(r"\\([_&%#{}])", r"\1", x) for i, x in enumerate(parts))
 
 
 def is_long(text: str) -> bool:

@@ -86,11 +86,9 @@ class Symbols:
         return shown
 
     def is_tangent(self, base: str, kind: str) -> bool:
-        return (
-            base.startswith("d")
-            and len(base) > 1
-            and (kind in GRADIENT_KINDS or base[1:] in self.order or base[1:] in self.gradients_of)
-        )
+        whose = base[1:].lower() if kind == "chunk" and base[1:].isupper() else base[1:]  # O has the rows o_t
+        known = kind in GRADIENT_KINDS or whose in self.order or base[1:] in self.gradients_of
+        return base.startswith("d") and len(base) > 1 and known
 
     def letters(self, base: str, axes: int) -> str:
         """A name in LaTeX, bold where it has axes; a macro on a page of its own."""

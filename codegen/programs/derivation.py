@@ -33,5 +33,5 @@ def adjoint_lines(c: CompiledProgram) -> list[str]:
                 f"{i + 1}. {gives} by the adjoint of {n.op.name}, from {', '.join(f'd{q}' for q in a.takes.values())}"
             )
     for q, parts in sums.items():
-        out.append(f"d{q} is the sum of what comes from {', '.join(parts)}")
+        out.append(f"d{q} is the sum of what the adjoints of {', '.join(x.removeprefix('d ') for x in parts)} give")
     return out

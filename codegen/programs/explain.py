@@ -8,13 +8,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..ir.latex_page import Page, unescaped
 from ..recurrence.explain import section_text
 from ..recurrence.notation.derivation import derivation as derivation_of
+from ..recurrence.notation.formulas import Formula, Section
 from .compiled import CompiledProgram
 from .derivation import adjoint_lines
 from .draw import can_draw, drawing
 from .draw import svg as joined
 from .graph import SolveNode
+from .latex import adjoint_sentences, node_equations
 from .op_sources import triton_texts
 from .sentences import node_text
 
@@ -60,6 +63,23 @@ def explanation(c: CompiledProgram, width: int = 64, chunk: int = 64) -> dict[st
         "operations": {op.name: of_recurrence(op.compiled, width, chunk) for op in g.operations if not op.is_map},
         "svg": svg(c) if can_draw() else None,
     }
+
+
+def derivation(c: CompiledProgram) -> tuple[Section, ...]:
+    """The graph, its adjoint, and what was derived of each operation; formulas as text and as LaTeX."""
+    page = Page()
+    graph = []
+    for n in c.graph.nodes:
+        method = rf"\text{{, by {n.method.words}}}" if isinstance(n, SolveNode) else ""
+        typeset = r",\quad ".join(node_equations(c, n, page)) + method
+        graph.append(Formula(node_text(c.graph, n), page.spelled(typeset)))
+    sentences = (unescaped(page.spelled(x)) for x in adjoint_sentences(c, page))
+    adjoint = [Formula(x, y, text=True) for x, y in zip(adjoint_lines(c), sentences, strict=True)]
+    found = [Section("The graph", tuple(graph)), Section("The adjoint graph", tuple(adjoint))]
+    for op in c.graph.operations:
+        if not op.is_map:
+            found += [Section(f"{op.name}: {s.title}", s.formulas) for s in derivation_of(op.compiled)]
+    return tuple(found)
 
 
 def show(c: CompiledProgram, console: Console, width: int = 64, chunk: int = 64) -> None:

@@ -30,20 +30,27 @@ def latex_document(c: CompiledProgram) -> str:
 def graph_lines(c: CompiledProgram, page: Page) -> list[str]:
     """What each op makes, in order, and how what is solved for is found."""
     equations = [f"{_name(c.spec, x.name, page)} = {_term(x.term, page)}" for x in c.spec.step.updates]
-    for n in c.graph.nodes:
-        if isinstance(n, SolveNode):
-            s = next(s for s in c.spec.solves if s.name == n.name)
-            equations.append(_solved(c.spec, s, page))
-        else:
-            equations += [_equation(c.graph, n, own, page) for own in n.outputs]
+    equations += [x for n in c.graph.nodes for x in node_equations(c, n, page)]
     methods = [
         f"{_name(c.spec, s.name, page, math=True)} is found by {escaped(s.method.words)}." for s in c.spec.solves
     ]
     return [*formulas(equations), *methods]
 
 
+def node_equations(c: CompiledProgram, n: OpNode | SolveNode, page: Page) -> list[str]:
+    """What a node of the graph makes."""
+    if isinstance(n, SolveNode):
+        return [_solved(c.spec, next(s for s in c.spec.solves if s.name == n.name), page)]
+    return [_equation(c.graph, n, own, page) for own in n.outputs]
+
+
 def adjoint_lines(c: CompiledProgram, page: Page) -> list[str]:
     """The ops of the adjoint graph as a list, and the sums."""
+    return [r"\begin{itemize}", *(rf"\item {x}" for x in adjoint_sentences(c, page)), r"\end{itemize}"]
+
+
+def adjoint_sentences(c: CompiledProgram, page: Page) -> list[str]:
+    """A sentence for each op of the adjoint graph, and each sum."""
     items = []
     for a in c.adjoint.nodes:
         gives = _names(c.spec, dict.fromkeys(a.gives.values()), page)
@@ -55,8 +62,8 @@ def adjoint_lines(c: CompiledProgram, page: Page) -> list[str]:
             items.append(f"{gives} by the adjoint of {op}, from {takes}.")
     for q, parts in c.adjoint.sums.items():
         whole = _name(c.spec, q, page, d=True, math=True)
-        items.append(f"{whole} is the sum of what comes from {', '.join(map(escaped, parts))}.")
-    return [r"\begin{itemize}", *(rf"\item {x}" for x in items), r"\end{itemize}"]
+        items.append(f"{whole} is the sum of what the adjoints of {escaped(', '.join(x.removeprefix('d ') for x in parts))} give.")
+    return items
 
 
 def _solved(p: Program, s: Any, page: Page) -> str:
