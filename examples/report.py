@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 from char_lm import Progress, Text
 
 from chunkform import __version__
+from chunkform.codegen.claims.html_page import shown_counterexample
 from chunkform.codegen.claims.verdict import Verdict
 from chunkform.codegen.ir.math_svg import math_svg
 from chunkform.codegen.recurrence.check import Row
@@ -116,7 +117,7 @@ def _claim(v: Verdict) -> dict[str, object]:
         "id": v.claim.id,
         "verdict": v.verdict,
         "formula": safe(math_svg(shown, " = ".join(text(s) for s in sides))),
-        "counterexample": v.counterexample.text() if v.counterexample is not None else "",
+        "counterexample": safe(shown_counterexample(v)) if v.counterexample is not None else "",
         "repair": safe(math_svg(v.repaired_latex, v.repaired)) if v.repaired_latex else "",
         "edits": "; ".join(v.repairs[0].edits) if v.repairs else "",
     }

@@ -13,9 +13,9 @@ family: program
 #     1. dk, dv, dbeta, dlam, dx by the adjoint of o, from do
 #     2. dk, dbeta, dlam, dlamb, dq by the adjoint of the solve x: w = H^-1 dx, dq = w, and that of H x for x = x
 #         with the cotangent -w
-#     dk is the sum of what comes from d o, d x
-#     dbeta is the sum of what comes from d o, d x
-#     dlam is the sum of what comes from d o, d x
+#     dk is the sum of what the adjoints of o, x give
+#     dbeta is the sum of what the adjoints of o, x give
+#     dlam is the sum of what the adjoints of o, x give
 #
 # Operation x_system
 #     The recurrence

@@ -14,10 +14,10 @@ family: program
 #     1. dq, du, dlam, dlam_0, do3 by the adjoint of o3, from do4
 #     2. dq, du, dlam, dlam_0, do2 by the adjoint of o3, from do3
 #     3. dq, du, dlam, dlam_0 by the adjoint of o2, from do2
-#     dq is the sum of what comes from d o4, d o3, d o2
-#     du is the sum of what comes from d o4, d o3, d o2
-#     dlam is the sum of what comes from d o4, d o3, d o2
-#     dlam_0 is the sum of what comes from d o4, d o3, d o2
+#     dq is the sum of what the adjoints of o4, o3, o2 give
+#     du is the sum of what the adjoints of o4, o3, o2 give
+#     dlam is the sum of what the adjoints of o4, o3, o2 give
+#     dlam_0 is the sum of what the adjoints of o4, o3, o2 give
 #
 # Operation o2
 #     The recurrence

@@ -62,7 +62,9 @@ def adjoint_sentences(c: CompiledProgram, page: Page) -> list[str]:
             items.append(f"{gives} by the adjoint of {op}, from {takes}.")
     for q, parts in c.adjoint.sums.items():
         whole = _name(c.spec, q, page, d=True, math=True)
-        items.append(f"{whole} is the sum of what the adjoints of {escaped(', '.join(x.removeprefix('d ') for x in parts))} give.")
+        items.append(
+            f"{whole} is the sum of what the adjoints of {escaped(', '.join(x.removeprefix('d ') for x in parts))} give."
+        )
     return items
 
 

@@ -13,11 +13,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TORCHS_OWN = re.compile(r"(from module|Module) .torch[\w.]*.")  # what torch exports, but doesn't say so
-BRIEF = re.compile(
-    r"missing a (return )?type annotation|untyped context"
-)  # functions of recipes that are short on purpose
+# What is short on purpose in recipes and tutorials: functions, whose bodies are checked, and what a loop has left.
+BRIEF = re.compile(r"missing a (return )?type annotation|untyped (context|function)|is possibly unbound")
 CACHE = os.environ["CHUNKFORM_CACHE"]  # which later runs share
 
 # What a checker must see: (a name for the test, code, what each line that is marked with ! is)
@@ -85,6 +85,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (out / f"{page.stem}_{n}.py").write_text(text)
             if named := re.match(r"# (\w+\.py)\n", text):
                 (out / named[1]).write_text(text)
+    for page in TUTORIALS:  # which are one session each
+        blocks = BLOCK.findall(page.read_text())
+        (out / f"tutorial_{page.stem}.py").write_text("\n".join(x for x in blocks if not x.startswith("# ")))
     (out / "wrong.py").write_text(WRONG)
     (out / "right.py").write_text(RIGHT)
     return out

@@ -3,9 +3,9 @@
     python tests/shared/emitted.py            compile all specs; tell whose text has changed, and whether in comments alone
     python tests/shared/emitted.py --write    the same, and write tests/codegen/recurrence/emitted_text.json anew
 
-`text` is the hash of the emitted text, before it is formatted; `code` the same without comments, docstrings and layout, and
-whichever modules names are imported from. The
-catalogue's files are in generated/, as `chunkform build` has written them.
+`text` is the hash of the emitted text, before it is formatted and without the version that it is for; `code` the same
+without comments, docstrings and layout, and whichever modules names are imported from. The catalogue's files are in
+generated/, as `chunkform build` has written them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from chunkform.codegen.commands.build import GENERATED
 from chunkform.codegen.commands.kinds import kind_of
+from chunkform.codegen.recurrence.emit import version_lines
 from chunkform.runtime.launch.fingerprint import said
 from chunkform.spec.language import Declaration, catalogue, load
 
@@ -45,13 +46,22 @@ def texts_of(file: str) -> dict[str, str]:
     found = {}
     for r in load(ROOT / file):
         kind = kind_of(r)
-        found[f"{file}:{r.name}"] = kind.emit(kind.compile_spec(r), tidy=False)
+        found[f"{file}:{r.name}"] = unversioned(kind.emit(kind.compile_spec(r), tidy=False))
     return found
 
 
 def catalogue_texts() -> dict[str, str]:
     """The catalogue's texts as they are committed."""
-    return {f"generated/{r.name}.py": (GENERATED / f"{r.name}.py").read_text() for r in catalogue(Declaration)}
+    return {
+        f"generated/{r.name}.py": unversioned((GENERATED / f"{r.name}.py").read_text()) for r in catalogue(Declaration)
+    }
+
+
+def unversioned(text: str) -> str:
+    """The text without what refuses another version: a new version alone changes no record."""
+    lines = "\n".join(version_lines()[1:]) + "\n"
+    assert text.count(lines) == 1
+    return text.replace(lines, "")
 
 
 def text_hash(text: str) -> str:

@@ -17,7 +17,9 @@ def test_every_generated_file_says_its_version():
 def test_another_version_is_refused_before_the_runtime_is_asked_for_what_it_lacks(tmp_path):
     text = retention.source()
     path = tmp_path / "old.py"
-    path.write_text(text.replace(f'"{HERE}"', '"0.0"').replace("chunk_layout import LEVELS", "chunk_layout import GONE"))
+    path.write_text(
+        text.replace(f'"{HERE}"', '"0.0"').replace("chunk_layout import LEVELS", "chunk_layout import GONE")
+    )
     with pytest.raises(VersionError) as refused:
         exec(compile(path.read_text(), str(path), "exec"), {"__file__": str(path), "__name__": "old"})
     assert str(refused.value) == (
