@@ -10,6 +10,7 @@ from pathlib import Path
 from chunkform.errors import BuildError
 from chunkform.runtime.launch.files import folder_made, write_whole
 from chunkform.spec.language import Declaration, catalogue
+from chunkform.spec.language.load import CATALOGUE
 
 from ..printing.stub import stub_text
 from ..recurrence.emit import formatted
@@ -54,7 +55,7 @@ def build(
         kind = kind_of(r)
         with uncollected():
             c = kind.compile_spec(r)
-            text = kind.emit(c)
+            text = kind.emit(c).replace(f"`chunkform build {r.name}`", f"`{command_of(r, out)}`", 1)
         if whole:
             stubs.append(kind.stub(c))
         results.append(_built(r.name, folder / f"{r.name}.py", text, check))
@@ -63,6 +64,15 @@ def build(
         results.append(_built("types", folder / "__init__.pyi", formatted(stub_text(stubs), "__init__.pyi"), check))
         results += _orphans(folder, {r.name for r in chosen}, check)
     return results
+
+
+def command_of(r: Declaration, out: Path | None) -> str:
+    """What writes the file of a spec, as the file says."""
+    if out is None:
+        return f"chunkform build {r.name}"
+    file = Path(r.where.file) if r.where is not None else None
+    own = file is not None and CATALOGUE not in file.resolve().parents
+    return f"chunkform build {file.name if own and file is not None else r.name} --out {out}"
 
 
 def _built(name: str, path: Path, text: str, check: bool) -> Built:

@@ -50,6 +50,8 @@ def verify_papers(
     found: list[tuple[Paper, list[Verdict]]] = []
     for path in paths:
         paper = read_paper(path)
+        if not paper.document.rows:
+            raise LoadError(f"{path} displays no formula, neither between $$ and $$ nor in an equation environment")
         paper.claims, verdicts = adopted(paper, lambda claims: judged(claims, console, jobs, effort=effort))
         found.append((paper, verdicts))
         show(paper, verdicts, verdict, console)

@@ -292,7 +292,9 @@ def dims_text(axes: tuple[str, ...]) -> str:
 
 def title_of(c: Compiled) -> str:
     doc = (c.spec.doc or "").strip().splitlines()
-    return f"{c.name}: {doc[0]}" if doc else f"{c.name}, from its spec."
+    if not doc:
+        return f"{c.name}, from its spec."
+    return doc[0] if doc[0].startswith(f"{c.name}: ") else f"{c.name}: {doc[0]}"
 
 
 def escaped(text: str) -> str:

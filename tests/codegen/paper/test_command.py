@@ -50,6 +50,8 @@ def test_the_exit_status_says_that_a_claim_fails_or_depends(tmp_path: Path, caps
     assert run(written(tmp_path, DEPENDS), "--strict") == 3
     assert run(written(tmp_path, RIGHT), "--strict") == 0
     assert run(str(tmp_path / "none.md")) == 2
+    assert run(written(tmp_path, "No formula.", "words.md")) == 2
+    assert "words.md displays no formula" in capsys.readouterr().err
     assert run("delta_rule", "--latex", str(tmp_path / "x.tex")) == 2
     capsys.readouterr()
 
