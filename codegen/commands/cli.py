@@ -23,7 +23,7 @@ from chunkform import __version__
 from chunkform.errors import ArgumentError, BuildError, LoadError, NameError_, nearest, need_triton
 from chunkform.runtime.launch.files import write_whole
 
-from .listing import FAMILIES, listed, matching, names
+from .listing import FAMILIES, listed, matching, names, show
 from .terminal import (
     EXIT_CODES,
     Commands,
@@ -122,11 +122,7 @@ def show_catalogue(
     if json_path is not None:
         write_json(json_path, [x.to_json() for x in found])
     if str(json_path) != "-":
-        table = plain_table("name", "family", "takes", "")
-        for x in found:
-            table.add_row(x.name, x.family, ", ".join(x.arguments), escape(x.doc))
-        if found:
-            console().print(table)
+        show(found, console())
         hint(f"{plural(len(found), 'op')} of {len(names())}" + ("" if found else ": chunkform list has them all"))
 
 

@@ -10,10 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
 from chunkform.errors import LoadError, nearest
 
 GENERATED = Path(__file__).resolve().parents[2] / "generated"
 FAMILIES = ("chunk-parallel", "segment-parallel", "sequential", "attention", "program")
+NARROW = 100  # columns that a table of ops wants
 _PRINTED = {"pairwise": "attention"}  # where a generated file has another word
 _DOCSTRING = re.compile(r'^    r?"""', re.MULTILINE)
 _FAMILY = re.compile(r"^family: ([\w-]+)$", re.MULTILINE)
@@ -67,6 +73,22 @@ def matching(ops: Iterable[Listed], words: Iterable[str] = (), family: str | Non
         for x in ops
         if family in (None, x.family) and all(w in f"{x.name} {x.family} {x.doc}".lower() for w in wanted)
     ]
+
+
+def show(ops: Iterable[Listed], console: Console) -> None:
+    """Print a table, or, where it would cut names short, a few lines for each op."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for column in ("name", "family", "takes", ""):
+        table.add_column(column)
+    for x in ops:
+        if console.width >= NARROW:
+            table.add_row(x.name, x.family, ", ".join(x.arguments), escape(x.doc))
+            continue
+        console.print(f"[bold]{x.name}[/]  {x.family}", soft_wrap=True)
+        for line in (", ".join(x.arguments), x.doc):
+            console.print(Padding(escape(line), (0, 0, 0, 4)))
+    if table.row_count:
+        console.print(table)
 
 
 def _read(path: Path) -> Listed:

@@ -51,6 +51,12 @@ def test_help_is_as_wide_as_columns_says(columns, monkeypatch):
         assert max(map(len, run(*words).output.splitlines())) <= columns
 
 
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_names_are_whole_however_narrow_the_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert "gradient_descent_squared_weight_decay" in run("list").output
+
+
 def test_the_version():
     assert run("--version").output == f"chunkform {chunkform.__version__}\n" == run("-V").output
 
