@@ -86,10 +86,10 @@ class _Parser:
         self.at += 1
         return token
 
-    def row(self, *ends: str) -> str:
-        """Everything up to one of `ends`, which is not taken."""
+    def row(self, *ends: str, stop: int | None = None) -> str:
+        """Everything up to one of `ends`, or up to the token `stop`, which is not taken."""
         parts: list[str] = []
-        while self.peek() and self.peek() not in ends:
+        while self.peek() and self.peek() not in ends and (stop is None or self.at < stop):
             spaced = self.at in self.spaced
             part = self.scripted()
             if spaced and parts and _are_factors(parts[-1], part):
@@ -156,8 +156,9 @@ class _Parser:
         if token.isalpha():
             return f"<mi>{token}</mi>"
         if token == "(" and (end := self.closing()) is not None:
-            body = self.row(")")
-            assert self.at == end
+            body = self.row(stop=end)
+            if self.at > end:  # what a larger bracket has taken
+                return f"<mo>(</mo>{body}"
             self.take()
             return f"<mrow><mo>(</mo>{body}<mo>)</mo></mrow>"
         if token == "&":

@@ -79,7 +79,7 @@ def show(ops: Iterable[Listed], console: Console) -> None:
     """Print a table, or, where it would cut names short, a few lines for each op."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for column in ("name", "family", "takes", ""):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column in ("name", "family"))
     for x in ops:
         if console.width >= NARROW:
             table.add_row(x.name, x.family, ", ".join(x.arguments), escape(x.doc))

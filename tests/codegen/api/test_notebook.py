@@ -89,6 +89,15 @@ def test_every_spec_shows_its_equations(spec):
     assert latex.count("&=") >= 2 and latex.count("{") == latex.count("}")
 
 
+@pytest.mark.parametrize("name", ["mesa_net", "rotary_attention"])
+def test_a_program_and_an_attention_are_typeset(name):
+    explanation = chunkform.explain(name)
+    html = explanation._repr_html_()
+    formulas = [f for s in explanation.derivation.sections for f in s.formulas]
+    assert "<pre>" not in html and "\\cf" not in html and html.count("<math") >= len(formulas) > 10
+    assert all(f.latex and f.plain for f in formulas)
+
+
 def test_an_empty_spec_shows_its_name():
     r = chunkform.Recurrence("empty")
     assert r._repr_latex_() is None and repr(r) == "Recurrence('empty')"
