@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from shared.op_cases import compiled
 
 from chunkform.codegen.commands.build import GENERATED, build
 from chunkform.codegen.recurrence.check import check_op
@@ -30,14 +31,14 @@ def op_of(name):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"seed{c.seed}-{c.decay}")
 @pytest.mark.parametrize("name", SPECS)
 def test_outputs_states_and_gradients_match_the_oracle(name, case):
-    rows = check_op(compile_spec(SPECS[name]), op_of(name), case, backend="torch")
+    rows = check_op(compiled(name), op_of(name), case, backend="torch")
     assert {r.quantity: r.error for r in rows if not r.ok} == {}
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_in_float64_nothing_but_rounding_is_left(name):
     case = Case(seed=3, steps=70, width=8, dtype=torch.float64)
-    rows = check_op(compile_spec(SPECS[name]), op_of(name), case, backend="torch")
+    rows = check_op(compiled(name), op_of(name), case, backend="torch")
     assert {r.quantity: r.error for r in rows if not r.ok} == {}
 
 
@@ -45,7 +46,7 @@ def test_in_float64_nothing_but_rounding_is_left(name):
 @pytest.mark.parametrize("name", SPECS)
 def test_short_sequences(name, steps):
     case = Case(seed=4, steps=steps, width=8)
-    rows = check_op(compile_spec(SPECS[name]), op_of(name), case, backend="torch")
+    rows = check_op(compiled(name), op_of(name), case, backend="torch")
     assert {r.quantity: r.error for r in rows if not r.ok} == {}
 
 
@@ -55,7 +56,7 @@ def test_committed_files_are_fresh_and_none_is_orphaned():
 
 @pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule"])
 def test_printing_twice_gives_the_same_text(name):
-    assert emit(compile_spec(SPECS[name])) == emit(compile_spec(SPECS[name])) == (GENERATED / f"{name}.py").read_text()
+    assert emit(compiled(name)) == emit(compile_spec(SPECS[name])) == (GENERATED / f"{name}.py").read_text()
 
 
 def test_a_stale_and_an_orphaned_file_are_found(tmp_path):

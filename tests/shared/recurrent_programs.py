@@ -1,5 +1,6 @@
 """Recurrences for the tests of the sequential fallback, the modules printed from them, and random arguments."""
 
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -254,5 +255,6 @@ def compare(c: Compiled, forward, backward, args, tolerance: float, check_parame
     return errors
 
 
+@functools.cache
 def compiled(name: str) -> Compiled:
     return compile_spec(specs()[name])

@@ -30,7 +30,7 @@ def test_numbers_in_the_interpreter():
     assert not wrong
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_kernels_of_solves_fit_a_hopper_gpu():
     """What spills is what is computed once, ahead of the loop over steps; see docs/programs.md."""
     (p,) = load(CATALOGUE / "mesa_net.py")

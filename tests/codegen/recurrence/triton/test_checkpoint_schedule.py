@@ -7,17 +7,15 @@ from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.expr import ROW, leaf, make, mul, terms_of, walk
 from chunkform.codegen.recurrence.chunkwise.plan import Sweep
-from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import kernel_plan, simplified
 from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
 from chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule import checkpoint_schedule
 from chunkform.codegen.recurrence.triton.plan_passes.hoist import _Opening, opened
 from chunkform.codegen.recurrence.triton.plan_passes.value_placement import fuse
-from chunkform.spec.language import find
 
 
 def test_a_decays_gradient_is_read_from_checkpoints_by_one_kernel_or_summed_by_sweeps():
-    c = compile_spec(find("kimi_delta_attention")[0])
+    c = compiled("kimi_delta_attention")
     fused = fuse(c.backward)
     found = checkpoint_schedule(c.backward, fused, ["S"])
     assert (len(found.sweeps), len(found.from_checkpoints), set(found.spans), found.whole) == (1, 2, {"S"}, {"S"})
@@ -31,7 +29,7 @@ def test_a_decays_gradient_is_read_from_checkpoints_by_one_kernel_or_summed_by_s
 
 @pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule", "value_decay_attention"])
 def test_what_sweeps_hold_is_not_read_from_checkpoints(name):
-    c = compile_spec(find(name)[0])
+    c = compiled(name)
     found = checkpoint_schedule(c.backward, fuse(c.backward), ["S"])
     assert (set(found.sweeps), found.from_checkpoints) == (
         {k for k, s in enumerate(c.backward.stages) if isinstance(s, Sweep)},
@@ -41,7 +39,7 @@ def test_what_sweeps_hold_is_not_read_from_checkpoints(name):
 
 def test_what_is_only_used_in_one_sum_is_stored_as_one():
     """Of Kimi delta attention's keys, a read takes of two kinds of writes of its own block."""
-    c = compile_spec(find("kimi_delta_attention")[0])
+    c = compiled("kimi_delta_attention")
     schedule = checkpoint_schedule(c.backward, fuse(c.backward), ["S"])
     from_checkpoints = [opened(s, True) for s in schedule.from_checkpoints.values()]
     assert [sorted(len(terms_of(n)) for n in o.intra.values()) for o in from_checkpoints] == [[2], [1, 1]]
@@ -54,7 +52,7 @@ def test_what_is_only_used_in_one_sum_is_stored_as_one():
     ("name", "queues"), [("gated_delta_rule", True), ("lightning_attention", True), ("gated_linear_attention", False)]
 )
 def test_kernels_ahead_take_one_chunk_after_the_other_or_have_few_registers(name, queues):
-    c = compile_spec(find(name)[0])
+    c = compiled(name)
     host = Host(c, kernel_plan(c, c.backward), True, True)
     text = host.text()
     ahead = [k for k in host.kernels if not k.sweeps and not k.reads]
@@ -105,7 +103,7 @@ def test_a_read_is_only_made_where_its_gradients_are_wanted():
 
 def test_a_steps_decay_is_part_of_the_decays_up_to_it():
     """A write that depends on what the state held before the step's decay needs neither that decay nor those before it."""
-    c = compile_spec(find("gated_delta_rule")[0])
+    c = compiled("gated_delta_rule")
     for plan, read, written in ((c.forward, "decay_in", "decay_out"), (c.backward, "decay_out", "decay_in")):
         o = opened(plan.sweeps[0])
         nodes = [*walk(*o.definitions.values(), *o.outputs.values(), *o.states.values(), *o.matrices.values())]
@@ -115,7 +113,7 @@ def test_a_steps_decay_is_part_of_the_decays_up_to_it():
 
 
 def test_only_decays_from_a_chunks_start_take_in_a_step():
-    opening = _Opening(compile_spec(find("gated_delta_rule")[0]).forward.sweeps[0], False)
+    opening = _Opening(compiled("gated_delta_rule").forward.sweeps[0], False)
     (d,) = opening.out.decays
     alpha, other = leaf("decay", "alpha", (ROW,)), leaf("input", "beta", (ROW,))
     before, upto = (make("decay_in", (d,), (late, 1), d.axes) for late in (False, True))
@@ -125,7 +123,7 @@ def test_only_decays_from_a_chunks_start_take_in_a_step():
 
 
 def test_a_sweep_takes_elements_of_tiles_through_products_or_selects_and_operands_as_they_are():
-    c = compile_spec(find("gated_delta_rule")[0])
+    c = compiled("gated_delta_rule")
     host = Host(c, c.forward, False, True)
     host.text()
     (sweep_,) = [k for k in host.kernels if k.sweeps and "sweep" in k.name]
