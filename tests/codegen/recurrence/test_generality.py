@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ from chunkform.spec.language import (
 )
 
 SPECS = Path(__file__).parents[1] / "specs"
+LITERATURE = {r.name: r for f in sorted(SPECS.glob("*.py")) for r in load(f)}
 ENTRYWISE = {r.name for r in load(SPECS / "entries.py")}  # see test_signs.py
 SEQUENTIAL = {
     "gru": ("what is written isn't affine in what is read", "gate_t", 119),
@@ -47,15 +49,20 @@ SEQUENTIAL = {
 CHUNK_PARALLEL_GATES = ("lower", "adjoint", "normalize", "normalize adjoint", "plan", "plan adjoint", "segments")
 
 
+@functools.cache
+def known(name: str) -> Compiled:
+    return compile_spec(LITERATURE[name])
+
+
 def solved(compiled: Compiled) -> bool:
     """Does a write of the forward depend on what it reads, so that a triangular system is solved?"""
     assert compiled.forward is not None
     return any(s.solve for s in compiled.forward.sweeps)
 
 
-@pytest.mark.parametrize("r", [r for f in sorted(SPECS.glob("*.py")) for r in load(f)], ids=lambda r: r.name)
+@pytest.mark.parametrize("r", list(LITERATURE.values()), ids=lambda r: r.name)
 def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
-    compiled = compile_spec(r)
+    compiled = known(r.name)
     if r.name in ENTRYWISE:
         assert compiled.family == "segment-parallel"
         return
@@ -100,10 +107,9 @@ def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
 )
 def test_the_torch_form_over_several_chunks_matches_the_oracle(name: str) -> None:
     """Sweeps have chunks of their own lengths, by the sizes of decays and of triangular systems."""
-    (r,) = (r for f in SPECS.glob("*.py") for r in load(f) if r.name == name)
-    op = compile_op(r)
+    op = compile_op(LITERATURE[name])
     for case in (Case(seed=0, steps=150, width=8), Case(seed=1, steps=130, width=5, decay="extreme")):
-        rows = check_op(compile_spec(r), op, case, backend="torch")
+        rows = check_op(known(name), op, case, backend="torch")
         assert {x.quantity: x.error for x in rows if not x.ok} == {}
 
 
@@ -113,19 +119,16 @@ def test_the_torch_form_over_several_chunks_matches_the_oracle(name: str) -> Non
     + [("longhorn", True), ("ttt_linear", True), ("two_timescales", True), ("oja", True), ("scalar_rnn", False)],
 )
 def test_only_writes_that_read_the_state_are_solved_for(name: str, solves: bool) -> None:
-    (r,) = load(SPECS / f"{name}.py")
-    assert solved(compile_spec(r)) is solves
+    assert solved(known(name)) is solves
 
 
 def test_states_that_share_an_error_are_swept_together() -> None:
-    (r,) = load(SPECS / "two_timescales.py")
-    compiled = compile_spec(r)
+    compiled = known("two_timescales")
     assert [s.states for s in compiled.forward.sweeps if s.solve] == [("F", "G")]
 
 
 def test_states_in_sequence_are_swept_one_after_the_other() -> None:
-    (r,) = load(SPECS / "gated_slot_attention.py")
-    compiled = compile_spec(r)
+    compiled = known("gated_slot_attention")
     assert all(len(s.states) == 1 for s in compiled.forward.sweeps)
 
 
