@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ..ir.expr import dim_of
 from .chunkwise.compiled import Compiled, once
+from .gates.entries_gate import gate_entries
+from .step.entries import entry_maps
 from .stepwise import sequential_torch_source, sequential_triton_source, start_source
 from .stepwise.initial import depends_on_parameters
 from .torch_form.passes import torch_saved, torch_source
@@ -38,7 +41,6 @@ class Section:
     features: tuple[str, ...] = ()
     states: bool = False  # has it functions for the states that enter a part of a sequence?
     saved: dict[str, tuple[tuple[str, ...], str]] | None = None
-    functions: str = ""  # what has the two functions, if they aren't the text's own
 
 
 _TORCH = {
@@ -79,17 +81,53 @@ def torch_section(c: Compiled) -> Section:
     return Section("torch", text, _TORCH, features=features, states=True, saved=torch_saved(c))
 
 
-def _over_steps(backend: str, text: str, c: Compiled, features: tuple[str, ...]) -> Section:
+def _over_steps(
+    backend: str, text: str, c: Compiled, features: tuple[str, ...], stepwise: str | None = None
+) -> Section:
     """The recurrent form; over many segments of a sequence at once, where each entry of the states is multiplied and added to."""
-    if c.entries is None:
-        return Section(backend, text, _SEQUENTIAL, features=features)
-    name = f"{backend}_in_segments"
+    entries = c.entries
+    if c.forward is not None:  # there is a form over chunks, but no kernels
+        entries = entry_maps(c.step)
+        if entries is not None:
+            gate_entries(c.step, entries)
+    if entries is None:
+        return Section(backend, text, _SEQUENTIAL, stepwise=stepwise, features=features)
     per_step = tuple(v.name for v in c.step.variables if v.per_step)
-    made = f"InSegments({backend}_forward, {backend}_backward, {c.entries.groups!r}, {per_step!r})"
-    told = tuple(x for x in features if x != "replays")  # segments are joined between launches
+    steps = re.sub(rf"\b{backend}_(forward|backward)\b", rf"{backend}_steps_\1", text.rstrip())
+    run = f"InSegments({backend}_steps_forward, {backend}_steps_backward, {entries.groups!r}, {per_step!r})"
+    taken = {name: [x for x in words if backend == "triton" or x != "needs_backward"] for name, words in _SEGMENTS.items()}
+    functions = [
+        f"def {backend}_{name}({', '.join(_DEFAULTS.get(x, x) for x in words)}):\n"
+        f'    """{_DOCS[name]}"""\n'
+        f"    run = {run}\n"
+        f"    return run.{name}({', '.join(f'{x}={x}' if x in _DEFAULTS else x for x in words)})"
+        for name, words in taken.items()
+    ]
     return Section(
-        backend, f"{text.rstrip()}\n\n\n{name} = {made}\n", _SEQUENTIAL, features=told, states=True, functions=name
+        backend,
+        "\n\n\n".join((steps, *functions)),
+        _SEQUENTIAL,
+        stepwise=stepwise,
+        features=tuple(x for x in features if x != "replays"),  # segments are joined between launches
+        states=True,
     )
+
+
+_GIVEN = ["given", "states", "constants"]
+_BACK = [*_GIVEN, "saved", "cotangents", "final_cotangents"]
+_SEGMENTS = {
+    "forward": [*_GIVEN, "packed", "needs_backward"],
+    "backward": [*_BACK, "needs", "packed"],
+    "forward_states": [*_GIVEN, "exchange"],
+    "backward_states": [*_BACK, "exchange"],
+}
+_DEFAULTS = {"packed": "packed=None", "needs_backward": "needs_backward=True"}
+_DOCS = {
+    "forward": "(outputs, final states, what the backward pass uses), step by step over many segments of the sequence at once.",
+    "backward": "(gradients, gradients of the initial states), over the same segments.",
+    "forward_states": "The states that enter this segment of a sequence.",
+    "backward_states": "The gradients of the states that leave this segment of a sequence.",
+}
 
 
 def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...], str]]:
@@ -123,4 +161,4 @@ def triton_section(
         return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(part, count))
     except CannotPrint as why:
         text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"
-        return Section("triton", text, _SEQUENTIAL, stepwise=str(why), features=_STEPWISE)
+        return _over_steps("triton", text, c, _STEPWISE, stepwise=str(why))

@@ -235,13 +235,12 @@ def _backend(section: Section) -> str:
     features = "".join(f'"{x}", ' for x in section.features)
     told = f", frozenset(({features}))" if features else ""
     kinds = ("forward_states", "backward_states") if section.states else ()
-    own = f"{section.functions}." if section.functions else f"{section.backend}_"
-    told += "".join(f", {kind}={own}{kind}" for kind in kinds)
+    told += "".join(f", {kind}={section.backend}_{kind}" for kind in kinds)
     if section.saved is not None:
         told += f", saved={section.saved!r}"
         if section.backend == "triton":
             told += ", saved_packed=True"
-    return f"Backend({own}forward, {own}backward{told})"
+    return f"Backend({section.backend}_forward, {section.backend}_backward{told})"
 
 
 def key_of(name: str, is_decay: bool) -> str:

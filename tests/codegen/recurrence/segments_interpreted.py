@@ -35,11 +35,10 @@ def main(specs: str, name: str, folder: str) -> dict[str, float]:
         if case.lengths:
             starts = torch.tensor((0, *case.lengths)).cumsum(0)
             packed = Packed(starts, len(case.lengths), case.steps)
-        run = module.triton_in_segments
-        outputs, finals, saved = run.forward(s.given, s.states, s.constants, packed)
+        outputs, finals, saved = module.triton_forward(s.given, s.states, s.constants, packed)
         assert any(n.startswith("map ") for n in saved)
         needs = frozenset({*s.given, *s.states})
-        gradients, first = run.backward(
+        gradients, first = module.triton_backward(
             s.given, s.states, s.constants, saved, s.cotangents, s.final_cotangents, needs, packed
         )
         found = outputs | {f"final {n}": x for n, x in finals.items()} | {f"d{n}": x for n, x in gradients.items()}

@@ -446,7 +446,7 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     states = (*stage.forward, *stage.backward)
     axes = states[0].axes
     if any(s.axes != axes for s in states) or (channels is None and len({dim_of(a) for a in axes}) < len(axes)):
-        raise CannotPrint("states that are added to each other have two axes of one dim")
+        raise CannotPrint("weights that have no logarithm are between states with two axes of one dim")
     used = {x.attrs[1] for x in walk(*stage.outputs.values(), *stage.definitions.values()) if is_state(x)}
     in_tiles = len(axes) > 1 and bool(used)
     tiled = channels or (axes[1] if in_tiles else None)
