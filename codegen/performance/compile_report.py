@@ -219,6 +219,7 @@ def compiled_kernel(launched: KernelLaunch, options: dict[str, Any], settings: d
         torch.float16: "*fp16",
         torch.int8: "*i8",
         torch.int32: "*i32",
+        torch.int64: "*i64",
     }
     fixed = {p.name for p in kernel.params if p.is_constexpr}
     plain = {p.name for p in kernel.params if p.do_not_specialize}

@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from chunkform.codegen.commands.compile import compile_op
+from chunkform.codegen.recurrence.backends import triton_section
 from chunkform.codegen.recurrence.check import judge_all
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.definition import defined
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, sample
-from chunkform.spec.language import Recurrence, diag, hadamard, load, ones
+from chunkform.spec.language import Recurrence, diag, hadamard, load, ones, tanh
 
 SPECS = {r.name: r for r in load(Path(__file__).parents[1] / "specs" / "signed.py")}
 ENTRIES = {r.name: r for r in load(Path(__file__).parents[1] / "specs" / "entries.py")}
@@ -120,6 +121,19 @@ def test_a_zero_forgets_a_channel_and_nothing_else() -> None:
     other[:, :50, :, :2] = 1e30
     second, _ = op(q, other, v, g, backend="torch")
     assert torch.equal(first[:, 50:], second[:, 50:])
+
+
+def test_where_chunks_have_no_kernels_kernels_run_over_parts() -> None:
+    r = Recurrence("square")
+    d = r.dims("d")
+    k, g = r.inputs("k", d), r.inputs("g")
+    S = r.state("S", d, d)
+    r.update(S, tanh(g) * S.prev + k * k.T)
+    r.output("o", S.next * k)
+    c = compile_spec(r)
+    section = triton_section(c)
+    assert c.family == "chunk-parallel" and section.stepwise is not None
+    assert section.states and "InSegments" in section.text
 
 
 def test_a_decay_for_each_entry_has_one_reason_however_it_is_written() -> None:
