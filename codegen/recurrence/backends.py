@@ -95,7 +95,9 @@ def _over_steps(
     per_step = tuple(v.name for v in c.step.variables if v.per_step)
     steps = re.sub(rf"\b{backend}_(forward|backward)\b", rf"{backend}_steps_\1", text.rstrip())
     run = f"InSegments({backend}_steps_forward, {backend}_steps_backward, {entries.groups!r}, {per_step!r})"
-    taken = {name: [x for x in words if backend == "triton" or x != "needs_backward"] for name, words in _SEGMENTS.items()}
+    taken = {
+        name: [x for x in words if backend == "triton" or x != "needs_backward"] for name, words in _SEGMENTS.items()
+    }
     functions = [
         f"def {backend}_{name}({', '.join(_DEFAULTS.get(x, x) for x in words)}):\n"
         f'    """{_DOCS[name]}"""\n'
