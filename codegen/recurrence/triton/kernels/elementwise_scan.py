@@ -3,8 +3,8 @@ some steps at once, and makes what else is made of each step there, while the st
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from ....ir.expr import Node, dim_of, expand, leaf, plain_name, walk
 from ....printing.expressions import NodePrinter, Triton
@@ -53,9 +53,10 @@ ENTRYWISE = frozenset("leaf const number size add mul pow fn expand".split())
 
 @dataclass(frozen=True)
 class ScanKernel(RowKernel):
-    """A printed scan; `state` is what the state is called."""
+    """A printed scan; `state` is what the state is called, `sometimes` for which gradients it loads what it doesn't always."""
 
     state: str = ""
+    sometimes: Mapping[tuple[str, str], tuple[str, ...] | None] = field(default_factory=dict)
 
     @property
     def unspecialised(self) -> tuple[str, ...]:
@@ -138,7 +139,19 @@ def scan_kernel(
     parameters = (f"{S}_first, {S}_last, {S}_linear,", *printed.parameters, *(f"{r.name}_out," for r in results))
     doc = f"A scan of {e.state}, {'forwards' if forward else 'backwards'}, and what is made of each step there."
     lines = {"setup": setup, "loop": loop, "after": last}
-    return ScanKernel(name, lines, doc, (), axes, None, True, parameters=parameters, leaves=printed.leaves, state=S)
+    return ScanKernel(
+        name,
+        lines,
+        doc,
+        (),
+        axes,
+        None,
+        True,
+        parameters=parameters,
+        leaves=printed.leaves,
+        state=S,
+        sometimes=printed.sometimes,
+    )
 
 
 def _places(axes: Axes, forward: bool) -> tuple[list[str], list[str]]:
@@ -200,7 +213,7 @@ class _Values:
         self.leaves: tuple[tuple[str, str, Node], ...] = ()
         always = {x.attrs[:2]: x for root in (e.factor, e.added) for x in walk(root) if x.op == "leaf"}
         found = always | {x.attrs[:2]: x for r in results for x in walk(r.node) if x.op == "leaf"}
-        perhaps = {key: when for key, when in sometimes(results).items() if key not in always}
+        self.sometimes = {key: when for key, when in sometimes(results).items() if key not in always}
         for key, x in found.items():
             if key in self.texts:
                 continue
@@ -214,7 +227,7 @@ class _Values:
                 self.parameters.append(f"{base},")
                 continue
             self.parameters.append(f"{', '.join(parameters_of(base, kind))},")
-            self.loads += loaded(base, x, perhaps.get(key) is not None, rows="C")
+            self.loads += loaded(base, x, self.sometimes.get(key) is not None, rows="C")
         self.printer = NodePrinter(
             Triton(
                 lambda d: "C" if d == STEP else size_name(d),
@@ -238,7 +251,7 @@ class _Values:
 def launched(kernel: ScanKernel, results: list[Result], first: Expr, forward: bool, finals: str) -> list[Statement]:
     """The statements that scan a state, in parts where there are few programs, and allocate what that makes. `finals`: when the
     last state is wanted."""
-    S, perhaps = kernel.state, sometimes(results)
+    S = kernel.state
     sizes = [size_name(dim_of(a)) for a in kernel.axes]
     width = f"scan_width({sizes[0]})" if sizes else "1"
     tiles = f"cdiv({sizes[0]}, {width})" if sizes else "1"
@@ -246,7 +259,7 @@ def launched(kernel: ScanKernel, results: list[Result], first: Expr, forward: bo
     for r in results:
         shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
         found.append(Alloc(r.name, Expr(shape), r.dtype, when_wanted(r)))
-    tensors = [passed(tensor, x, perhaps.get(x.attrs[:2])) for _, tensor, x in kernel.leaves]
+    tensors = [passed(tensor, x, kernel.sometimes.get(x.attrs[:2])) for _, tensor, x in kernel.leaves]
     words = [(x, Expr(x)) for x in sizes] + [(block_name(a), Expr(width)) for a in kernel.axes]
 
     def launch(ends: bool) -> Launch:

@@ -80,3 +80,26 @@ def test_scans_agree_with_the_torch_form():
 
 if __name__ == "__main__":
     main()
+
+
+def test_what_a_scan_loads_in_any_case_it_is_given_in_any_case():
+    """The state of another scan is in its factor, and in the gradient of a decay, which may not be wanted."""
+    from chunkform.codegen.recurrence.pipeline import compile_spec
+    from chunkform.codegen.recurrence.triton import triton_form
+    from chunkform.codegen.recurrence.triton.launch_ir import Launch, statements
+    from chunkform.spec.language import Recurrence, hadamard
+
+    r = Recurrence("factors_of_states")
+    d = r.dims("d")
+    x, y = r.inputs("x y", d)
+    lam, mu = r.decay("lam"), r.decay("mu", d)
+    m, S = r.state("m", d), r.state("S", d)
+    r.update(m, lam * m.prev + x)
+    r.update(S, hadamard(mu, hadamard(m.prev, S.prev)) + y)
+    r.output("o", S.next)
+    body = triton_form(compile_spec(r)).functions["triton_backward"].body
+    scans = [x for x in statements(body) if isinstance(x, Launch) and x.kernel == "backward_scan_3"]
+    assert scans
+    for scan in scans:
+        given = {n: a.wanted for a in scan.arguments for n in a.value.names}
+        assert given["m_before_"] is None and given["S_before_"] == frozenset({"mu"})
