@@ -19,10 +19,13 @@ from transformers.models.llama.modeling_llama import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from chunkform.errors import ArgumentError
 from chunkform.runtime.nn import Mixer
 from chunkform.runtime.nn.mixer import Cache as MixerCache
 
 from .configuration import LINEAR, SOFTMAX, ChunkformConfig
+from .functions import boundaries
+from .packed import starts_of
 
 
 class RecurrentMixer(nn.Module):
@@ -152,7 +155,8 @@ class ChunkformModel(ChunkformPreTrainedModel):
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
-        more = {"cache": cache} | kwargs
+        starts = packed_starts(x, attention_mask, position_ids, cache, kwargs)
+        more = {"cache": cache} | kwargs | {"cu_seq_lens_q": starts}
         if SOFTMAX in (self.config.layer_types or ()):
             first = self.config.layer_types.index(SOFTMAX)
             past = 0 if cache is None else cache.get_seq_length(first)
@@ -170,6 +174,26 @@ class ChunkformModel(ChunkformPreTrainedModel):
         for layer in self.layers:
             x = layer(x, padding_mask=attention_mask, **more)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x), cache=cache if use_cache else None)
+
+
+def packed_starts(
+    x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None, given: dict[str, object]
+) -> Tensor | None:
+    """Where packed sequences start in x [1, T, width], [N + 1], by any of what a data collator tells; None where there is one."""
+    starts, numbers = boundaries(given)
+    if starts is not None:
+        return starts
+    apart = None
+    if numbers is not None:
+        apart = starts_of(numbers)
+    elif position_ids is not None and attention_mask is None and cache is None:
+        apart = torch.nn.functional.pad(position_ids.diff(dim=-1) != 1, (1, 0), value=False)
+    if apart is None or not bool(apart.any()):
+        return None
+    if x.shape[0] != 1:
+        raise ArgumentError(f"packed sequences lie one after the other in one row, got a batch of {x.shape[0]} rows")
+    inner = apart[0].nonzero().squeeze(1)
+    return torch.cat([inner.new_zeros(1), inner, inner.new_full((1,), x.shape[1])])
 
 
 class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):

@@ -61,6 +61,23 @@ def test_pieces_through_a_cache_and_padded_sequences_are_the_whole(given):
     assert torch.allclose(padded[:1, 6:], alone, atol=1e-5) and torch.allclose(padded[1], whole[1], atol=1e-5)
 
 
+def test_packed_sequences_are_what_each_is_alone():
+    """By whatever a data collator tells of them."""
+    m, row = model(**MIXERS["a recurrence, and a softmax layer"]), torch.randint(1, 64, (1, 12))
+    starts, places = (
+        torch.tensor([0, 5, 6, 12], dtype=torch.int32),
+        torch.tensor([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 5]]),
+    )
+    numbers = torch.tensor([[0, 0, 0, 0, 0, 1, 2, 2, 2, 2, 2, 2]])
+    with torch.no_grad():
+        parts = [m(row[:, a:b], use_cache=False).logits for a, b in ((0, 5), (5, 6), (6, 12))]
+        for given in ({}, {"cu_seq_lens_q": starts}, {"seq_idx": numbers}):
+            packed = m(row, position_ids=places, use_cache=False, **given).logits
+            assert torch.allclose(packed, torch.cat(parts, 1), atol=1e-5), list(given)
+        with pytest.raises(ArgumentError, match="a batch of 2 rows"):
+            m(row.repeat(2, 1), position_ids=places.repeat(2, 1), use_cache=False)
+
+
 @every
 def test_generation_takes_decoding_steps_and_beams(given):
     m, ids = model(**given), torch.randint(1, 64, (2, 6))
