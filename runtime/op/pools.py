@@ -27,7 +27,9 @@ def step_in_pool(
     """A step's outputs, and the pool, whose rows hold the states after it. Options of `step`, and `state_indices`."""
     name = f"{signature.name}.step"
     given = dict(options)
-    rows = given.pop("state_indices")
+    rows = given.pop("state_indices", None)
+    if "state_pool" in given:
+        raise ArgumentError(f"{name}: the pool is the step's state: step(pool, .., state_indices=rows)")
     pool = arguments[0] if arguments else given.pop("state", None)
     given.pop("inplace", None)  # what it would do is done in any case
     out = given.pop("out", None)
@@ -79,20 +81,21 @@ def _checked(name: str, argument: str, signature: Signature, pool: object, rows:
             f"{name}: pools must have as many rows as each other, and be where state_indices is ({rows.device}), got "
             + ", ".join(f"{list(x.shape)} on {x.device}" for x in pools)
         )
-    if debugging._on and debugging.can_look():
-        _look(name, rows.tolist(), pools[0].shape[0])
+    looking = debugging._on and debugging.can_look()
+    if looking or (rows.device.type == "cpu" and not torch.compiler.is_compiling()):  # nobody waits for a CPU
+        _look(name, rows.tolist(), pools[0].shape[0], once=looking)
     return pools
 
 
-def _look(name: str, rows: Sequence[int], count: int) -> None:
-    """In debug mode: rows that there are, each once."""
+def _look(name: str, rows: Sequence[int], count: int, once: bool) -> None:
+    """Rows that there are; in debug mode each once."""
     first: dict[int, int] = {}
     for place, row in enumerate(rows):
         if not -1 <= row < count:
             raise ArgumentError(
                 f"{name}: state_indices must be rows of the pool, 0 to {count - 1}, or -1; got {row} at {place}"
             )
-        if row >= 0 and first.setdefault(row, place) != place:
+        if once and row >= 0 and first.setdefault(row, place) != place:
             raise ArgumentError(f"{name}: state_indices has the row {row} twice, at {first[row]} and at {place}")
 
 

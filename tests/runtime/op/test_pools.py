@@ -125,6 +125,8 @@ def test_in_debug_mode_a_row_is_there_and_stands_once():
         (torch.tensor([0.0, 1.0]), "int32 or int64"),
         (torch.tensor([[0, 1]]), r"tensor \[B\]"),
         (torch.tensor([0, 1, 2]), "state"),
+        (torch.tensor([0, 7]), "0 to 6, or -1; got 7 at 1"),
+        (torch.tensor([-2, 1]), "got -2 at 0"),
     ],
 )
 def test_other_indices_are_told(rows, said):
@@ -138,6 +140,10 @@ def test_what_a_pool_cannot_be_is_told():
     rows = torch.tensor([0, 1])
     with pytest.raises(ArgumentError, match="given together"):
         gated_delta_rule(**now, state_indices=rows)
+    with pytest.raises(ArgumentError, match="given together"):
+        gated_delta_rule(**now, state_pool=pool_of(gated_delta_rule))
+    with pytest.raises(ArgumentError, match="the pool is the step's state"):
+        gated_delta_rule.step(**given(gated_delta_rule, 2), state_pool=pool_of(gated_delta_rule))
     with pytest.raises(ArgumentError, match=r"S \[P, H, d, e\]"):
         gated_delta_rule.step(None, **given(gated_delta_rule, 2), state_indices=rows)
     with pytest.raises(ArgumentError, match="no_grad"):
