@@ -57,7 +57,7 @@ def triton_form(
 ) -> TritonForm:
     """The kernels of a chunk-parallel recurrence, `triton_forward` and `triton_backward`.
 
-    `exchanges`: what enters a part of a sequence may come from elsewhere, where kernels find it. `fine`: how it stands between
+    `exchanges`: what enters a segment of a sequence may come from elsewhere, where kernels find it. `fine`: how it stands between
     other ops, if it does. `unwanted`: a variable whose gradient nobody wants.
 
     Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel; `GateError`
@@ -162,7 +162,7 @@ def fused_backward_of(c: Compiled) -> FusedBackward | None:
 
 
 def cuttable(c: Compiled) -> bool:
-    """Do kernels find what enters a part of a sequence? For one state whose writes depend on reads of it, or none do."""
+    """Do kernels find what enters a segment of a sequence? For one state whose writes depend on reads of it, or none do."""
     assert c.forward is not None and c.backward is not None
     for plan in (c.forward, c.backward):
         for sweep in plan.sweeps:

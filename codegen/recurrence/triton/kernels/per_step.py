@@ -1,4 +1,4 @@
-"""Kernels of what is made of each step for itself: streams ahead of sweeps, decays of a function, outputs and gradients of
+"""Kernels of what is made of each step for itself: streams that sweeps load, decays of a function, outputs and gradients of
 several
 terms.
 

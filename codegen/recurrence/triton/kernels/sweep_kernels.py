@@ -22,11 +22,11 @@ from .tile_lowering import Argument, Fine, Tiles, Value
 
 NameOf = Callable[[Node], str]
 # KiB of a chunk's tiles that a sweep which makes several reads loads at most, for dims of 128 in 16 bits, where no launch can
-# make one of them alone: with more, buffers for three chunks of two programs don't fit on a multiprocessor, and one walk for each
-# read is faster.
+# make one of them alone: with more, buffers for three chunks of two programs don't fit on a multiprocessor, and one sweep for
+# each read is faster.
 MOST = 40
 # Tensors of whose tiles a prologue kernel of a sweep loads at most so many for its programs to take one chunk after the other,
-# with the tiles of those ahead under way, which takes 0.75 to 1.01 of the time; or, where it has loops or decays of its own, to
+# with the tiles of the next ones under way, which takes 0.75 to 1.01 of the time; or, where it has loops or decays of its own, to
 # do with few registers: then more programs fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more it spills.
 FEW = 4
 # Products with a decay for each channel that such a kernel sums at once, at most, to do with few registers.
@@ -75,8 +75,8 @@ class Kernel:
     queues: bool = False  # does a program of a prologue kernel of a sweep take one chunk after the other?
     whole: bool = False  # does a sweep take blocks of steps, with states whole?
     rows: bool = False  # are the states that it stores at checkpoints for a sweep that has them whole?
-    inner: str | None = None  # where a sweep makes the matrix of a part's map as well: the axis of its columns
-    late: bool = False  # and it may be zero over the last steps of a part, which launches of their own sweep over
+    inner: str | None = None  # where a sweep makes the matrix of a segment's map as well: the axis of its columns
+    late: bool = False  # and it may be zero over the last steps of a segment, which launches of their own sweep over
     slim: bool = False  # has that sweep the registers for four programs on a multiprocessor?
     carried: frozenset[str] = frozenset()  # what a sweep loads for states alone, not for what it yields
     products: frozenset[str] = frozenset()  # what a sweep loads whose elements may be products with the identity
@@ -149,7 +149,7 @@ def _is_weight(a: Argument) -> bool:
 
 
 def _heavy(tiles: Tiles, tiled: str | None) -> bool:
-    """Does a sweep load more than `MOST`? A value's terms that an earlier walk has stored count as 16 bits, though they are
+    """Does a sweep load more than `MOST`? A value's terms that an earlier sweep has stored count as 16 bits, though they are
     float32: the limit was measured so."""
     steps, tile, dim = 32, 64, 128
     bits = 0
@@ -181,15 +181,15 @@ def sweep_kernel(
     rows: str | None = None,
     spare: Collection[Node] = (),
 ) -> Kernel:
-    """The sweep over sequences or parts of them in chunks, with the states in registers.
+    """The sweep over sequences or segments of them in chunks, with the states in registers.
 
-    Where not YIELD, it makes nothing but the states after each part, from zero states. `ends` says that it is launched so; with
-    `linear` it makes the matrix of each part's map as well, in tiles beyond those of the state, whose columns are those of the
-    identity at first (see `segments.same_sweep`), or, given no place for states, that alone. Otherwise it yields last states of
-    whole sequences, or, with `each`, of each part; and, with `checkpoints`, the states as each block of BLOCK steps finds them;
-    with `rows`, laid out for a sweep that has them whole, with this axis in rows. It does without the `spare` leaves of what it
-    stores where it is given no place for them. Where no store needs two reads, a launch makes all of them, or one: READ, from
-    1.
+    Where not YIELD, it makes nothing but the states after each segment, from zero states. `ends` says that it is launched so;
+    with `linear` it makes the matrix of each segment's map as well, in tiles beyond those of the state, whose columns are
+    those of the identity at first (see `segments.same_sweep`), or, given no place for states, that alone. Otherwise it yields
+    last states of whole sequences, or, with `each`, of each segment; and, with `checkpoints`, the states as each block of
+    BLOCK steps finds them; with `rows`, laid out for a sweep that has them whole, with this axis in rows. It does without the
+    `spare` leaves of what it stores where it is given no place for them. Where no store needs two reads, a launch makes all
+    of them, or one: READ, from 1.
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     inner = o.full[0] if linear else None
@@ -746,7 +746,7 @@ def _at_once(
 
 def _queued(axes: tuple[str, ...], tiles: Tiles, body: list[str]) -> dict[str, list[str]]:
     """The lines of a kernel whose programs take one chunk after the other. A place that no chunk has begins at
-    the first step, and has no row that counts: only what a loop has outside branches is loaded ahead."""
+    the first step, and has no row that counts: only what a loop has outside branches is prefetched."""
     start, *steps = chunk_header(1, sweeps=False)
     pointers = [x.split(" += ") for x in bases(tiles)]
     loop = [
@@ -945,8 +945,8 @@ def _state_place(s: StateForm, own: tuple[str, ...], which: str = "sh") -> tuple
 def store_state(
     s: StateForm, state: str, own: tuple[str, ...], direction: int, each: bool, linear: bool = False
 ) -> list[str]:
-    """The state after the last step: of the whole sequence, or, with `each` or where not YIELD, of every part. `linear`: there
-    is a place for it, unless a sweep makes matrices of parts' maps alone."""
+    """The state after the last step: of the whole sequence, or, with `each` or where not YIELD, of every segment. `linear`: there
+    is a place for it, unless a sweep makes matrices of segments' maps alone."""
     where, mask = _state_place(s, own)
     if each:
         return [f"if {state}_last is not None:", f"    tl.store({state}_last + {where}, {state}{mask})"]
@@ -1023,7 +1023,7 @@ def _matrix_columns(inner: str, tiled: str, state: str, target: str, tiles: Tile
 
 
 def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[str]:
-    """Where a sweep makes no more than what a part leaves, and all its states decay: it begins with the first chunk of which
+    """Where a sweep makes no more than what a segment leaves, and all its states decay: it begins with the first chunk of which
     anything is left then."""
     if any(s.decay is None or s.by_products or len(s.decay_axes) > 1 for s in group):
         return []
@@ -1053,9 +1053,9 @@ def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[s
 def _tail_stores(
     inner: str, tiled: str, s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles
 ) -> tuple[list[str], list[str]]:
-    """Where a launch sweeps forwards over the last LATE steps of each part alone (PIECE 1), or over those before them (2), unless
-    the map of the last ones is zero (see `runtime/chunk_kernels/segment_tails.py`): where it begins and stops; and what it
-    stores besides."""
+    """Where a launch sweeps forwards over the last LATE steps of each segment alone (PIECE 1), or over those before them (2),
+    unless the map of the last ones is zero (see `runtime/chunk_kernels/segment_tails.py`): where it begins and stops; and
+    what it stores besides."""
     late, linear, live = (
         tiles.argument(f"{state}_{kind}", "state", leaf(kind, s.name, s.axes), s.axes, stores=True)
         for kind in ("late", "late_map", "live")

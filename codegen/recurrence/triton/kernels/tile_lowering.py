@@ -209,7 +209,7 @@ class Tiles:
 
     @property
     def chunk(self) -> str:
-        """The steps of a chunk; a kernel that doesn't walk may take several at once."""
+        """The steps of a chunk; a kernel that doesn't sweep may take several at once."""
         return "C" if self.sweeps else "CHUNK"
 
     # --- names and axes ---------------------------------------------------------------------------------------------

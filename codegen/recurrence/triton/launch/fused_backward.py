@@ -67,7 +67,7 @@ class FusedBackwardHost(Host):
         return {s.leaf for s in stores if s.leaf.attrs[:2] not in named}
 
     def _entering_segments(self, k: int) -> None:
-        """The gradients that enter each part of the sequences, where these are cut."""
+        """The gradients that enter each segment of the sequences, where these are cut."""
         sweep = ends_of(self.t.sweeps[k])
         if not self.cuts:
             return

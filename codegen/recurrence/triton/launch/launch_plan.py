@@ -145,15 +145,15 @@ class Host:
         self.by_head: dict[str, None] = {}
         self.kept_by_head: dict[str, None] = {}
         self.waiting = list(self.from_checkpoints)
-        self.cuts = cuts  # may sequences be cut in parts, which programs of their own sweep over?
-        self.exchanges = cuts and exchanges  # may other parts be elsewhere?
+        self.cuts = cuts  # may sequences be cut in segments, which programs of their own sweep over?
+        self.exchanges = cuts and exchanges  # may other segments be elsewhere?
         self.block = "config.span" if self.unrolls and not self.from_checkpoints else "BLOCK"  # steps of a block
         self.launches = Launches(self.names, self.block, None if whole is None else whole.rows)
         self.held: list[tuple[set[str], list[Statement], tuple[str, ...]]] = []
         self.checkpointed: set[str] = set()  # states that were left at checkpoints
-        self.entered: set[str] = set()  # states whose values before each part are known
+        self.entered: set[str] = set()  # states whose values before each segment are known
         self.left: set[str] = set()  # states whose last values are known
-        self.paired: set[str] = set()  # states whose state-adjoint products at the ends of parts are known
+        self.paired: set[str] = set()  # states whose state-adjoint products at the ends of segments are known
         self.body: list[Statement] = []
         self.numbered = 0  # values of each step that have a number for a name
         self.initial_gradient = ""
@@ -386,7 +386,7 @@ class Host:
     # --- sweeps -----------------------------------------------------------------------------------------------------
 
     def _sweep(self, k: int, sweep: Sweep) -> None:
-        """A sweep, with what must be done in the prologue of it: what needs no state, and the states that enter parts of the
+        """A sweep, with what must be done in the prologue of it: what needs no state, and the states that enter segments of the
         sequence."""
         o = self.opened[k]
         stores = self.fused.stores[k]
@@ -453,7 +453,7 @@ class Host:
         )
 
     def _to_ends(self, sweep: Sweep) -> bool:
-        """Does a sweep yield the states at the ends of all parts? State-adjoint products start from these."""
+        """Does a sweep yield the states at the ends of all segments? State-adjoint products start from these."""
         return self.backward and sweep.direction > 0
 
     def _room_at_checkpoints(self, s: StateForm) -> Alloc:
@@ -588,7 +588,7 @@ class Host:
         self.kernels.append(kernel)
 
     def _can_wait(self, k: int) -> bool:
-        """May a sweep over states come after gradients of states were sent for, from other parts of the sequence?"""
+        """May a sweep over states come after gradients of states were sent for, from other segments of the sequence?"""
         later = [(j, x) for j, x in enumerate(self.plan.stages) if j > k and isinstance(x, Sweep)]
         if not any(x.direction < 0 and not set(x.states) <= self.entered for _, x in later):
             return False
@@ -596,7 +596,7 @@ class Host:
         return not any(uses(n, s.leaf) for n in nodes for s in self.fused.stores[k])
 
     def _launch_held(self) -> None:
-        """Sweeps that were put off until what comes from other parts is on its way."""
+        """Sweeps that were put off until what comes from other segments is on its way."""
         for wanted, made, finals in self.held:
             self._under(wanted, made)
             self.left.update(finals)
@@ -735,14 +735,14 @@ class Host:
                         sweeps[j].own.append(share)
 
     def _makes_matrix(self, sweep: Sweep) -> bool:
-        """Does a sweep make the matrix of each part's map? Not where another pass's serves, transposed."""
+        """Does a sweep make the matrix of each segment's map? Not where another pass's serves, transposed."""
         turned = self.backward and sweep.group[0].name[1:] in self.turned
         return _matrix_map(sweep, self.plan) is not None and not turned
 
     def _entering(self, k: int, sweep: Sweep, kernel: Kernel) -> tuple[list[Statement], list[Statement]]:
-        """What enters each part of the sequences, from maps of the parts; nothing to do where there is one.
+        """What enters each segment of the sequences, from maps of the segments; nothing to do where there is one.
 
-        In two halves: between them other parts of the sequence, where they are elsewhere, hand on what enters this one.
+        In two halves: between them other segments of the sequence, where they are elsewhere, hand on what enters this one.
         """
         if not self.cuts:
             return [], []
@@ -778,8 +778,8 @@ class Host:
         return [If(cut, tuple(begin))], [If(cut, tuple(finish))]
 
     def _chained(self, k: int, s: StateForm, linear: Sweep | None) -> tuple[Call, Expr]:
-        """How the values of a state that enter each part are made of what parts make of it; and what is sent to other parts of
-        the sequence, if these are elsewhere."""
+        """How the values of a state that enter each segment are made of what segments make of it; and what is sent to other
+        segments of the sequence, if these are elsewhere."""
         name, way = self.names(leaf("state", s.name)), str(s.direction > 0)
         given = (ref(f"{name}_first"), ref(f"{name}_ends"))
         places = (Expr("lay"), Expr("parts"), Expr(way))
@@ -824,7 +824,7 @@ class Host:
                 self._laid_out([a.name], "by_head", (ref(self.names(x)), Expr("H")))
 
     def _streams(self, sources: list[Node]) -> None:
-        """The streams ahead among what a kernel loads, where what they are made of is made."""
+        """The streams of prologues among what a kernel loads, where what they are made of is made."""
         groups: dict[tuple[int, ...], dict[Node, Node]] = {}
         for x in dict.fromkeys(sources):
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
@@ -1224,7 +1224,7 @@ class Host:
             self.body.append(If(given, (*made, Do(value)), wanted=frozenset({v.name})))
 
     def _state_adjoints_at_ends(self) -> None:
-        """<S, dS> after the last step of each part, as soon as both are known there: the states needn't be kept for longer."""
+        """<S, dS> after the last step of each segment, as soon as both are known there: the states needn't be kept for longer."""
         for p in (x.state_adjoint for x in self.plan.stages if isinstance(x, Accumulate)):
             known = p.state in self.left and f"d{p.state}" in self.entered
             wanted = self.wants.paired(p.state)
@@ -1337,12 +1337,13 @@ def _is_zero(node: Node) -> bool:
 
 
 def _matrix_map(sweep: Sweep, plan: Plan) -> Sweep | None:
-    """The sweep over the matrix of a part's map, where writes depend on reads; there may be none for such a sweep."""
+    """The sweep over the matrix of a segment's map, where writes depend on reads; there may be none for such a sweep."""
     return linear_sweep(sweep.group, plan.form.reads) if feeds_back(sweep.group, sweep.solve) else None
 
 
 def _turned_maps(forward: Plan, backward: Plan) -> set[str]:
-    """The states with a matrix in the map of a part, which is, turned, in the map of their gradient: so the gates have proved."""
+    """The states with a matrix in the map of a segment, which is, turned, in the map of their gradient: so the gates have
+    proved."""
     rows: dict[str, str | None] = {}
     for plan in (forward, backward):
         alone = [s for s in plan.sweeps if len(s.group) == 1 and _matrix_map(s, plan) is not None]

@@ -26,8 +26,9 @@ class Launches:
     def launch(
         self, kernel: Kernel, ends: bool = False, block: str = "", wide: bool = False, wanted: Sequence[str] = ()
     ) -> list[Statement]:
-        """The launch of a kernel; of a sweep, for its `ends`: what each part makes of the states, and nothing of what it yields.
-        `block` begins the names of decays over blocks, where it takes blocks at once. `wide`: it stores tiles in float32.
+        """The launch of a kernel; of a sweep, for its `ends`: what each segment makes of the states, and nothing of what it
+        yields. `block` begins the names of decays over blocks, where it takes blocks at once. `wide`: it stores tiles in
+        float32.
         `wanted`: when each of a sweep's reads is."""
         if kernel.slow_path:
             return [self._launched(kernel, ends, block, True), self._launched(kernel, ends, block, False)]

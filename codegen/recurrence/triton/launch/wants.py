@@ -86,7 +86,7 @@ class Wants:
 
     def _runs_for(self, wanted: Mapping[int, set[str]]) -> dict[int, set[str]]:
         """By stage, the gradients that it runs for, where stages are wanted so: the first sweep over states makes what enters
-        parts for all of them, and one that leaves states at checkpoints does that for what reads these."""
+        segments for all of them, and one that leaves states at checkpoints does that for what reads these."""
         runs, entered, left = {k: set(x) for k, x in wanted.items()}, set[str](), set[str]()
         for k, sweep in self.schedule.sweeps.items():
             states = set(sweep.states)
@@ -219,7 +219,7 @@ class Wants:
         return found
 
     def known(self, node: Node, o: Opened, k: int) -> bool:
-        """Is all that a matrix of `o` is made of there ahead of sweep k?"""
+        """Is all that a matrix of `o` is made of there before sweep k?"""
         leaves = [y for y in walk(node) if y.op == "leaf"]
         if any(y.attrs[0] in ("inner", "product") for y in leaves) or node.op == "inverse":
             return False
