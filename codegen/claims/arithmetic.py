@@ -123,6 +123,8 @@ class Arithmetic:
         if domain == "decay":
             k = rng.randrange(2, 5) if self.kind == "fraction" else rng.uniform(1.05, 2.0)
             return self.real(1 / Fraction(k) ** 2) if self.kind == "fraction" else mpf(1) / mpf(k)
+        if domain == "positive" and self.kind == "real":
+            return mpf(rng.randrange(10**5, 4 * 10**6)) / 10**6
         if domain == "positive":
             return self.real(Fraction(rng.randrange(1, spread + 1)) ** 2)
         if self.kind == "real":

@@ -58,10 +58,11 @@ class Scope:
     indices: tuple[str, ...] = ()
     exponents: tuple[Formula, ...] = ()
     factors: tuple[Formula, ...] = ()
+    masks: tuple[Formula, ...] = ()
 
     def near(self) -> Scope:
         """What a second edit may bring in."""
-        return replace(self, solves=(), decays=(), channels=(), entries=(), exponents=(), factors=())
+        return replace(self, solves=(), decays=(), channels=(), entries=(), exponents=(), factors=(), masks=())
 
 
 def scope_of(
@@ -107,6 +108,7 @@ def scope_of(
         tuple(sorted({name for y in (x, *beside) for name in free_indices(y)})),
         exponents_in(x, setting, beside),
         factors_of(setting, names, indices, known),
+        masks_of(setting, names, known),
     )
 
 
@@ -191,6 +193,14 @@ def factors_of(
     return tuple(y for x in found[:FACTORS] for y in (x, x.T))
 
 
+def masks_of(setting: Setting, names: tuple[str, ...], known: Known) -> tuple[Formula, ...]:
+    """Square matrices that are defined entry by entry: what a product of scores may have to be multiplied with."""
+    found = [n for n in names if n in known.shapes and not setting.quantities[n].parameters]
+    square = [n for n in found if known.shapes[n][0] == known.shapes[n][1] != "1"]
+    bodies = {n: setting.quantities[n].body for n in square}
+    return tuple(Formula("at", (), (n,)) for n, body in bodies.items() if body is not None and body.op == "matrix")
+
+
 def is_solve(x: Formula) -> bool:
     return x.op == "inverse" and x.args[0].op != "at"
 
@@ -245,6 +255,10 @@ def indices_of(there: tuple[Formula, ...], setting: Setting) -> dict[int, list[t
 def functions_in(there: tuple[Formula, ...], setting: Setting) -> list[Formula]:
     """Scalar functions, such as sigmoid(b(t)), that formulas have, or the recurrence at their step."""
     found = [y for x in there for y in walk(x) if y.op in ("function", "exp")]
+    bodies = [q.body for q in setting.quantities.values() if q.body is not None]
+    found += [
+        y for x in bodies for y in walk(x) if y.op == "sqrt" and not free_indices(y) and y.args[0].op in ("at", "size")
+    ]
     if setting.recurrence is not None:
         from .derive import functions_of
 

@@ -251,6 +251,10 @@ def _factors(x: Formula, scope: Scope) -> Iterator[Edit]:
             yield Edit(inner(*x.args), "symbol", f"{inner(*x.args)} for {x}")
         return
     yield Edit(product(*x.args[:-1]) / x.args[-1], "root", f"over {x.args[-1]}")
+    for mask in scope.masks:
+        for i in range(2, len(x.args)):
+            scores = product(*x.args[:i])
+            yield Edit(product(hadamard(scores, mask), *x.args[i:]), "entries", f"the missing {mask} on {scores}")
     for i in range(len(x.args) - 1):
         a, b = x.args[i], x.args[i + 1]
         before, after = x.args[:i], x.args[i + 2 :]

@@ -124,14 +124,16 @@ def paper_of(text: str, path: str, header: Header) -> Paper:
             part = document.part(own, rows)
             symbols = symbols_of(part, part.equations, name)
             paper.parts.append(symbols)
-            Builder(paper, part, symbols, title).run()
+            Builder(paper, part, symbols, title, [r for r in document.rows if r.line < start]).run()
     return paper
 
 
 class Builder:
     """Builds the claims of one part of a document."""
 
-    def __init__(self, paper: Paper, document: Document, symbols: Symbols, title: str) -> None:
+    def __init__(
+        self, paper: Paper, document: Document, symbols: Symbols, title: str, before: Sequence[ReadRow] = ()
+    ) -> None:
         self.paper, self.title = paper, title
         self.document, self.s = document, symbols
         self.resolve = Resolver(self.s, self.define)
@@ -145,15 +147,17 @@ class Builder:
             head.attrs[0] for e in equations for head in [core(e.head)] if head.op == "at" and len(head.args) > 1
         }
         for e in equations:
-            head = core(e.head)
-            if head.op == "at" and e.first and e.relation in ("=", ":=") and plain_head(head):
-                self.first.setdefault(head.attrs[0], e)
+            if defines(e):
+                self.first.setdefault(core(e.head).attrs[0], e)
+        for e in (e for r in before for e in r.equations):  # what a part doesn't define is what it was before
+            if defines(e) and core(e.head).attrs[0] not in self.several:
+                self.first.setdefault(core(e.head).attrs[0], e)
 
     def run(self) -> None:
         self.ranges()
         self.functions()
         self.header_definitions()
-        for n, e in self.s.definitions.items():
+        for n, e in list(self.s.definitions.items()):
             if n not in self.s.names:
                 self.define(n, len(core(e.head).args))
         set_loss(self.s, self.document.equations, self.resolve)
@@ -664,6 +668,12 @@ class Builder:
 
     def bound(self, x: Formula) -> Formula:
         return self.resolve(sized(x)) if x.op != "infinity" else size(LENGTH)
+
+
+def defines(e: Equation) -> bool:
+    """Whether an equation may say what a symbol is: the symbol, with letters as indices, stands alone on its left."""
+    head = core(e.head)
+    return head.op == "at" and e.first and e.relation in ("=", ":=") and plain_head(head)
 
 
 def is_inverse_of(x: Formula, name: str) -> bool:

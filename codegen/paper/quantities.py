@@ -78,6 +78,9 @@ def plain(
         and n not in kinds_without_shape(kinds)
         and n not in {e.head.attrs[0] for e in equations if e.head.op == "apply"}
     ]
+    for n in [n for n in given if n not in kinds and is_sequence(n, equations)]:
+        given.remove(n)
+        found.unknown[n] = found.refused or "it is said by its value before, and no first value is"
     shapes, dims = shapes_of_given(given, equations, found, fixed, document.bold)
     for n in given:
         twin = twin_of(n, given)
@@ -86,8 +89,9 @@ def plain(
         elif twin and n not in {*kinds, *fixed} and any(y.args for y in uses(n, equations)):
             found.unknown[n] = f"it may be a row or a column of {twin}"
     found.shapes = finished({n: s for n, s in shapes.items()}, dims, {}, [LENGTH, *names])
-    for n in found.unknown:
-        found.shapes.pop(n, None)
+    for n in given:
+        if n in found.unknown:
+            found.shapes.pop(n, None)
     sizes = {d for n in given if n in found.shapes for d in found.shapes[n] if d != "1"} | {
         d for s in fixed.values() for d in s if d != "1"
     }
@@ -100,6 +104,18 @@ def plain(
     for n in given:
         if n in found.shapes:
             declare(n, document, equations, found, kinds)
+
+
+def is_sequence(name: str, equations: Sequence[Equation]) -> bool:
+    """Whether the document says a symbol, or its inverse, by the symbol at another index: such a one is never given."""
+    for e in equations:
+        head = core(e.head)
+        head = head.args[0] if head.op == "inverse" else head
+        if e.first and e.relation in ("=", ":=") and head.op == "at" and head.attrs[0] == name and len(head.args) == 1:
+            before = head.args[0] - 1
+            if any(y.op == "at" and y.attrs[0] == name and y.args == (before,) for y in walk(e.side)):
+                return True
+    return False
 
 
 def definitions_in(equations: Sequence[Equation], names: set[str], kinds: dict[str, str]) -> dict[str, Equation]:

@@ -26,15 +26,22 @@ KINDS = ("judged", "definition", "recurrence", "fact", "condition", "not judged"
 WORST = ("holds", "depends", "fails", "error")
 # Why a formula has another verdict when it is stated by hand, by what its id starts with.
 EXPLAINED = {
-    "000.c1-necessary": "by hand it says that the eigenvalues stay below 1 for every decay; the displayed inequality, read as it "
-    "stands, follows from the mean of two numbers, and holds",
-    "000": "the symbol O stands for two things in both rows; by hand it is left open in one of them",
-    "001": "by hand the definition of the vectors is what is judged, and read as it is repaired in the formulas behind it; read "
-    "from the document, a formula is judged with its definitions as they are displayed",
-    "002": "by hand what a definition is for is stated beside it, so that a wrong one fails, and the formulas that use it depend "
-    "on whether it is repaired; read from the document, the definition is what it says, and the formulas that use it fail",
-    "003": "by hand the text around says more of what the symbols are",
-    "004": "by hand the text around says what the symbols are",
+    "001.unroll-tilde": "by hand the vectors are read as they are repaired in the row above as well; read from the document, a "
+    "formula is judged with its definitions as they are displayed",
+    "001.neu-y": "by hand the row stands for what the iteration makes of it, and depends on whether y_k is a row; as it is "
+    "displayed, it speaks of y and X_k alone, and holds",
+    **dict.fromkeys(
+        ("002.fwd-O", "002.dq-dQbar", "002.dq-line"),
+        "by hand both readings of S_i are reported; read, the state before chunk i is what the document means, as nothing "
+        "else makes as many of its formulas true",
+    ),
+    "002.dk-line2": "by hand a line of a chain is compared with the line before it; read, with what the chain starts with",
+    "002.dv-dV": "by hand both readings of the values' bar are reported; read, it is what the document displays of it",
+    "002": "by hand it is stated what the definition in it is for, so that the formula depends on whether the definition "
+    "is repaired; read, the definition is what it says, and the formula with it fails",
+    "003.ked-E": "by hand W may be an entry or a matrix; read with the header, it is a number",
+    "003.k-": "by hand the shapes of Q and K are open, of which one makes the product impossible; read, they are what the "
+    "document says of them elsewhere",
 }
 
 
@@ -203,7 +210,7 @@ def rows_about(paper: Paper, latex: str) -> list[ReadRow]:
     for r in paper.document.rows:
         own = letters_of(r.source.text)
         bare = own.lstrip("=")
-        if len(bare) > 5 and (bare in whole or (len(whole) > 5 and whole in own)):
+        if len(bare) > 9 and (bare in whole or (len(whole) > 9 and whole in own)):
             found.append(r)
     return found
 

@@ -199,7 +199,7 @@ def said_kinds(document: Document) -> tuple[dict[str, str], dict[str, Shape]]:
         name = name_of(tex)
         kinds[name] = kind
         if kind not in ("function", "label", "loss", "size", "unknown", "skip") and (
-            dims or kind in ("decay", "input", "positive", "given", "parameter")
+            dims or kind in ("decay", "slow", "input", "positive", "given", "parameter")
         ):
             shapes[name] = (dims + ["1", "1"])[0], (dims + ["1", "1"])[1]
     return kinds, shapes
@@ -236,7 +236,8 @@ def with_recurrence(
     try:
         r = build(name, with_eyes(steps, shapes), shapes, kinds, document.source.title)
     except Exception as error:
-        found.refused = str(error)
+        where = getattr(error, "where", None)  # a place in the code that builds it, and not in the document
+        found.refused = str(error).removeprefix(f"{where}: ")
         return found
     found.recurrence, found.shapes = r, shapes
     found.setting = Setting(name, r)

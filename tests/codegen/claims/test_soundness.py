@@ -5,12 +5,14 @@ What a mutation means is decided by `independent.py`, in float64, with the recur
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from shared.independent import NotCovered, is_true
 
+from chunkform.codegen.claims.arithmetic import REAL
 from chunkform.codegen.claims.forward_run import Dual
 from chunkform.codegen.claims.values import Algebra
 from chunkform.codegen.claims.verifier import Verifier, can_fail
@@ -185,3 +187,10 @@ def test_a_fault_in_the_derivatives_does_not_hide_in_both_sides(monkeypatch: pyt
 
     monkeypatch.setattr(Dual, "__mul__", wrong)
     assert verdicts(("000.bw-dk-4", "000.bw-ds-5")) == {"fails"}
+
+
+def test_a_positive_number_that_is_drawn_is_no_small_square() -> None:
+    """With numbers of a few values alone, 1/2 would pass for 1 / sqrt(c) now and then."""
+    drawn = {REAL.sample(random.Random(seed), "positive") for seed in range(50)}
+    assert len(drawn) == 50
+    assert all(x > 0 for x in drawn)

@@ -183,3 +183,24 @@ def test_nothing_of_a_document_is_executed_or_opened(tmp_path: Path) -> None:
     text = RIGHT + f"\n\\input{{{mark}}} \\immediate\\write18{{touch {mark}}}\n$$ x = \\input{{/etc/passwd}} $$\n"
     read_paper(written(tmp_path, text, "p.tex"))
     assert not mark.exists()
+
+
+def test_a_part_keeps_what_was_defined_before_it(tmp_path: Path) -> None:
+    """A mask that the first part of a document defines isn't the causal mask in its second part."""
+    text = (
+        "$$ M_{ij} = \\begin{cases} 2, & i \\ge j \\\\ 0, & i < j \\end{cases} $$\n\n"
+        + RIGHT
+        + "\n$$ \\mathrm{tril}(M) = 2 \\mathrm{tril}(\\mathbf 1 \\mathbf 1^\\top) $$\n"
+    )
+    (tmp_path / "paper.toml").write_text("[[part]]\nfrom = 1\n\n[[part]]\nfrom = 3\n")
+    claims = [str(c.statement) for c in read_paper(written(tmp_path, text)).claims]
+    assert any("M(i, j)" in c for c in claims), claims
+
+
+def test_what_is_said_by_its_value_before_is_never_just_given(tmp_path: Path) -> None:
+    """Else its own equation would be judged, and be false."""
+    step = "\\lambda_t P_{t-1}^{-1} + u_t u_t^\\top"
+    text = f"# p\n$$ P_t^{{-1}} = {step} $$\n$$ P_t = ({step})^{{-1}} $$\n"
+    paper = read_paper(written(tmp_path, text))
+    assert paper.claims == []
+    assert all("value before" in r.reason or "isn't known" in r.reason for r in paper.document.rows)
