@@ -65,7 +65,8 @@ class Derivation:
 class Explanation:
     """What the compiler knows of a spec. `data` is all of it as plain data, as docs/json.md describes it.
 
-    family: chunk-parallel, segment-parallel, sequential, attention or program. reason: why it isn't chunk-parallel, or None.
+    family: chunk-parallel, strata, scan, segment-parallel, sequential, attention or program. reason: why it isn't
+    chunk-parallel, or None.
     """
 
     spec: Declaration

@@ -18,7 +18,7 @@ from rich.table import Table
 from chunkform.errors import LoadError, nearest
 
 GENERATED = Path(__file__).resolve().parents[2] / "generated"
-FAMILIES = ("chunk-parallel", "segment-parallel", "sequential", "attention", "program")
+FAMILIES = ("chunk-parallel", "strata", "scan", "segment-parallel", "sequential", "attention", "program")
 NARROW = 100  # columns that a table of ops wants
 _PRINTED = {"pairwise": "attention"}  # where a generated file has another word
 _DOCSTRING = re.compile(r'^    r?"""', re.MULTILINE)
@@ -58,7 +58,7 @@ def catalogue(*words: str, family: str | None = None) -> list[Listed]:
 
     Args:
         words: such as "delta".
-        family: chunk-parallel, segment-parallel, sequential, attention or program.
+        family: chunk-parallel, strata, scan, segment-parallel, sequential, attention or program.
     """
     if family not in (None, *FAMILIES):
         raise LoadError(f"family is one of {', '.join(FAMILIES)}, got {family!r}{nearest(str(family), FAMILIES)}")

@@ -27,6 +27,7 @@ class Var:
     domain: tuple[Fraction | None, Fraction | None] | None = (
         None  # its values lie between; None where there is no bound
     )
+    handed: bool = False  # is it what another part of the same step has made, in float32 at least?
 
     @property
     def leaf(self) -> Node:
@@ -78,11 +79,12 @@ class StepProgram:
     names: dict[Node, str] = field(default_factory=dict)
     origins: dict[Node, Any] = field(default_factory=dict)
     output_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    handed: frozenset[str] = frozenset()  # outputs that another part of the same step takes, in float32 at least
 
     @property
     def leading(self) -> Var:
         """The variable whose dtype the outputs have: the first input with axes, or else the first input or tensor."""
-        tensors = [v for v in self.variables if v.kind != "constant"]
+        tensors = [v for v in self.variables if v.kind != "constant" and not v.handed]
         inputs = [v for v in tensors if v.kind == "input"]
         return next((v for v in inputs if v.axes), (inputs or tensors)[0])
 

@@ -24,6 +24,7 @@ from chunkform.runtime.launch.parallel_compile import noting
 
 from ..ir.expr import dim_of
 from ..recurrence.chunkwise.compiled import Compiled
+from ..recurrence.triton import scanned
 
 SHARED, RESERVED = 233472, 1024  # bytes of shared memory of a multiprocessor of sm_90, of which each program takes some
 SHARED_LIMIT = SHARED - RESERVED  # that a program may use
@@ -155,7 +156,7 @@ def replaced_launches(module: Any, record: Any, parts: int = 2) -> Iterator[None
 
 def _held(c: Compiled, launched: KernelLaunch) -> int:
     """Bytes of the states that one program of a sequential kernel keeps: those of chunk-parallel kernels are always tiles."""
-    if c.forward is not None:
+    if c.forward is not None or c.strata or scanned(c):
         return 0
     blocks = [[launched.options[f"block_{dim_of(a)}"] for a in s.axes] for s in c.step.states]
     return sum(4 * math.prod(block) for block in blocks)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from chunkform.spec.language.methods import cg
 
+from ..printing.side_by_side import function_name, named
 from ..recurrence.backends import torch_section, triton_section
 from ..recurrence.triton import Fine
 from .graph import Graph, Operation, OpNode, SolveNode
@@ -49,11 +48,13 @@ def torch_texts(g: Graph) -> Texts:
         section = torch_section(op.compiled)
         bare = (id(op) in solved or op.name in repeated) and not keeps(op, "torch")
         roots = ["torch_backward"] if bare else ["torch_forward", "torch_backward"]
-        out.add(named(section.text, op, "torch", roots), section.modules)
+        out.add(named(section.text, op.name, "torch", roots), section.modules)
         if op.name in repeated:
-            out.add(named(matrix_source(repeated[op.name]), op, "torch", ["torch_matrix"]), section.modules)
+            out.add(named(matrix_source(repeated[op.name]), op.name, "torch", ["torch_matrix"]), section.modules)
         if id(op) in solved:
-            out.add(named(f"{matrix_source(op)}\n\n\n{section.text}", op, "torch", ["torch_matrix"]), section.modules)
+            out.add(
+                named(f"{matrix_source(op)}\n\n\n{section.text}", op.name, "torch", ["torch_matrix"]), section.modules
+            )
     return out
 
 
@@ -81,14 +82,14 @@ def triton_texts(g: Graph) -> Texts:
         bare = id(op) in solved and not keeps(op, "triton")
         roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
         beside = torch_section(op.compiled).text if op.compiled.forward is None else ""
-        out.add(named(section.text, op, "triton", roots, beside), section.modules)
+        out.add(named(section.text, op.name, "triton", roots, beside), section.modules)
         if section.stepwise:
             out.reasons[op.name] = section.stepwise
         if id(op) in kernels:
             text, modules = kernels[id(op)]
             out.summed[op.name] = summed_parameters(op)
             roots = ["triton_matrix", "triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
-            out.add(named(text, op, "triton", roots), modules)
+            out.add(named(text, op.name, "triton", roots), modules)
     return out
 
 
@@ -128,39 +129,4 @@ def keeps(op: Operation, backend: str) -> bool:
 
 def function(op: Operation, backend: str, kind: str) -> str:
     """The name of an operation's function in the generated file."""
-    return f"{backend}_{op.name}_{kind}"
-
-
-def named(text: str, op: Operation, backend: str, roots: list[str], beside: str = "") -> str:
-    """The functions that the roots need, each with the operation's name in its own; those of the torch text `beside`, which
-    is in the file as well, by the names that they have there."""
-    bodies = _functions(text)
-    used: list[str] = []
-    todo = list(roots)
-    while todo:
-        name = todo.pop()
-        if name in used:
-            continue
-        used.append(name)
-        todo += [w for w in dict.fromkeys(re.findall(r"\w+", bodies[name])) if w in bodies and w != name]
-    new = {name: _renamed(name, op, backend) for name in used}
-    new |= {name: _renamed(name, op, "torch") for name in _functions(beside) if name not in bodies}
-    pattern = re.compile(rf"(?<![\w.\"'])({'|'.join(map(re.escape, new))})(?![\w\"'])")
-    return "\n\n\n".join(pattern.sub(lambda m: new[m[1]], body) for name, body in bodies.items() if name in used)
-
-
-def _functions(text: str) -> dict[str, str]:
-    """The functions of a text, by name."""
-    lines = text.splitlines()
-    bodies = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef):
-            start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            bodies[node.name] = "\n".join(lines[start - 1 : node.end_lineno])
-    return bodies
-
-
-def _renamed(name: str, op: Operation, backend: str) -> str:
-    if name.startswith(f"{backend}_"):
-        return function(op, backend, name.removeprefix(f"{backend}_"))
-    return f"_{op.name}{name}" if name.startswith("_") else f"{op.name}_{name}"
+    return function_name(op.name, backend, kind)

@@ -11,7 +11,10 @@ from .gates.entries_gate import gate_entries
 from .step.entries import entry_maps
 from .stepwise import sequential_torch_source, sequential_triton_source, start_source
 from .stepwise.initial import depends_on_parameters
+from .strata.joined import MODULES as JOINED
+from .strata.joined import joined_features, joined_text
 from .torch_form.passes import torch_saved, torch_source
+from .torch_form.scan import scan_torch_source
 from .torch_form.segment_maps import segments_source
 from .triton import IMPORTS as TRITON_IMPORTS
 from .triton import (
@@ -55,6 +58,11 @@ _TORCH = {
         "steps_first to_chunks"
     ),
 }
+_SCANS = {
+    "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
+    "chunkform.runtime.torch_form.scans": "LONG backward_in_parts forward_in_parts scanned",
+    "chunkform.runtime.torch_form.chunks": "dtype_of expanded from_heads from_steps per_head steps_first",
+}
 _SEQUENTIAL = {
     "chunkform.runtime.launch.launch": "launch",
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
@@ -74,6 +82,10 @@ def sections(c: Compiled) -> tuple[Section, Section]:
 
 
 def torch_section(c: Compiled) -> Section:
+    if c.strata:
+        return _joined(c, [torch_section(p.compiled) for p in c.strata])
+    if c.family == "scan":
+        return Section("torch", scan_torch_source(c), _SCANS, features=("packed", "mixed"))
     if c.forward is None:
         return _over_steps("torch", sequential_torch_source(c), c, ("packed", "mixed"))
     text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
@@ -143,12 +155,32 @@ def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...]
     return found
 
 
+def _joined(c: Compiled, parts: list[Section]) -> Section:
+    """The section of a recurrence that is compiled stratum by stratum."""
+    backend = parts[0].backend
+    beside = [
+        torch_section(p.compiled).text if backend != "torch" and p.compiled.forward is None else "" for p in c.strata
+    ]
+    features = [x.features for x in parts]
+    text = joined_text(c, backend, [x.text for x in parts], beside, features)
+    modules = dict(JOINED)
+    for x in parts:
+        for module, names in x.modules.items():
+            modules[module] = " ".join(sorted({*modules.get(module, "").split(), *names.split()}))
+    reasons = [f"{p.compiled.name}: {x.stepwise}" for p, x in zip(c.strata, parts, strict=True) if x.stepwise]
+    return Section(
+        backend, text, modules, "; ".join(reasons) or None, joined_features(backend, features),
+    )  # fmt: skip
+
+
 @once
 def triton_section(
     c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None
 ) -> Section:
     """Kernels over chunks; over steps where the recurrence, or the chunk program that the kernels would need, asks for it."""
     alone = fine is None and unwanted is None
+    if c.strata:
+        return _joined(c, [triton_section(p.compiled, False) for p in c.strata])
     if alone and scanned(c):
         return Section("triton", triton_source(c), TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
     if c.forward is None:

@@ -72,6 +72,8 @@ def forward_cost(c: Compiled, sizes: Sizes) -> Cost:
     """The cost of the forward plan; of a sequential one, of its single pass."""
     results = [sizes.of(axes) * sizes.element for axes in c.step.output_axes.values()]
     lower_bound = _arguments(c, sizes) + sum(results)
+    if c.strata:
+        return _of_all([forward_cost(p.compiled, sizes) for p in c.strata], lower_bound)
     if c.forward is None or scanned(c):
         nodes = [*c.step.updates.values(), *c.step.outputs.values()]
         alone = {*c.step.outputs.values()} <= {*c.step.updates.values()}  # outputs are states as they are
@@ -89,6 +91,8 @@ def backward_cost(c: Compiled, sizes: Sizes) -> Cost:
     cotangents = sum(sizes.of(axes) * sizes.element for axes in c.step.output_axes.values())
     given = _arguments(c, sizes)
     lower_bound = 2 * given + cotangents
+    if c.strata:
+        return _of_all([backward_cost(p.compiled, sizes) for p in c.strata], lower_bound)
     if c.backward is None or scanned(c):
         a = c.adjoint.program
         nodes = [*c.step.updates.values(), *a.updates.values(), *a.outputs.values()]
@@ -99,6 +103,12 @@ def backward_cost(c: Compiled, sizes: Sizes) -> Cost:
         read = 2 * given + cotangents + count * _arguments(part, sizes)  # gradients of streams
         return _around(part, count, backward_cost(part, sizes), sizes, read, given + count * cotangents, lower_bound)
     return _plan_cost(c, c.backward, sizes, lower_bound)
+
+
+def _of_all(parts: list[Cost], lower_bound: float) -> Cost:
+    """The cost of strata, one after the other."""
+    read, written, flops = (sum(getattr(x, name) for x in parts) for name in ("read", "written", "flops"))
+    return Cost(read, written, flops, lower_bound)
 
 
 def _kept(c: Compiled, sizes: Sizes) -> float:
@@ -117,6 +127,9 @@ def _around(
 def launches(c: Compiled) -> tuple[int, int]:
     """Triton kernels that a forward and a backward call start, without torch's own for what is left over. In recurrent form there
     is one for each."""
+    if c.strata:
+        each = [launches(p.compiled) for p in c.strata]
+        return sum(x for x, _ in each), sum(x for _, x in each)
     if not scanned(c) and (c.forward is None or triton_section(c).stepwise is not None):
         return 1, 1
     return _launches_of(c)

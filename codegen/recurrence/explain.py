@@ -63,9 +63,25 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
             for key in ("launches", "bytes_per_token", "flops_per_token")
         },
         "predicted": None if predicted is None else as_data(predicted),
-        "triton": "scans" if scanned(c) else "steps" if c.forward is None or stepwise else "chunks",
+        "triton": "strata"
+        if c.strata
+        else "scans"
+        if scanned(c)
+        else "steps"
+        if c.forward is None or stepwise
+        else "chunks",
         "triton_reason": stepwise,
         "substeps": count,
+        "strata": [
+            {
+                "states": [s.name for s in p.compiled.step.states],
+                "family": p.compiled.family,
+                "reason": p.compiled.reason,
+                "takes": list(p.takes),
+                "hands_on": list(p.hands),
+            }
+            for p in c.strata
+        ],
         "saved_for_backward": saved(c),
         "counted_for": {"dims": sizes.dims, "chunk": sizes.chunk, "input_bytes": sizes.element},
         "gates": [{"name": g.name, "what": g.what, "points": g.points, "error_bound": g.error_bound} for g in c.gates],
@@ -206,7 +222,7 @@ def _sweep(c: Compiled, plan: Plan, sweep: Sweep, sizes: Sizes) -> dict[str, Any
 def show(c: Compiled, console: Console, width: int = 64, chunk: int = CHUNK) -> None:
     """Print an explanation."""
     data = explanation(c, width, chunk)
-    console.print(Text.assemble((c.name, "bold"), "  ", (c.family, "green" if c.form else "yellow")))
+    console.print(Text.assemble((c.name, "bold"), "  ", (c.family, "yellow" if c.family == "sequential" else "green")))
     if data["doc"]:
         console.print(Text(data["doc"], style="italic"))
     if c.reason:
@@ -253,6 +269,7 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             read = [r["read"] for r in data["reads"] if r["state"] == name]
             table.add_row(name, shape, "\n".join(written), "\n".join(read))
         yield "In words", table
+    yield from _strata(data["strata"])
     sweeps = _table("pass", "goes", "carries", "yields", "FLOPs a token")
     for name in ("forward", "backward"):
         for s in data[name]["sweeps"]:
@@ -279,12 +296,14 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             f"{p['flops_per_token']:,}",
         )
     if data["triton_reason"]:
+        torch = "Strata" if data["strata"] else "Over chunks"
         yield (
             "Kernels",
-            Text(f"Over chunks in torch; the Triton kernels run in recurrent form, because {data['triton_reason']}."),
+            Text(f"{torch} in torch; the Triton kernels run in recurrent form, because {data['triton_reason']}."),
         )
     if data["triton"] == "scans":
-        yield "Kernels", Text("Over chunks in torch; the Triton kernels scan each entry of the states by itself.")
+        torch = "Scans" if data["family"] == "scan" else "Over chunks"
+        yield "Kernels", Text(f"{torch} in torch; the Triton kernels scan each entry of the states by itself.")
     if data["substeps"] > 1:
         yield (
             "Kernels",
@@ -309,6 +328,15 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             gates.add_row(g["name"], g["what"], str(g["points"]), f"{g['error_bound']:.0e}")
         yield "Gates that it passed", gates
     yield "A proof in symbols", Text("\n".join(data["proof"]))
+
+
+def _strata(strata: list[dict[str, Any]]) -> Iterator[tuple[str, Table]]:
+    table = _table("stratum", "states", "family", "takes", "hands on", "why not in parallel")
+    for n, x in enumerate(strata, 1):
+        states, takes, hands = (", ".join(x[key]) for key in ("states", "takes", "hands_on"))
+        table.add_row(str(n), states, x["family"], takes, hands, x["reason"] or "")
+    if strata:
+        yield "Strata", table
 
 
 _NUMBERS = ("bytes", "lower bound", "FLOPs", "FLOPs a token", "us", "moving", "computing", "starting", "segments")

@@ -14,7 +14,7 @@ from ..ir.letters import Alphabet, lettered_step
 from ..ir.notation import plain
 from ..ir.step_program import StepProgram
 from ..printing.passes import Pass, run_passes, untold
-from .chunkwise.compiled import Compiled
+from .chunkwise.compiled import Compiled, Part
 from .chunkwise.plan import Plan
 from .chunkwise.planner import plan
 from .compiler_fault import blaming
@@ -29,15 +29,18 @@ from .gates.gates import (
     gate_stable,
     gate_substeps,
 )
+from .gates.strata_gates import gate_scans, gate_strata
 from .normal_form.diagnostics import line_of
 from .normal_form.form import NormalForm, NotAffine
 from .normal_form.normalize import normalize, normalize_adjoint
 from .normal_form.substeps import Substeps, substeps
 from .step.adjoint import Adjoint, adjoint
 from .step.decays import with_decays
-from .step.entries import entry_maps
+from .step.elementwise import Scans, scans
+from .step.entries import EntryMaps, entry_maps
 from .step.lower import lower
 from .step.stabilize import stable
+from .strata.split import Stratum, strata
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +59,10 @@ class Known:
     backward: Plan
     substeps: Substeps | None
     substep: Compiled | None = None  # one of the substeps, compiled
+    scans: Scans | None
+    entries: EntryMaps | None
+    strata: tuple[Stratum, ...] | None
+    parts: tuple[Part, ...] = ()  # the strata, compiled
 
     def __init__(self, spec: Recurrence, prove: bool = True) -> None:
         self.spec, self.prove = spec, prove
@@ -104,6 +111,29 @@ def _substeps(k: Known) -> None:
 def _substep(k: Known) -> None:
     if k.substeps is not None:
         k.substep = _compile_step(k.spec, k.substeps.step, "substep", k.prove)
+
+
+def _scans(k: Known) -> None:
+    k.scans = scans(k.step, k.adjoint)
+
+
+def _strata(k: Known) -> None:
+    k.strata = None if k.scans is not None else strata(k.step, lambda step: _family(k.spec, step))
+    k.entries = entry_maps(k.step)
+
+
+def _stratum(k: Known) -> None:
+    k.parts = tuple(Part(_compile_step(k.spec, x.step, x.step.name, k.prove), x.takes, x.hands) for x in k.strata or ())
+    families = [p.compiled.family for p in k.parts]
+    others = k.entries is not None or "sequential" in families
+    if others and "chunk-parallel" not in families:
+        k.parts = ()
+
+
+def _family(r: Recurrence, step: StepProgram) -> str:
+    """The family of a step that is a stratum on trial."""
+    with untold():
+        return _compile_step(r, step, step.name, prove=False).family
 
 
 def _gates_of_stable(k: Known) -> Iterator[GateResult]:
@@ -196,6 +226,23 @@ PASSES: tuple[Pass[Known], ...] = (
     ),
     Pass("substep", "the same passes for one of these", "substep", _substep),
 )
+OTHERWISE: tuple[Pass[Known], ...] = (  # where one of these has refused
+    Pass(
+        "scans",
+        "maps that compose, which each entry of a state goes through",
+        "scans",
+        _scans,
+        lambda k: () if k.scans is None else (gate_scans(k.adjoint, k.scans),),
+    ),
+    Pass("strata", "groups of states that don't read each other back, as steps of their own", "strata", _strata),
+    Pass(
+        "stratum",
+        "the same passes for each of these",
+        "parts",
+        _stratum,
+        lambda k: (gate_strata(k.adjoint, k.parts),) if k.parts else (),
+    ),
+)
 FROM_STEP = next(n for n, p in enumerate(PASSES) if p.made == "step") + 1  # the first pass that needs the step alone
 
 
@@ -231,7 +278,13 @@ def _compile(k: Known, name: str, start: int = 0) -> Compiled:
     if isinstance(why := done.refusal, NotAffine):
         reason, where = f"{why.reason}: {plain(_as_state(why.term), k.step.names)}", _where(k.step, k.adjoint, why)
         _log.info("%s isn't chunk-parallel: %s", name, reason)
-        entries, gates = entry_maps(k.step), done.gates
+        more = run_passes((*PASSES, *OTHERWISE), k, name, start=len(PASSES), prove=k.prove)
+        gates = (*done.gates, *more.gates)
+        if k.parts:
+            return Compiled(k.spec, k.step, k.adjoint, "strata", gates=gates, strata=k.parts)
+        if k.scans is not None:
+            return Compiled(k.spec, k.step, k.adjoint, "scan", gates=gates)
+        entries = k.entries
         if entries is not None and k.prove:
             gates = (*gates, gate_entries(k.step, entries))
         family = "sequential" if entries is None else "segment-parallel"

@@ -1,4 +1,8 @@
-"""What kernels use that scan states entry by entry, S_t = a_t S_{t-1} + b_t, and what enters each segment of a sequence then."""
+"""What kernels use that scan states entry by entry, mostly S_t = a_t S_{t-1} + b_t, and what enters each segment then.
+
+Maps of other kinds (`torch_form/scans.py` has them all) compose by `.._then`; `.._then_beside` has, beside the map of all steps,
+that of all but the last; `.._at` is what a map makes of a state.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from ..launch.launch import cdiv, launch
 from .chunk_layout import Places, parts_for
 
 SCAN = 32  # steps that a program scans at once
+LONG_SCAN = 256  # of numbers
 WIDTH = 32  # channels of a program, which has one warp
 FEW, MANY = 2, 4  # so many such programs take the place of one of other kernels
 
@@ -29,6 +34,57 @@ def times(a, b):
 def with_those_before(a, b, c, d, later_a, later_b, later_c, later_d):
     """The same, beside the map of all these steps but the last."""
     return a * later_a, b * later_a + later_b, a * later_c, b * later_c + later_d
+
+
+@triton.jit
+def maximum_at(a, b, c, x):
+    return tl.maximum(a * x + b, c)
+
+
+@triton.jit
+def maximum_then(a, b, c, p, q, r):
+    return a * p, b * p + q, tl.maximum(c * p + q, r)
+
+
+@triton.jit
+def maximum_then_beside(a, b, c, e, f, g, p, q, r, u, v, w):
+    return a * p, b * p + q, tl.maximum(c * p + q, r), a * u, b * u + v, tl.maximum(c * u + v, w)
+
+
+@triton.jit
+def minimum_at(a, b, c, x):
+    return tl.minimum(a * x + b, c)
+
+
+@triton.jit
+def minimum_then(a, b, c, p, q, r):
+    return a * p, b * p + q, tl.minimum(c * p + q, r)
+
+
+@triton.jit
+def minimum_then_beside(a, b, c, e, f, g, p, q, r, u, v, w):
+    return a * p, b * p + q, tl.minimum(c * p + q, r), a * u, b * u + v, tl.minimum(c * u + v, w)
+
+
+@triton.jit
+def rational_at(a, b, c, d, x):
+    return (a * x + b) / (c * x + d)
+
+
+@triton.jit
+def rational_then(a, b, c, d, p, q, r, s):
+    """The map is the same times a number: so its numbers stay near 1."""
+    e, f, g, h = p * a + q * c, p * b + q * d, r * a + s * c, r * b + s * d
+    size = tl.maximum(tl.maximum(tl.abs(e), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(h)))
+    size = tl.where(size > 0, size, 1.0)
+    return e / size, f / size, g / size, h / size
+
+
+@triton.jit
+def rational_then_beside(a, b, c, d, i, j, k, m, p, q, r, s, u, v, w, x):
+    e, f, g, h = rational_then(a, b, c, d, p, q, r, s)
+    u, v, w, x = rational_then(a, b, c, d, u, v, w, x)
+    return e, f, g, h, u, v, w, x
 
 
 def scan_width(size: int) -> int:

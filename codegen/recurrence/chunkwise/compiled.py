@@ -19,9 +19,23 @@ from .plan import Plan
 
 
 @dataclass(frozen=True)
+class Part:
+    """A stratum, compiled: the names of what earlier ones hand on to it, and of what it hands on."""
+
+    compiled: Compiled
+    takes: tuple[str, ...]
+    hands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Compiled:
-    """Everything that is known of a spec. A `sequential` one has no forms and plans, and a reason why; nor has a
-    `segment-parallel` one, whose `entries` say how a part of a sequence is a map of the states.
+    """Everything that is known of a spec. family:
+
+    chunk-parallel  has a read-write form, and plans of sweeps over chunks
+    scan            each entry of a state goes through maps that compose
+    strata          `strata` have families of their own
+    segment-parallel  `entries` say how a part of a sequence is a map of the states
+    sequential      none of these, and a reason why
 
     `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep` one of
     these, compiled.
@@ -41,6 +55,7 @@ class Compiled:
     substeps: Substeps | None = None
     substep: Compiled | None = None
     entries: EntryMaps | None = None
+    strata: tuple[Part, ...] = ()
     known: dict[Any, Any] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # what `once` has found out

@@ -14,8 +14,7 @@ from ...ir.notation import Notation
 from ...ir.step_program import StateVar
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import Adjoint, gradient_name
-from .chunk_notation import chunk_sections
-from .form_notation import form_formulas, solved_letters
+from .form_notation import solved_letters
 from .formulas import (
     Formula,
     Section,
@@ -28,16 +27,13 @@ from .formulas import (
     summed,
 )
 from .shared_terms import shared_terms
+from .strata_notation import family_sections
 
 
 def derivation(c: Compiled) -> tuple[Section, ...]:
     """The whole derivation of a compiled spec, section by section."""
     sections = [Section("The recurrence", tuple(step_formulas(c))), Section("Its adjoint", tuple(adjoint_formulas(c)))]
-    if c.form is not None and c.adjoint_form is not None:
-        sections.append(Section("Read-write form", tuple(form_formulas(c, backward=False))))
-        sections.append(Section("Read-write form of the adjoint", tuple(form_formulas(c, backward=True))))
-        sections += chunk_sections(c)
-    return tuple(sections)
+    return (*sections, *family_sections(c))
 
 
 def derivation_lines(c: Compiled) -> list[str]:

@@ -1,44 +1,103 @@
-"""Steps that multiply each entry of their states, and add to it: S' = a S + b or a (S + b), which a scan computes whatever a and
-b are."""
+"""Steps that map each entry of their states by maps that compose (`monoids.py`), which a scan computes: mostly S' = a S + b or
+a (S + b), whatever a and b are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ir.expr import ONE, ZERO, Node, add, factors_of, leaf, mul, terms_of, walk
+from ...ir.expr import replace as replaced
 from ...ir.step_program import StepProgram
+from .adjoint import Adjoint
+from .monoids import found_in
+
+BEFORE, AFTER = "before", "after"  # a step
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The update of one state: `factor` times it, plus `added`, or `factor` times the sum of both, where `early`."""
+    """The update of one state: `factor` times it, plus `added`, or `factor` times the sum of both, where `early`. Of another kind
+    of map of the table than affine ones, `others` are the numbers."""
 
     state: str
     factor: Node
     added: Node
     early: bool
+    kind: str = "affine"
+    others: tuple[Node, ...] = ()
+
+    @property
+    def maps(self) -> tuple[Node, ...]:
+        """The numbers of the map."""
+        return self.others or (self.factor, mul(self.factor, self.added) if self.early else self.added)
+
+    @property
+    def printed(self) -> tuple[Node, ...]:
+        """What is printed of it."""
+        return (self.factor, self.added, *self.others)
+
+    def over(self, nodes: list[Node]) -> Entry:
+        """The same with others in the place of what is printed."""
+        return replace(self, factor=nodes[0], added=nodes[1], others=tuple(nodes[2:]))
 
 
 def entrywise(p: StepProgram) -> list[Entry] | None:
     """The updates of a step's states, each after those that it reads; None where a state has two axes, is summed over or put
-    through a function in its own update, or where states read each other."""
+    through a function of no map in its own update, or where states read each other."""
     if any(len(s.axes) > 1 for s in p.states):
         return None
     waiting = {s.name: s for s in p.states}
     entries: list[Entry] = []
     while waiting:
         for s in waiting.values():
-            others = {n for n in waiting if n != s.name}
-            parts = _affine(p.updates[s.name], leaf("state", s.name, s.axes))
-            if parts is not None and not any(_reads(x, others | {s.name}) for x in parts):
-                factor, added = parts
-                inner = _divided(added, factor)
-                entries.append(Entry(s.name, factor, added if inner is None else inner, inner is not None))
+            entry = _entry(s.name, p.updates[s.name], leaf("state", s.name, s.axes))
+            if entry is not None and not any(_reads(x, set(waiting)) for x in entry.maps):
+                entries.append(entry)
                 del waiting[s.name]
                 break
         else:
             return None
     return entries
+
+
+@dataclass(frozen=True)
+class Scans:
+    """The updates of the states of both passes, each after those that it reads."""
+
+    forward: tuple[Entry, ...]
+    backward: tuple[Entry, ...]
+
+
+def scans(step: StepProgram, backwards: Adjoint) -> Scans | None:
+    """The scans of a step and of its adjoint; None where a state of either isn't scanned."""
+    forward, backward = entrywise(step), entrywise(backwards.program)
+    return None if forward is None or backward is None else Scans(tuple(forward), tuple(backward))
+
+
+def value_of(state: str, when: str, axes: tuple[str, ...]) -> Node:
+    """A state before or after a step, as a value of the step."""
+    return leaf("stored", f"{state}.{when}", axes)
+
+
+def over_stored(x: Node, step: StepProgram, backward: bool) -> Node:
+    """x over states as values of the step: before it, and, in the forward pass, after it, where x has an update in it."""
+    updates = {} if backward else {step.updates[s.name]: value_of(s.name, AFTER, s.axes) for s in step.states}
+    x = replaced(x, {u: y for u, y in updates.items() if u.op != "leaf"})
+    states = [y for y in walk(x) if y.op == "leaf" and y.attrs[0] in ("state", "trajectory")]
+    return replaced(x, {y: value_of(y.attrs[1], BEFORE, y.attrs[2]) for y in states})
+
+
+def _entry(name: str, update: Node, state: Node) -> Entry | None:
+    parts = _affine(update, state)
+    if parts is not None:
+        factor, added = parts
+        inner = _divided(added, factor)
+        return Entry(name, factor, added if inner is None else inner, inner is not None)
+    found = found_in(update, state)
+    if found is None:
+        return None
+    kind, maps = found
+    return Entry(name, maps[0], maps[1], False) if kind == "affine" else Entry(name, ONE, ZERO, False, kind, maps)
 
 
 def _divided(x: Node, factor: Node) -> Node | None:

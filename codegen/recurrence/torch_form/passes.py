@@ -298,7 +298,8 @@ class PassText:
                 self.text_of.count([node])
                 axes = self.c.step.output_axes[name]
                 text = swapped(self._whole(node, tuple(sorted(axes))), axes)
-                outputs.append(f'"{name}": from_steps({text}, lead, {len(axes)}, {out_type})')
+                kind = "dtype" if name in self.c.step.handed else out_type
+                outputs.append(f'"{name}": from_steps({text}, lead, {len(axes)}, {kind})')
             finals = ", ".join(f'"{s.name}": {s.name}_last' for s in self.c.step.states)
             saved = ", ".join(
                 f'"{x.attrs[1]}": {self.leaves.taken["write", x.attrs[1]]}' for x in self.p.form.write_leaves()

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from chunkform.runtime.torch_form.scans import LAWS
+
 from ....ir.expr import Node, dim_of, expand, leaf, plain_name, walk
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
-from ...step.elementwise import Entry
+from ...step.elementwise import AFTER, BEFORE, Entry, value_of
 from ..launch_ir import (
     HEADS,
     NONE,
@@ -47,15 +49,15 @@ from .per_step import (
     when_wanted,
 )
 
-BEFORE, AFTER = "before", "after"  # a step
 ENTRYWISE = frozenset("leaf const number size add mul pow fn expand".split())
 
 
 @dataclass(frozen=True)
 class ScanKernel(RowKernel):
-    """A printed scan; `state` is what the state is called, `sometimes` for which gradients it loads what it doesn't always."""
+    """A printed scan; `state` is what the state is called, `kind` that of its maps, `sometimes` for which gradients it loads what it doesn't always."""
 
     state: str = ""
+    kind: str = "affine"
     sometimes: Mapping[tuple[str, str], tuple[str, ...] | None] = field(default_factory=dict)
 
     @property
@@ -69,11 +71,6 @@ class ScanKernel(RowKernel):
         return [*self.parameters, places, ", ".join(f"{w}: tl.constexpr" for w in words) + ","]
 
 
-def value_of(state: str, when: str, axes: Axes) -> Node:
-    """A state before or after a step, as a value of the step."""
-    return leaf("stored", f"{state}.{when}", axes)
-
-
 def beside(x: Node, order: Axes, axes: Axes) -> bool:
     """May a scan over these axes make a value of each step?"""
     nodes = list(walk(x))
@@ -84,6 +81,8 @@ def scan_kernel(
     name: str, e: Entry, axes: Axes, forward: bool, results: list[Result], names: Names, name_of: Callable[[Node], str]
 ) -> ScanKernel:
     """The kernel that scans a state over `axes`, from the first step to the last or back, and makes `results`."""
+    if e.kind != "affine":
+        return _other_scan(name, e, axes, forward, results, names, name_of)
     block = [block_name(a) for a in axes]
     tile, state = f"[{', '.join(['C', *block])}]", f"[{', '.join(block)}]"
     S = names(leaf("state", e.state))
@@ -136,9 +135,21 @@ def scan_kernel(
         loop += ["if RESULTS:", *(f"    {line}" for line in (*made, *stores))]
     last = [f"if {S}_first is not None:", f"    {S} += tl.where(count == 0, tl.sum({enters}, axis=0), 0.0)"]
     last += [*_left(f"{S}_last", S, axes), *_left(f"{S}_linear", f"tl.reduce({whole}, 0, times)", axes)]
+    return _kernel(name, e, axes, forward, results, printed, S, {"setup": setup, "loop": loop, "after": last})
+
+
+def _kernel(
+    name: str,
+    e: Entry,
+    axes: Axes,
+    forward: bool,
+    results: list[Result],
+    printed: _Values,
+    S: str,
+    lines: dict[str, list[str]],
+) -> ScanKernel:
     parameters = (f"{S}_first, {S}_last, {S}_linear,", *printed.parameters, *(f"{r.name}_out," for r in results))
     doc = f"A scan of {e.state}, {'forwards' if forward else 'backwards'}, and what is made of each step there."
-    lines = {"setup": setup, "loop": loop, "after": last}
     return ScanKernel(
         name,
         lines,
@@ -150,8 +161,65 @@ def scan_kernel(
         parameters=parameters,
         leaves=printed.leaves,
         state=S,
+        kind=e.kind,
         sometimes=printed.sometimes,
     )
+
+
+def _other_scan(
+    name: str, e: Entry, axes: Axes, forward: bool, results: list[Result], names: Names, name_of: Callable[[Node], str]
+) -> ScanKernel:
+    """The same of maps that aren't affine; a sequence is in one part."""
+    block = [block_name(a) for a in axes]
+    tile, state = f"[{', '.join(['C', *block])}]", f"[{', '.join(block)}]"
+    S = names(leaf("state", e.state))
+    before, after = (value_of(e.state, when, axes) for when in (BEFORE, AFTER))
+    printed = _Values(e, axes, results, names, name_of)
+    law, fresh = LAWS[e.kind], printed.printer.fresh
+    maps, earlier = ([fresh(f"{stem}{n}") for n in range(len(law.identity))] for stem in ("map", "before"))
+    edge, enters = map(fresh, ("edge", "enters"))
+    setup, loop = _places(axes, forward)
+    setup += [f"{S} = tl.zeros({state}, tl.float32)", *_entering(enters, f"{S}_first", axes, forward)]
+    made, texts = printed.statements(dict(zip(maps, e.maps, strict=True)), dict.fromkeys(maps, axes))
+    ok, entering = ("i_ok[:, None]", f"{S}[None, :]") if axes else ("i_ok", S)
+    unchanged = [f'float("{x}")' if x in (float("inf"), -float("inf")) else repr(x) for x in law.identity]
+    loop += [*printed.loads, *made]
+    loop += [
+        f"{m} = tl.zeros({tile}, tl.float32) + tl.where({ok}, {texts[m]}, {x})"
+        for m, x in zip(maps, unchanged, strict=True)
+    ]
+    # what enters comes with the first step, whose map is that of a state less what enters
+    moved = list(zip(maps[::2], maps[1::2], strict=False))
+    loop += [f"if {S}_first is not None:", *(f"    {b} += {a} * tl.where(n == 0, {enters}, 0.0)" for a, b in moved)]
+    alone = [f"{', '.join(maps)} = tl.associative_scan(({', '.join(maps)}), 0, {e.kind}_then)"]
+    if any(y is before for r in results for y in walk(r.node)):
+        numbers = ", ".join(f"tl.full({tile}, {x}, tl.float32)" for x in unchanged)
+        loop += [
+            "if RESULTS:",
+            f"    {', '.join([*maps, *earlier])} = tl.associative_scan(",
+            f"        ({', '.join(maps)}, {numbers}), 0, {e.kind}_then_beside",
+            "    )",
+            f"    {names(before)} = {e.kind}_at({', '.join(earlier)}, {entering})",
+            f"    if {S}_first is not None:",
+            f"        {names(before)} += tl.where(n == 0, {enters}, 0.0)",
+            "else:",
+            *(f"    {x}" for x in alone),
+        ]
+    else:
+        loop += alone
+    at_edge = f"{edge}[:, None]" if axes else edge
+    loop += [
+        f"{names(after)} = {e.kind}_at({', '.join(maps)}, {entering})",
+        f"{edge} = i == {'C - 1' if forward else '0'}  # steps beyond the end keep states as they are",
+        f"{S} = tl.sum(tl.where({at_edge}, {names(after)}, 0.0), axis=0)",
+    ]
+    if results:
+        made, texts = printed.statements({r.name: r.node for r in results}, {r.name: r.order for r in results})
+        stores = [line for r in results for line in stored(r, texts[r.name])]
+        loop += ["if RESULTS:", *(f"    {line}" for line in (*made, *stores))]
+    last = [f"if {S}_first is not None:", f"    {S} += tl.where(count == 0, tl.sum({enters}, axis=0), 0.0)"]
+    last += _left(f"{S}_last", S, axes)
+    return _kernel(name, e, axes, forward, results, printed, S, {"setup": setup, "loop": loop, "after": last})
 
 
 def _places(axes: Axes, forward: bool) -> tuple[list[str], list[str]]:
@@ -211,7 +279,7 @@ class _Values:
         self.loads: list[str] = []
         self.parameters: list[str] = []
         self.leaves: tuple[tuple[str, str, Node], ...] = ()
-        always = {x.attrs[:2]: x for root in (e.factor, e.added) for x in walk(root) if x.op == "leaf"}
+        always = {x.attrs[:2]: x for root in (e.factor, e.added, *e.others) for x in walk(root) if x.op == "leaf"}
         found = always | {x.attrs[:2]: x for r in results for x in walk(r.node) if x.op == "leaf"}
         self.sometimes = {key: when for key, when in sometimes(results).items() if key not in always}
         for key, x in found.items():
@@ -255,7 +323,8 @@ def launched(kernel: ScanKernel, results: list[Result], first: Expr, forward: bo
     sizes = [size_name(dim_of(a)) for a in kernel.axes]
     width = f"scan_width({sizes[0]})" if sizes else "1"
     tiles = f"cdiv({sizes[0]}, {width})" if sizes else "1"
-    found: list[Statement] = [Define(("parts",), Expr(f"scan_parts(lay, {tiles})"))]
+    cut = kernel.kind == "affine"
+    found: list[Statement] = [Define(("parts",), Expr(f"scan_parts(lay, {tiles})" if cut else "1"))]
     for r in results:
         shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
         found.append(Alloc(r.name, Expr(shape), r.dtype, when_wanted(r)))
@@ -271,7 +340,7 @@ def launched(kernel: ScanKernel, results: list[Result], first: Expr, forward: bo
             Expr(f"lay.sequences * parts * H * {tiles}"),
             (*states, *tensors, *outs),
             (Expr("*lay.walked"), Expr("parts"), Expr("lay.length(parts)")),
-            (*words, ("C", Expr("SCAN")), ("RESULTS", Expr(str(not ends)))),
+            (*words, ("C", Expr("SCAN" if sizes else "LONG_SCAN")), ("RESULTS", Expr(str(not ends)))),
             (("STAGES", Expr("scan_stages(parts)")), ("num_warps", Expr("1"))),
             frozenset({STEPS, HEADS, *([TILES] if sizes else [])}),
         )
@@ -284,14 +353,14 @@ def launched(kernel: ScanKernel, results: list[Result], first: Expr, forward: bo
         launch(True),
         Call((f"{S}_starts",), "scanned", entering),
     )
-    found += [Set((f"{S}_starts",), first), If(Expr("parts > 1"), parts)]
+    found += [Set((f"{S}_starts",), first), *([If(Expr("parts > 1"), parts)] if cut else [])]
     if finals == "False":
         found.append(Set((f"{S}_last",), NONE))
     else:
         when = None if finals == "True" else Expr(finals)
         found.append(Alloc(f"{S}_last", Expr(state.format("lay.sequences * parts")), when=when))
     found.append(launch(False))
-    if finals != "False":
+    if finals != "False" and cut:
         last = ref(f"{S}_last")
         whole = py("{}.unflatten(0, (B, parts))[:, {}]", last, "-1" if forward else "0")
         found.append(If(py("parts > 1 and {} is not None", last), (Set((f"{S}_last",), whole),)))

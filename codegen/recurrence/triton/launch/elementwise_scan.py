@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....ir.expr import Node, dim_of, leaf, walk
-from ....ir.expr import replace as replaced
 from ....ir.step_program import StepProgram
 from ....printing.terms import Axes
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Map, Plan
 from ...normal_form.form import NormalForm
 from ...step.adjoint import gradient_name
-from ...step.elementwise import Entry, entrywise
-from ..kernels.elementwise_scan import AFTER, BEFORE, beside, launched, scan_kernel, value_of
+from ...step.elementwise import AFTER, BEFORE, Entry, entrywise, over_stored, scans, value_of
+from ..kernels.elementwise_scan import beside, launched, scan_kernel
 from ..kernels.per_step import Result, printable
 from ..launch_ir import Call, Expr, ref
 from ..print.axis_names import size_name
@@ -26,12 +25,8 @@ class ScanHost(Host):
 
     def __init__(self, c: Compiled, backward: bool, stem: str = "triton") -> None:
         program = c.adjoint.program if backward else c.step
+        self.step, self.backward = c.step, backward
         self.scans = [*((c.step, e) for e in _entries(c.step)), *((program, e) for e in _entries(program) * backward)]
-        self.after: dict[Node, Node] = {}  # of updates that outputs have in them
-        if not backward:
-            for s in c.step.states:
-                if c.step.updates[s.name].op != "leaf":
-                    self.after[c.step.updates[s.name]] = value_of(s.name, AFTER, s.axes)
         wanted = (
             [gradient_name(v) for v in c.step.variables if v.kind != "constant"] if backward else list(c.step.outputs)
         )
@@ -41,14 +36,12 @@ class ScanHost(Host):
 
     def _over_stored(self, x: Node) -> Node:
         """x over states as values of the step."""
-        x = replaced(x, self.after)
-        states = [y for y in walk(x) if y.op == "leaf" and y.attrs[0] in ("state", "trajectory")]
-        return replaced(x, {y: value_of(y.attrs[1], BEFORE, y.attrs[2]) for y in states})
+        return over_stored(x, self.step, self.backward)
 
     def _sweeps(self) -> None:
         values = self.fused.values
         for n, (program, e) in enumerate(self.scans):
-            later = [self._over_stored(x) for _, f in self.scans[n + 1 :] for x in (f.factor, f.added)]
+            later = [self._over_stored(x) for _, f in self.scans[n + 1 :] for x in f.printed]
             own = not self.backward or program is not self.c.step
             here = {name: x for name, x in values.items() if n == self._last_of(x) and name not in self.made}
             if not own and not any(_states(x) & {e.state} for x in (*later, *values.values())):
@@ -64,8 +57,8 @@ class ScanHost(Host):
         """One scan, with those of these values that it can make, and its states where something else is made of them."""
         axes, forward = program.state(e.state).axes, program.direction > 0
         again = self.backward and forward
-        nodes = self._multiplied({"factor": self._over_stored(e.factor), "added": self._over_stored(e.added)})
-        e = Entry(e.state, self._inside(nodes["factor"], axes), self._inside(nodes["added"], axes), e.early)
+        nodes = self._multiplied({n: self._over_stored(x) for n, x in enumerate(e.printed)})
+        e = e.over([self._inside(x, axes) for x in nodes.values()])
         orders = self.c.adjoint.program.output_axes if self.backward else self.c.step.output_axes
         variables = {gradient_name(v): v for v in self.c.step.variables}
         results = []
@@ -122,4 +115,4 @@ def _entries(program: StepProgram) -> list[Entry]:
 
 def scanned(c: Compiled) -> bool:
     """Are the states of both passes scanned?"""
-    return entrywise(c.step) is not None and entrywise(c.adjoint.program) is not None
+    return not c.strata and scans(c.step, c.adjoint) is not None

@@ -1008,9 +1008,9 @@ class Host:
     def _wide(self, root: str) -> bool:
         """Is this value float32 whatever the inputs are?"""
         if not self.backward:
-            return False
+            return root in self.c.step.handed
         v = next((v for v in self.c.step.variables if gradient_name(v) == root), None)
-        return v is None or v.kind != "input" or self._handed_on(v.name)
+        return v is None or v.kind != "input" or v.handed or self._handed_on(v.name)
 
     def _handed_on(self, variable: str) -> bool:
         """Do others add to the gradient of a variable, before it is rounded?"""

@@ -1,0 +1,157 @@
+"""Scans of states whose entries go through maps that compose, for torch, and how two maps of a kind compose, for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Maps = tuple[Any, ...]
+Extreme = Callable[[Any, Any], Any]
+Tensors = dict[str, Tensor]
+Maybe = dict[str, Tensor | None]
+
+STEPS = 64  # whose maps are composed; states go from so many to the next
+LONG = 4096  # steps that are worked on at once
+
+
+@dataclass(frozen=True)
+class Law:
+    """A kind of maps x -> f(x). `identity` are the numbers of the map that changes nothing. `then(first, second, extreme)` is one
+    after the other, `applied(maps, x, extreme)` what a map makes of x, for values with + and *; `extreme` takes the larger or the
+    smaller of two. `homogeneous`: a map is the same times a number."""
+
+    identity: tuple[float, ...]
+    then: Callable[[Maps, Maps, Extreme], Maps]
+    applied: Callable[[Maps, Any, Extreme], Any]
+    homogeneous: bool = False
+
+
+def _affine(first: Maps, second: Maps, _: Extreme) -> Maps:
+    (a, b), (p, q) = first, second
+    return a * p, b * p + q
+
+
+def _extreme(first: Maps, second: Maps, extreme: Extreme) -> Maps:
+    (a, b, c), (p, q, r) = first, second
+    return a * p, b * p + q, extreme(c * p + q, r)
+
+
+def _rational(first: Maps, second: Maps, _: Extreme) -> Maps:
+    (a, b, c, d), (p, q, r, s) = first, second
+    return p * a + q * c, p * b + q * d, r * a + s * c, r * b + s * d
+
+
+def _at_extreme(maps: Maps, x: object, extreme: Extreme) -> object:
+    return extreme(maps[0] * x + maps[1], maps[2])
+
+
+LAWS = {
+    "affine": Law((1.0, 0.0), _affine, lambda m, x, _: m[0] * x + m[1]),
+    "maximum": Law((1.0, 0.0, -torch.inf), _extreme, _at_extreme),
+    "minimum": Law((1.0, 0.0, torch.inf), _extreme, _at_extreme),
+    "rational": Law((1.0, 0.0, 0.0, 1.0), _rational, lambda m, x, _: (m[0] * x + m[1]) / (m[2] * x + m[3]), True),
+}
+EXTREMES: dict[str, Extreme] = {"minimum": torch.minimum}
+
+
+def scanned(kind: str, maps: tuple[Tensor, ...], first: Tensor, forward: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """The states before and after each step, [B, H, T, ...], and the last one, [B, H, ...], from the maps of steps,
+    [B, H, T, ...]; where not `forward`, from the last step to the first."""
+    law, extreme = LAWS[kind], EXTREMES.get(kind, torch.maximum)
+    count = maps[0].shape[2]
+    if not count:
+        return maps[0], maps[0], first
+    if not forward:
+        maps = tuple(x.flip(2) for x in maps)
+    size = min(STEPS, 1 << (count - 1).bit_length())
+    rest = -count % size
+    if rest:
+        maps = tuple(
+            torch.cat((x, x.new_full((*x.shape[:2], rest, *x.shape[3:]), y)), 2)
+            for x, y in zip(maps, law.identity, strict=True)
+        )
+    maps = tuple(x.unflatten(2, (-1, size)) for x in maps)
+    shift = 1
+    while shift < size:
+        later = law.then(tuple(x[:, :, :, :-shift] for x in maps), tuple(x[:, :, :, shift:] for x in maps), extreme)
+        maps = tuple(torch.cat((x[:, :, :, :shift], y), 3) for x, y in zip(maps, later, strict=True))
+        if law.homogeneous:
+            largest = reduce(torch.maximum, (x.abs() for x in maps))
+            largest = torch.where(largest > 0, largest, 1.0)
+            maps = tuple(x / largest for x in maps)
+        shift *= 2
+    state, parts = first, []
+    for n in range(maps[0].shape[2]):
+        parts.append(law.applied(tuple(x[:, :, n] for x in maps), state[:, :, None], extreme))
+        state = parts[-1][:, :, -1]
+    after = torch.cat(parts, 2)[:, :, :count]
+    before = torch.cat((first[:, :, None], after[:, :, :-1]), 2)
+    last = after[:, :, -1]
+    return (before, after, last) if forward else (before.flip(2), after.flip(2), last)
+
+
+# --- a long sequence in parts -------------------------------------------------------------------------------------------
+
+
+def forward_in_parts(
+    part: Callable[..., tuple[Tensors, Tensors, Tensors]],
+    per_step: list[str],
+    given: Tensors,
+    states: Maybe,
+    constants: dict[str, float],
+    size: int,
+) -> tuple[Tensors, Tensors, Tensors]:
+    """What `part` makes of a sequence, of so many steps at once; saved are the states that enter each part after the first."""
+    steps = given[per_step[0]].shape[1]
+    if steps <= size:
+        return part(given, states, constants)
+    made: list[Tensors] = []
+    kept: Tensors = {}
+    now: Any = states
+    for n, start in enumerate(range(0, steps, size)):
+        if n:
+            kept |= {f"{n} {name}": x for name, x in now.items() if x is not None}
+        outputs, last, _ = part(_steps(given, per_step, start, size), now, constants)
+        made.append(outputs)
+        now = last
+    return {n: torch.cat([x[n] for x in made], 1) for n in made[0]}, now, kept
+
+
+def backward_in_parts(
+    part: Callable[..., tuple[Tensors, Tensors]],
+    per_step: list[str],
+    given: Tensors,
+    states: Maybe,
+    constants: dict[str, float],
+    saved: Tensors,
+    cotangents: Maybe,
+    final_cotangents: Maybe,
+    needs: frozenset[str],
+    size: int,
+) -> tuple[Tensors, Tensors]:
+    """Gradients of a sequence by `part`, of so many steps at once; those of parameters are summed."""
+    steps = given[per_step[0]].shape[1]
+    if steps <= size:
+        return part(given, states, constants, {}, cotangents, final_cotangents, needs)
+    found: list[Tensors] = []
+    now: Any = final_cotangents
+    starts = range(0, steps, size)
+    for n, start in reversed(list(enumerate(starts))):
+        first = {name: saved.get(f"{n} {name}") for name in states} if n else states
+        own = {name: None if x is None else x[:, start : start + size] for name, x in cotangents.items()}
+        gradients, now = part(_steps(given, per_step, start, size), first, constants, {}, own, now, needs)
+        found.append(gradients)
+    out = {}
+    for name in found[0]:
+        parts = [x[name] for x in found]
+        out[name] = torch.cat(parts[::-1], 1) if name in per_step else reduce(torch.add, parts)
+    return out, now
+
+
+def _steps(given: Tensors, per_step: list[str], start: int, size: int) -> Tensors:
+    return {n: x[:, start : start + size] if n in per_step else x for n, x in given.items()}

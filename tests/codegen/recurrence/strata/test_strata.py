@@ -1,0 +1,140 @@
+"""States that don't read each other back are compiled stratum by stratum: families, numbers, and refusals of a wrong split."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import pytest
+import torch
+from sympy import Max
+
+import chunkform
+from chunkform.codegen.recurrence.check import check_op
+from chunkform.codegen.recurrence.gates.strata_gates import gate_strata
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case
+from chunkform.errors import GateError
+from chunkform.spec.language import (
+    Recurrence,
+    absolute,
+    diag,
+    dot,
+    exp,
+    normalize,
+    sigmoid,
+    tanh,
+)  # fmt: skip
+
+
+def mlstm_stab() -> Recurrence:
+    """The mLSTM as it is published (arXiv:2405.04517), with its stabiliser; the log of the forget gate is below 0."""
+    r = Recurrence("mlstm_stab")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    fgate, i = r.inputs("fgate i")
+    C, n, m = r.state("C", d, e), r.state("n", d), r.state("m")
+    logf = r.let("logf", -absolute(fgate))
+    r.update(m, Max(logf + m.prev, i))
+    f, g = exp(logf + m.prev - m.next), exp(i - m.next)
+    r.update(C, f * C.prev + g * k * v.T)
+    r.update(n, f * n.prev + g * k)
+    r.output("o", C.next.T * q / (1 + Max(absolute(dot(n.next, q)), exp(-m.next))))
+    return r
+
+
+def read_of_a_matrix() -> Recurrence:
+    """What is read of a matrix drives a running maximum, which scales what another matrix takes."""
+    r = Recurrence("read_of_a_matrix")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    lam = r.decay("lam")
+    S, m, Z = r.state("S", d, e), r.state("m"), r.state("Z", d, e)
+    u = normalize(k)
+    r.update(S, lam * S.prev + u * (v - lam * S.prev.T * u).T)
+    r.update(m, Max(lam * m.prev, dot(S.next.T * u, v)))
+    r.update(Z, sigmoid(m.next) * Z.prev + u * v.T)
+    r.output("o", Z.next.T * q + m.prev * v)
+    r.output("p", S.next.T * q)
+    return r
+
+
+def gated_by_a_network() -> Recurrence:
+    """A state that goes step by step gates a matrix that needn't."""
+    r = Recurrence("gated_by_a_network")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v, x = r.inputs("v x", e)
+    h, S = r.state("h", e), r.state("S", d, e)
+    r.update(h, tanh(h.prev + x))
+    r.update(S, S.prev * diag(sigmoid(h.next)) + k * v.T)
+    r.output("o", S.next.T * q)
+    return r
+
+
+SPECS = {f.__name__: f for f in (mlstm_stab, read_of_a_matrix, gated_by_a_network)}
+FAMILIES = {
+    "mlstm_stab": [("scan", {"m"}), ("chunk-parallel", {"C", "n"})],
+    "read_of_a_matrix": [("chunk-parallel", {"S"}), ("scan", {"m"}), ("chunk-parallel", {"Z"})],
+    "gated_by_a_network": [("sequential", {"h"}), ("chunk-parallel", {"S"})],
+}
+
+
+@cache
+def compiled(name):
+    return compile_spec(SPECS[name]())
+
+
+@cache
+def op(name):
+    return chunkform.compile(SPECS[name]())
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_each_stratum_has_its_own_family(name):
+    found = [(p.compiled.family, set(p.compiled.step.updates)) for p in compiled(name).strata]
+    assert (compiled(name).family, found) == ("strata", FAMILIES[name])
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_strata_agree_with_the_step_by_step_run(name):
+    for case in (Case(batch=1, steps=130, width=8, dtype=torch.float64), Case(steps=1, width=8, dtype=torch.float64)):
+        worst = max(check_op(compiled(name), op(name), case), key=lambda r: r.error)
+        assert worst.error < 1e-13, worst
+    for dtype in (torch.float32, torch.bfloat16):
+        bad = [r for r in check_op(compiled(name), op(name), Case(batch=1, steps=70, width=8, dtype=dtype)) if not r.ok]
+        assert not bad, bad
+
+
+def test_packed_sequences_states_and_steps_of_generation():
+    """Sequences that are packed are those alone; the state after some steps, and one step more, are those of a longer run."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 40, 4, n, dtype=torch.float64) for n in (8, 8, 6))
+    fgate, i = torch.randn(2, 1, 40, 4, dtype=torch.float64)
+    f = op("mlstm_stab")
+    q, k = q[:, :, :2], k[:, :, :1]  # heads that others share
+    o, _ = f(q, k, v, fgate, i, cu_seqlens=torch.tensor([0, 13, 13, 40]))
+    first, _ = f(*(x[:, :13] for x in (q, k, v, fgate, i)))
+    torch.testing.assert_close(o[:, :13], first)
+    start, state = f(*(x[:, 13:39] for x in (q, k, v, fgate, i)), output_final_state=True)
+    torch.testing.assert_close(o[:, 13:39], start)
+    last, _ = f.step(tuple(x.float() for x in state), *(x[:, 39].float() for x in (q, k, v, fgate, i)))
+    torch.testing.assert_close(o[:, 39].float(), last, rtol=1e-4, atol=1e-5)
+
+
+def test_a_wrong_split_is_refused():
+    """A stratum that hands on something else isn't the step; one that has another gradient isn't either."""
+    c = compiled("mlstm_stab")
+    first, second = c.strata
+    p = first.compiled.step
+    wrong = dataclasses.replace(p, outputs={n: 2 * x for n, x in p.outputs.items()})
+    broken = dataclasses.replace(first, compiled=dataclasses.replace(first.compiled, step=wrong))
+    with pytest.raises(GateError, match="strata"):
+        gate_strata(c.adjoint, (broken, second))
+    a = first.compiled.adjoint
+    program = dataclasses.replace(a.program, updates={n: 3 * x for n, x in a.program.updates.items()})
+    changed = dataclasses.replace(first.compiled, adjoint=dataclasses.replace(a, program=program))
+    with pytest.raises(GateError, match="strata"):
+        gate_strata(c.adjoint, (dataclasses.replace(first, compiled=changed), second))
