@@ -142,6 +142,7 @@ def derivation(c: Compiled) -> list[str]:
     lines = derivation_lines(c)
     if c.reason:
         how = "Step by step" if c.entries is None else "Step by step over many parts of the sequence at once"
+        how = "Some states go step by step" if c.strata else how
         lines += ["", f"{how}, because {c.reason}"]
     return lines
 

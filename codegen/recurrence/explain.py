@@ -248,6 +248,9 @@ def reason_text(c: Compiled) -> Text:
             "Its states are multiplied and added to entry by entry: it runs in recurrent form over many segments of the sequence "
             "at once, which are joined by their maps."
         )
+    if c.strata:
+        slow = [s.name for p in c.strata if p.compiled.reason == c.reason for s in p.compiled.step.states]
+        how = f"So {', '.join(slow)} runs in recurrent form; the other states don't."
     text.append(f"\n  {how}", style="dim")
     return text
 

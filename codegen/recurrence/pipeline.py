@@ -281,7 +281,9 @@ def _compile(k: Known, name: str, start: int = 0) -> Compiled:
         more = run_passes((*PASSES, *OTHERWISE), k, name, start=len(PASSES), prove=k.prove)
         gates = (*done.gates, *more.gates)
         if k.parts:
-            return Compiled(k.spec, k.step, k.adjoint, "strata", gates=gates, strata=k.parts)
+            some = next((p.compiled for p in k.parts if p.compiled.family == "sequential"), None)
+            told = {} if some is None else {"reason": some.reason, "reason_where": some.reason_where}
+            return Compiled(k.spec, k.step, k.adjoint, "strata", gates=gates, strata=k.parts, **told)
         if k.scans is not None:
             return Compiled(k.spec, k.step, k.adjoint, "scan", gates=gates)
         entries = k.entries

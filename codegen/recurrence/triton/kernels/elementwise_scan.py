@@ -54,7 +54,8 @@ ENTRYWISE = frozenset("leaf const number size add mul pow fn expand".split())
 
 @dataclass(frozen=True)
 class ScanKernel(RowKernel):
-    """A printed scan; `state` is what the state is called, `kind` that of its maps, `sometimes` for which gradients it loads what it doesn't always."""
+    """A printed scan; `state` is what the state is called, `kind` that of its maps, `sometimes` for which gradients it loads what
+    it doesn't always."""
 
     state: str = ""
     kind: str = "affine"
