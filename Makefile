@@ -32,7 +32,7 @@ docs: setup build/typing  ## the documentation as a site, in build/site; a warni
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "build/site/index.html"
 
-test-wheels: setup  ## the wheel in fresh environments of other Pythons, with a network: PYTHONS="3.12 3.13" (ARGS="--torch 2.9.0")
+test-wheels: setup  ## the wheel in fresh environments of other Pythons, with a network: PYTHONS="3.12 3.13" (ARGS="--torch 2.10.0")
 	@$(BIN)/python tests/install/wheels.py $(PYTHONS) $(ARGS)
 
 test-transformers: setup  ## transformers' own tests of the models that enable() runs: SRC=checkout of the installed version (ARGS=..)

@@ -24,6 +24,7 @@ OPERATORS = {
     "approx": "≈",
     "propto": "∝",
     "cdot": "·",
+    "cdots": "⋯",
     "Rightarrow": "⇒",
     "top": "⊤",
     "langle": "⟨",

@@ -66,8 +66,10 @@ class Stub:
         for parameters, returned in self._calls():
             lines += ["    @overload", f"    def __call__({_listed(parameters)}) -> {returned}: ..."]
         if self.step is not None:
+            lines += ["    @overload", f"    def __call__({_listed(self._in_pool())}) -> {self._pooled()}: ..."]
             parameters, returned = self.step
-            lines.append(f"    def step({_listed(parameters)}) -> {returned}: ...")
+            rows = Parameter("state_indices", f"{TENSOR} | None", "None", named=True)
+            lines.append(f"    def step({_listed([*parameters, rows])}) -> {returned}: ...")
             lines.insert(0, _step_results(self))
         return "\n\n".join([*told, "\n".join(lines), f"{self.name}: _{self.name}"])
 
@@ -77,6 +79,18 @@ class Stub:
         for asked, final in product(further, (False, True, None) if self.states else (False,)):
             fixed = {self.asks or "": asked, "output_final_state": final}
             yield _fixed(self.parameters, fixed), self._returned(asked, final)
+
+    def _in_pool(self) -> list[Parameter]:
+        """The call that reads and writes rows of a pool of states."""
+        taken = ("initial_state", "output_final_state", "context_parallel")
+        pool = [Parameter("state_pool", self.states or "", None, named=True)]
+        rows = [Parameter("state_indices", TENSOR, None, named=True)]
+        return [*(p for p in self.parameters if p.name not in taken), *pool, *rows]
+
+    def _pooled(self) -> str:
+        first = self.results[False]
+        count = 1 if first is None else len(first.tensors)
+        return f"tuple[{', '.join(['Tensor'] * count)}, {_short(self.states or '')}]"
 
     def _returned(self, asked: bool | None, final: bool | None) -> str:
         last = {False: "None", True: f"{self.states}", None: f"{self.states} | None"}[final]

@@ -140,10 +140,7 @@ def chunk_retention(
     **options: Any,
 ) -> Result:
     """S_t = gamma_h S_{t-1} + k_t v_t^T with gamma_h = 1 - 2^(-5-h): `retention`. Options: reverse, state_v_first, cu_seqlens."""
-    heads = torch.arange(
-        q.shape[2], device=q.device, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32
-    )
-    decay = {"log_gamma": torch.log1p(-torch.exp2(-5 - heads))}
+    decay = {"log_gamma": torch.log1p(-torch.exp2(-5 - _heads(q)))}
     return _run("retention", "retention", q, k, v, decay, scale, initial_state, output_final_state, options)
 
 
@@ -159,10 +156,14 @@ def chunk_lightning_attn(
     **options: Any,
 ) -> Result:
     """S_t = exp(-(8 h / H) (1 - layer / layers)) S_{t-1} + k_t v_t^T for head h: `retention`. Options: reverse, cu_seqlens."""
-    count = q.shape[2]
-    heads = torch.arange(count, device=q.device, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
-    decay = {"log_gamma": -(8 / count * (1 - layer_idx / num_layers)) * heads}
+    decay = {"log_gamma": -(8 / q.shape[2] * (1 - layer_idx / num_layers)) * _heads(q)}
     return _run("lightning_attn", "retention", q, k, v, decay, scale, initial_state, output_final_state, options)
+
+
+def _heads(q: Tensor) -> Tensor:
+    """The numbers of the heads, from 0, at least in float32."""
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return torch.arange(q.shape[2], device=q.device, dtype=dtype)
 
 
 def chunk_linear_attn(

@@ -1,7 +1,7 @@
 """The wheel on other Pythons, and with other versions of torch: each in a fresh environment with everything it depends on.
 
     python tests/install/wheels.py 3.12 3.13                    what constraints.txt has
-    python tests/install/wheels.py 3.11 --torch 2.9.0           another torch, with the Triton that it wants
+    python tests/install/wheels.py 3.11 --torch 2.10.0          another torch, with the Triton that it wants
 
 Needs a network, and minutes for each. A Python is a version, for which `python3.12` is looked for on the path and among pyenv's,
 or a path. What isn't there is said, and fails.
