@@ -85,6 +85,23 @@ class _delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _delta_rule_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -98,6 +115,7 @@ class _delta_rule(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _delta_rule_step_result: ...
 
 delta_rule: _delta_rule
@@ -220,6 +238,24 @@ class _gated_delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _gated_delta_rule_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -234,6 +270,7 @@ class _gated_delta_rule(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gated_delta_rule_step_result: ...
 
 gated_delta_rule: _gated_delta_rule
@@ -302,6 +339,23 @@ class _gated_linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _gated_linear_attention_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_alpha: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -315,6 +369,7 @@ class _gated_linear_attention(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gated_linear_attention_step_result: ...
 
 gated_linear_attention: _gated_linear_attention
@@ -383,6 +438,23 @@ class _gradient_descent_logistic(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _gradient_descent_logistic_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -396,6 +468,7 @@ class _gradient_descent_logistic(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gradient_descent_logistic_step_result: ...
 
 gradient_descent_logistic: _gradient_descent_logistic
@@ -470,6 +543,25 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _gradient_descent_logistic_momentum_result[tuple[Tensor, Tensor] | None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor],
+        state_indices: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
     def step(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -485,6 +577,7 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gradient_descent_logistic_momentum_step_result: ...
 
 gradient_descent_logistic_momentum: _gradient_descent_logistic_momentum
@@ -553,6 +646,23 @@ class _gradient_descent_squared(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _gradient_descent_squared_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -566,6 +676,7 @@ class _gradient_descent_squared(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gradient_descent_squared_step_result: ...
 
 gradient_descent_squared: _gradient_descent_squared
@@ -640,6 +751,25 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _gradient_descent_squared_momentum_result[tuple[Tensor, Tensor] | None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor],
+        state_indices: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
     def step(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -655,6 +785,7 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gradient_descent_squared_momentum_step_result: ...
 
 gradient_descent_squared_momentum: _gradient_descent_squared_momentum
@@ -726,6 +857,24 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _gradient_descent_squared_weight_decay_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_keep: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -740,6 +889,7 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gradient_descent_squared_weight_decay_step_result: ...
 
 gradient_descent_squared_weight_decay: _gradient_descent_squared_weight_decay
@@ -808,6 +958,23 @@ class _inverse_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _inverse_attention_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -821,6 +988,7 @@ class _inverse_attention(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _inverse_attention_step_result: ...
 
 inverse_attention: _inverse_attention
@@ -889,6 +1057,23 @@ class _inverse_attention_unstable(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _inverse_attention_unstable_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -902,6 +1087,7 @@ class _inverse_attention_unstable(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _inverse_attention_unstable_step_result: ...
 
 inverse_attention_unstable: _inverse_attention_unstable
@@ -1235,6 +1421,24 @@ class _kimi_delta_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _kimi_delta_attention_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -1249,6 +1453,7 @@ class _kimi_delta_attention(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _kimi_delta_attention_step_result: ...
 
 kimi_delta_attention: _kimi_delta_attention
@@ -1317,6 +1522,23 @@ class _lightning_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _lightning_attention_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -1330,6 +1552,7 @@ class _lightning_attention(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _lightning_attention_step_result: ...
 
 lightning_attention: _lightning_attention
@@ -1395,6 +1618,22 @@ class _linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _linear_attention_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -1407,6 +1646,7 @@ class _linear_attention(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _linear_attention_step_result: ...
 
 linear_attention: _linear_attention
@@ -1996,6 +2236,23 @@ class _retention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _retention_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_gamma: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -2009,6 +2266,7 @@ class _retention(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _retention_step_result: ...
 
 retention: _retention
@@ -2176,6 +2434,22 @@ class _sherman_morrison(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _sherman_morrison_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        u: Tensor,
+        log_lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -2188,6 +2462,7 @@ class _sherman_morrison(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _sherman_morrison_step_result: ...
 
 sherman_morrison: _sherman_morrison
@@ -2307,6 +2582,23 @@ class _value_decay_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
     ) -> _value_decay_attention_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_beta: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
     def step(
         self,
         state: Tensor | None,
@@ -2320,6 +2612,7 @@ class _value_decay_attention(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _value_decay_attention_step_result: ...
 
 value_decay_attention: _value_decay_attention

@@ -162,6 +162,8 @@ class _Parser:
                 return f"<mo>(</mo>{body}"
             self.take()
             return f"<mrow><mo>(</mo>{body}<mo>)</mo></mrow>"
+        if token == "&" and self.peek() == "=":  # which aligns lines, and here is one
+            return ""
         if token == "&":
             return '<mspace width="1em"/>'
         return f"<mo>{escape({'-': '−', '*': '∗'}.get(token, token))}</mo>"
