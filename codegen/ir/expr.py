@@ -22,6 +22,7 @@ LETTERS = (
     0x14400  # an alphabet in which the names of specs are printed (`letters.py`): the letter of code n is LETTERS + n
 )
 _PLAIN = {LETTERS + n: chr(n % 128) for n in range(256)}
+UNIT = Fraction(1)
 BY_KEY = attrgetter("key")
 ROW, COL = "%i", "%j"  # the steps of a chunk, as rows and as columns
 INNER = "%ik"  # and once more; sorts between the two, so that renamed matrices keep rows before columns
@@ -116,6 +117,7 @@ def leaf(kind: str, name: str, axes: Iterable[str] = ()) -> Node:
     return make("leaf", (), (kind, name, order), order)
 
 
+@lru_cache(maxsize=2**12)
 def const(value: int | Fraction) -> Node:
     return make("const", (), (Fraction(value),))
 
@@ -138,7 +140,7 @@ ZERO, ONE = const(0), const(1)
 
 
 def as_node(x: Any) -> Node:
-    return x if isinstance(x, Node) else const(Fraction(x))
+    return x if isinstance(x, Node) else const(x)
 
 
 def dim_of(axis: str) -> str:
@@ -150,7 +152,7 @@ def dim_of(axis: str) -> str:
 
 def add(*terms: Any) -> Node:
     """The sum, with constants folded and equal terms collected."""
-    total = Fraction(0)
+    total: Fraction | int = 0
     coefficients: dict[Node, Fraction] = {}
     stack = [as_node(x) for x in reversed(terms)]
     while stack:
@@ -161,7 +163,7 @@ def add(*terms: Any) -> Node:
             total += x.attrs[0]
         else:
             c, core = split_constant(x)
-            coefficients[core] = coefficients.get(core, Fraction(0)) + c
+            coefficients[core] = coefficients[core] + c if core in coefficients else c
     parts = sorted([_multiple(c, core) for core, c in coefficients.items() if c], key=BY_KEY)
     if total:
         parts.insert(0, const(total))
@@ -179,21 +181,19 @@ def split_constant(x: Node) -> tuple[Fraction, Node]:
     if x.op == "mul" and x.args[0].op == "const":
         rest = x.args[1:]
         return x.args[0].attrs[0], rest[0] if len(rest) == 1 else make("mul", rest, (), x.axes)
-    return Fraction(1), x
+    return UNIT, x
 
 
 def _multiple(c: Fraction, core: Node) -> Node:
     """A number times a term of a sum, which has none before it."""
-    if c == 1:
-        return core
-    return (
-        make("mul", (const(c), *factors_of(core)), (), core.axes) if core.op not in ("add", "const") else mul(c, core)
-    )
+    if core.op in ("add", "const", "mul", "pow", "eye"):  # which may be put together for print, and be simplified here
+        return mul(c, core)
+    return core if c == 1 else make("mul", (const(c), core), (), core.axes)
 
 
 def mul(*factors: Any) -> Node:
     """The product, entry by entry over the union of the axes."""
-    coefficient = Fraction(1)
+    coefficient: Fraction | int = 1
     powers: dict[Node, Fraction | int] = {}
     roots: dict[Node, list[Fraction]] = {}
     others: set[Node] = set()

@@ -118,7 +118,8 @@ def factored(x: Node) -> Node:
     x = rebuild(x, map(factored, x.args)) if x.args else x
     place = 0
     while x.op == "add":
-        terms = [(*split_constant(t), _transitions_of(split_constant(t)[1])) for t in x.args]
+        split = [split_constant(t) for t in x.args]
+        terms = [(c, core, _transitions_of(core)) for c, core in split]
         if all(len(found) <= place for _, _, found in terms):
             break
         groups: dict[Any, list[Node]] = {}
@@ -127,12 +128,17 @@ def factored(x: Node) -> Node:
                 groups[core] = [mul(c, core)]
                 continue
             w = found[place]
-            kinds = {(y.op, y.attrs[4:], y.args) for y in walk(w) if y.op.startswith("mix_")}
             hole = leaf("weight", str(place), w.axes)
-            groups.setdefault((replace(core, {w: hole}), hole, frozenset(kinds)), []).append(mul(c, w))
+            groups.setdefault((replace(core, {w: hole}), hole, _kinds(w)), []).append(mul(c, w))
         x = add(*(y[0] if isinstance(k, Node) else replace(k[0], {k[1]: add(*y)}) for k, y in groups.items()))
         place += 1
     return x
+
+
+@functools.lru_cache(maxsize=2**12)
+def _kinds(w: Node) -> frozenset[tuple[Any, ...]]:
+    """What weights a sum of such is made of, but for the states that these lead from and to."""
+    return frozenset((y.op, y.attrs[4:], y.args) for y in walk(w) if y.op.startswith("mix_"))
 
 
 def gathered(x: Node) -> Node:
@@ -159,13 +165,14 @@ def _opened(x: Node) -> tuple[Any, Node, Callable[[Node], Node]]:
     return ("weights", frozenset(transitions)), mul(rest, *sums), lambda y: mul(*transitions, y)
 
 
-def _transitions_of(x: Node) -> list[Node]:
+@functools.lru_cache(maxsize=2**14)
+def _transitions_of(x: Node) -> tuple[Node, ...]:
     """The weights that a term is a product with, inside of sums or not; none where it is so with one twice."""
     if is_transition(x):
-        return [x]
+        return (x,)
     inside = x.args if x.op == "mul" else x.args[:1] if x.op == "sum" else ()
-    found = [w for y in inside for w in _transitions_of(y)]
-    return found if len(set(found)) == len(found) else []
+    found = tuple(w for y in inside for w in _transitions_of(y))
+    return found if len(set(found)) == len(found) else ()
 
 
 # --- exact meaning, for gates -----------------------------------------------------------------------------------------
