@@ -190,7 +190,7 @@ def calls_of(name: str, device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 def recurrence_calls(name: str, op: Any, device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     import torch
-    from op_cases import problem, run
+    from shared.op_cases import problem, run
 
     from chunkform.codegen.recurrence.samples import Case
 

@@ -81,6 +81,7 @@ from chunkform.runtime.chunk_kernels.kernels import (
     part_of,
     place_of,
     power,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -640,7 +641,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_prepare_1(
     matrix1,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     k_p,
     k_b,
     k_t,
@@ -688,11 +689,12 @@ def forward_prepare_1(
         k_p = k_p_all + b * k_b + h // k_g * k_h
         q_p = q_p_all + b * q_b + h // q_g * q_h
         alpha_a = tl.load(alpha_sums + at + row)
-        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        alpha_n = tl.load(alpha_rests + at + row) if EXACT else 0
         seen = i[:, None] > i[None, :]
+        log2 = alpha_a[:, None] - alpha_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= alpha_r[:, None])
-        m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (alpha_n[:, None] - alpha_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
@@ -700,9 +702,10 @@ def forward_prepare_1(
         x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
         seen2 = i[:, None] >= i[None, :]
+        log22 = alpha_a[:, None] - alpha_a[None, :]
         if EXACT:
-            seen2 = seen2 & (i[None, :] >= alpha_r[:, None])
-        m2 = power(alpha_a[:, None] - alpha_a[None, :], seen2)  # decays from write to read
+            log22 = log22 + (alpha_n[:, None] - alpha_n[None, :])
+        m2 = power(log22, seen2)  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         tl.store(
@@ -724,7 +727,7 @@ def forward_sweep_1(
     k_h,
     k_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     v_p,
     v_b,
     v_t,
@@ -820,9 +823,9 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a = tl.load(alpha_sums + at + row)
-        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        alpha_n = tl.load(alpha_rests + at + row) if EXACT else 0
         alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
+        alpha_n_end = tl.load(alpha_rests + at + last) if EXACT else 0
         p = tl.zeros([block_e, C], tl.float32)
         p3 = tl.zeros([block_e, C], tl.float32)
         k = ()
@@ -836,7 +839,7 @@ def forward_sweep_1(
             )
             p3 = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p3, input_precision="tf32x3")  # q S
             k = k + (k_slice,)
-        since = power(alpha_a, alpha_r < 0)
+        since = span(alpha_a, alpha_n, 0.0, 0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = (
             tl.dot(v.to(DT), identity)
@@ -854,9 +857,9 @@ def forward_sweep_1(
                     write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
                 )
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
-        kept = power(alpha_a_end, alpha_r_end < 0)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
+        until = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p5 = tl.dot(
@@ -915,12 +918,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2fb36feef5fd857c")
+    config = choose(some.dtype, (D, E), "53a6b077e95d745d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    alpha_sums, alpha_resets, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, lay, config.exact)
+    alpha_sums, alpha_rests, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, lay, config.exact)
     alpha_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -929,7 +932,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (config.queues(lay.programs),),
         matrix1,
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         k,
         *strides(k, H),
         beta_by_head,
@@ -981,7 +984,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 k,
                 *strides(k, H),
                 alpha_sums,
-                alpha_resets,
+                alpha_rests,
                 v,
                 *strides(v, H),
                 matrix1,
@@ -1046,7 +1049,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         k,
         *strides(k, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         v,
         *strides(v, H),
         matrix1,
@@ -1077,7 +1080,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    alpha_resets = matrix1 = matrix2 = None
+    alpha_rests = matrix1 = matrix2 = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"alpha_sums": alpha_sums, "beta_by_head": beta_by_head}
@@ -1097,7 +1100,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 def backward_prepare_1(
     matrix2,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     q_p,
     q_b,
     q_t,
@@ -1165,11 +1168,12 @@ def backward_prepare_1(
         do_p = do_p_all + b * do_b + h // do_g * do_h
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         alpha_a = tl.load(alpha_sums + at + row)
-        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        alpha_n = tl.load(alpha_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = alpha_a[:, None] - alpha_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= alpha_r[:, None])
-        m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (alpha_n[:, None] - alpha_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
@@ -1177,9 +1181,10 @@ def backward_prepare_1(
         p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         seen2 = i[:, None] < i[None, :]
+        log22 = alpha_a[None, :] - alpha_a[:, None]
         if EXACT:
-            seen2 = seen2 & (i[:, None] >= alpha_r[None, :])
-        m2 = power(alpha_a[None, :] - alpha_a[:, None], seen2)  # decays from write to read
+            log22 = log22 + (alpha_n[None, :] - alpha_n[:, None])
+        m2 = power(log22, seen2)  # decays from write to read
         w = -beta[None, :] * (p2 * m2)
         x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
@@ -1212,7 +1217,7 @@ def backward_sweep_1(
     k_h,
     k_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     do_p,
     do_b,
     do_t,
@@ -1294,9 +1299,9 @@ def backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a = tl.load(alpha_sums + at + row)
-        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        alpha_n = tl.load(alpha_rests + at + row) if EXACT else 0
         alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
+        alpha_n_end = tl.load(alpha_rests + at + last) if EXACT else 0
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
@@ -1314,7 +1319,7 @@ def backward_sweep_1(
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
             k = k + (k_slice,)
-        since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
+        since = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
             tl.dot(do.to(DT), identity)
@@ -1344,8 +1349,8 @@ def backward_sweep_1(
                 ),
                 mask=i_ok[None, :],
             )  # dbeta
-        kept = power(alpha_a_end, alpha_r_end < 0)
-        until = power(alpha_a, alpha_r < 0)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        until = span(alpha_a, alpha_n, 0.0, 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p4 = tl.dot(
@@ -1391,7 +1396,7 @@ def backward_prepare_2(
     write1_h,
     write1_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     beta_by_head,
     k_p,
     k_b,
@@ -1441,16 +1446,17 @@ def backward_prepare_2(
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
         alpha_a = tl.load(alpha_sums + at + row)
-        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        alpha_n = tl.load(alpha_rests + at + row) if EXACT else 0
         dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
         seen = i[:, None] > i[None, :]
+        log2 = alpha_a[:, None] - alpha_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= alpha_r[:, None])
-        m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (alpha_n[:, None] - alpha_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
             matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m))
@@ -1473,7 +1479,7 @@ def backward_sweep_2(
     dS_first,
     beta_by_head,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     k_p,
     k_b,
     k_t,
@@ -1565,11 +1571,11 @@ def backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a = tl.load(alpha_sums + at + row)
-        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        alpha_n = tl.load(alpha_rests + at + row) if EXACT else 0
         alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
+        alpha_n_end = tl.load(alpha_rests + at + last) if EXACT else 0
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
+        since = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1577,8 +1583,8 @@ def backward_sweep_2(
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
         p = tl.zeros([block_d, C], tl.float32)
-        kept = power(alpha_a_end, alpha_r_end < 0)
-        until = power(alpha_a, alpha_r < 0)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        until = span(alpha_a, alpha_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -1646,7 +1652,7 @@ def backward_sweep_3(
     S_first,
     S_last,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     q_p,
     q_b,
     q_t,
@@ -1748,7 +1754,7 @@ def backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a = tl.load(alpha_sums + at + row)
-        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        alpha_n = tl.load(alpha_rests + at + row) if EXACT else 0
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1758,8 +1764,8 @@ def backward_sweep_3(
             else tl.where(d_ok[:, None] & i_ok[None, :], dk_1, 0.0)
         )
         alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
-        since = power(alpha_a, alpha_r < 0)
+        alpha_n_end = tl.load(alpha_rests + at + last) if EXACT else 0
+        since = span(alpha_a, alpha_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -1774,9 +1780,9 @@ def backward_sweep_3(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        kept = power(alpha_a_end, alpha_r_end < 0)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
+        until = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
@@ -1871,7 +1877,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2fb36feef5fd857c")
+    config = choose(some.dtype, (D, E), "53a6b077e95d745d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1880,9 +1886,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["101b56a880"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     if "alpha_sums" in saved:
-        alpha_sums, alpha_resets, alpha_extents, beta_by_head = saved["alpha_sums"], None, None, saved["beta_by_head"]
+        alpha_sums, alpha_rests, alpha_extents, beta_by_head = saved["alpha_sums"], None, None, saved["beta_by_head"]
     else:
-        alpha_sums, alpha_resets, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, lay, config.exact)
+        alpha_sums, alpha_rests, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, lay, config.exact)
     alpha_extents = None
     own1 = some.new_empty((B, H, 5, T), dtype=torch.float32)
     own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
@@ -1894,7 +1900,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         (config.queues(lay.programs),),
         matrix2,
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         q,
         *strides(q, H),
         k,
@@ -1948,7 +1954,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             do,
             *strides(do, H),
             matrix2,
@@ -2010,7 +2016,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         k,
         *strides(k, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         do,
         *strides(do, H),
         matrix2,
@@ -2054,7 +2060,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write1,
             *strides(write1, H),
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             beta_by_head,
             k,
             *strides(k, H),
@@ -2100,7 +2106,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_starts,
             beta_by_head,
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             k,
             *strides(k, H),
             write1,
@@ -2177,7 +2183,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 S_starts,
                 S_last if keeps else None,
                 alpha_sums,
-                alpha_resets,
+                alpha_rests,
                 q,
                 *strides(q, H),
                 do,
@@ -2226,7 +2232,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             S_at_ends,
             lay,
             parts,
@@ -2238,7 +2244,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_early=own2,
             at_once=True,
         )
-    S_in_early_ = S_in_late_ = S_out_late_ = alpha_resets = alpha_sums = own1 = own2 = None
+    S_in_early_ = S_in_late_ = S_out_late_ = alpha_rests = alpha_sums = own1 = own2 = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

@@ -514,7 +514,7 @@ def forward_prepare_1(
     k_h,
     k_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     alpha_p,
     alpha_b,
     alpha_t,
@@ -599,8 +599,8 @@ def forward_prepare_1(
             alpha_least = tl.minimum(alpha_least, tl.min(tl.min(alpha_a, axis=1), axis=0))
         alpha_n = (
             over_block(
-                tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_resets + step * D,
+                tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+                alpha_rests + step * D,
                 (row)[:, None],
                 d[None, :],
                 d_ok[None, :],
@@ -629,8 +629,8 @@ def forward_prepare_1(
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_resets + step * D,
+                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                alpha_rests + step * D,
                 (last),
                 d,
                 d_ok,
@@ -649,7 +649,7 @@ def forward_prepare_1(
             q.to(tl.float32),
             k.to(tl.float32),
             alpha_sums + step * D,
-            alpha_resets + step * D if EXACT else None,
+            alpha_rests + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -721,7 +721,7 @@ def forward_prepare_1_others(
     k_h,
     k_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     alpha_p,
     alpha_b,
     alpha_t,
@@ -821,11 +821,11 @@ def forward_prepare_1_others(
                     alpha_n = (
                         over_block(
                             tl.load(
-                                alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
                                 mask=(d_ok)[None, :],
                                 other=0,
                             ),
-                            alpha_resets + step * D,
+                            alpha_rests + step * D,
                             (row)[:, None],
                             d[None, :],
                             d_ok[None, :],
@@ -854,8 +854,8 @@ def forward_prepare_1_others(
                     )
                     alpha_n_end = (
                         over_block(
-                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            alpha_resets + step * D,
+                            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                            alpha_rests + step * D,
                             (last),
                             d,
                             d_ok,
@@ -874,7 +874,7 @@ def forward_prepare_1_others(
                         q.to(tl.float32),
                         k.to(tl.float32),
                         alpha_sums + step * D,
-                        alpha_resets + step * D if EXACT else None,
+                        alpha_rests + step * D if EXACT else None,
                         alpha_a,
                         alpha_n,
                         alpha_a,
@@ -949,7 +949,7 @@ def forward_sweep_1(
     matrix1,
     o_out,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     scaled2_p,
     T,
     H,
@@ -1003,7 +1003,7 @@ def forward_sweep_1(
     if not YIELD:
         reached = lasting(
             alpha_sums + (b * T * H + h) * D,
-            alpha_resets + (b * T * H + h) * D if EXACT else None,
+            alpha_rests + (b * T * H + h) * D if EXACT else None,
             H * D,
             tl.arange(0, triton.next_power_of_2(D)),
             tl.arange(0, triton.next_power_of_2(D)) < D,
@@ -1011,7 +1011,6 @@ def forward_sweep_1(
             stop,
             count,
             C,
-            True,
             True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
@@ -1030,7 +1029,7 @@ def forward_sweep_1(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_rests + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -1095,13 +1094,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "4922f3afdd0adeb9")
+    config = choose(some.dtype, (D, E), "1a75b4f337d98de2")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact, made=True)
+    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, lay, config.exact, made=True)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
@@ -1113,7 +1112,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         k,
         *strides(k, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         alpha,
         *strides(alpha, H),
         alpha_extents,
@@ -1144,7 +1143,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         k,
         *strides(k, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         alpha,
         *strides(alpha, H),
         alpha_extents,
@@ -1183,7 +1182,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             matrix1,
             None,
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             scaled2,
             *lay.walked,
             parts,
@@ -1216,7 +1215,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                         lay,
                         parts,
                         True,
-                        decay=(alpha_sums, alpha_resets),
+                        decay=(alpha_sums, alpha_rests),
                         axis=0,
                         exact=config.exact,
                     ),
@@ -1226,7 +1225,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_resets), 0, config.exact)
+            S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_rests), 0, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
@@ -1249,7 +1248,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix1,
         o,
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         scaled2,
         *lay.walked,
         parts,
@@ -1272,7 +1271,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    alpha_resets = alpha_sums = matrix1 = scaled1 = scaled2 = None
+    alpha_rests = alpha_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
     if needs_backward:
         saved |= {"S borders": S_borders}
@@ -1293,7 +1292,7 @@ def backward_prepare_1(
     q_h,
     q_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     alpha_extents,
     scaled1_p,
     scaled2_p,
@@ -1351,8 +1350,8 @@ def backward_prepare_1(
         )
         alpha_n = (
             over_block(
-                tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_resets + step * D,
+                tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+                alpha_rests + step * D,
                 (row)[:, None],
                 d[None, :],
                 d_ok[None, :],
@@ -1369,7 +1368,7 @@ def backward_prepare_1(
             k.to(tl.float32),
             q.to(tl.float32),
             alpha_sums + step * D,
-            alpha_resets + step * D if EXACT else None,
+            alpha_rests + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -1403,8 +1402,8 @@ def backward_prepare_1(
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_resets + step * D,
+                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                alpha_rests + step * D,
                 (last),
                 d,
                 d_ok,
@@ -1448,7 +1447,7 @@ def backward_prepare_1_others(
     q_h,
     q_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     alpha_extents,
     scaled1_p,
     scaled2_p,
@@ -1518,11 +1517,11 @@ def backward_prepare_1_others(
                     alpha_n = (
                         over_block(
                             tl.load(
-                                alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
                                 mask=(d_ok)[None, :],
                                 other=0,
                             ),
-                            alpha_resets + step * D,
+                            alpha_rests + step * D,
                             (row)[:, None],
                             d[None, :],
                             d_ok[None, :],
@@ -1539,7 +1538,7 @@ def backward_prepare_1_others(
                         k.to(tl.float32),
                         q.to(tl.float32),
                         alpha_sums + step * D,
-                        alpha_resets + step * D if EXACT else None,
+                        alpha_rests + step * D if EXACT else None,
                         alpha_a,
                         alpha_n,
                         alpha_a,
@@ -1573,8 +1572,8 @@ def backward_prepare_1_others(
                     )
                     alpha_n_end = (
                         over_block(
-                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            alpha_resets + step * D,
+                            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                            alpha_rests + step * D,
                             (last),
                             d,
                             d_ok,
@@ -1619,7 +1618,7 @@ def backward_sweep_1(
     matrix1,
     dv_out,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     scaled2_p,
     T,
     H,
@@ -1673,7 +1672,7 @@ def backward_sweep_1(
     if not YIELD:
         reached = lasting(
             alpha_sums + (b * T * H + h) * D,
-            alpha_resets + (b * T * H + h) * D if EXACT else None,
+            alpha_rests + (b * T * H + h) * D if EXACT else None,
             H * D,
             tl.arange(0, triton.next_power_of_2(D)),
             tl.arange(0, triton.next_power_of_2(D)) < D,
@@ -1682,7 +1681,6 @@ def backward_sweep_1(
             count,
             C,
             False,
-            True,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1700,7 +1698,7 @@ def backward_sweep_1(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_rests + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -1763,7 +1761,7 @@ def backward_read_1(
     S_borders,
     dS_borders,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     do_p,
     do_b,
     do_t,
@@ -1853,8 +1851,8 @@ def backward_read_1(
     )
     alpha_n_end = (
         over_block(
-            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_resets + step * D,
+            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+            alpha_rests + step * D,
             (last),
             d,
             d_ok,
@@ -1886,8 +1884,8 @@ def backward_read_1(
     )
     alpha_n = (
         over_block(
-            tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_resets + step * D,
+            tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+            alpha_rests + step * D,
             (row)[:, None],
             d[None, :],
             d_ok[None, :],
@@ -1904,7 +1902,7 @@ def backward_read_1(
         p2,
         k.to(tl.float32),
         alpha_sums + step * D,
-        alpha_resets + step * D if EXACT else None,
+        alpha_rests + step * D if EXACT else None,
         alpha_a,
         alpha_n,
         alpha_a,
@@ -1940,7 +1938,7 @@ def backward_read_1(
         p7,
         q.to(tl.float32),
         alpha_sums + step * D,
-        alpha_resets + step * D if EXACT else None,
+        alpha_rests + step * D if EXACT else None,
         alpha_a,
         alpha_n,
         alpha_a,
@@ -1989,7 +1987,7 @@ def backward_read_1_others(
     S_borders,
     dS_borders,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     do_p,
     do_b,
     do_t,
@@ -2086,8 +2084,8 @@ def backward_read_1_others(
                 )
                 alpha_n_end = (
                     over_block(
-                        tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_resets + step * D,
+                        tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                        alpha_rests + step * D,
                         (last),
                         d,
                         d_ok,
@@ -2130,11 +2128,11 @@ def backward_read_1_others(
                 alpha_n = (
                     over_block(
                         tl.load(
-                            alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                            alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
                             mask=(d_ok)[None, :],
                             other=0,
                         ),
-                        alpha_resets + step * D,
+                        alpha_rests + step * D,
                         (row)[:, None],
                         d[None, :],
                         d_ok[None, :],
@@ -2151,7 +2149,7 @@ def backward_read_1_others(
                     p2,
                     k.to(tl.float32),
                     alpha_sums + step * D,
-                    alpha_resets + step * D if EXACT else None,
+                    alpha_rests + step * D if EXACT else None,
                     alpha_a,
                     alpha_n,
                     alpha_a,
@@ -2191,7 +2189,7 @@ def backward_read_1_others(
                     p7,
                     q.to(tl.float32),
                     alpha_sums + step * D,
-                    alpha_resets + step * D if EXACT else None,
+                    alpha_rests + step * D if EXACT else None,
                     alpha_a,
                     alpha_n,
                     alpha_a,
@@ -2253,7 +2251,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "4922f3afdd0adeb9")
+    config = choose(some.dtype, (D, E), "1a75b4f337d98de2")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2261,7 +2259,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_borders = saved["S borders"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, lay, config.exact)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
@@ -2273,7 +2271,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         q,
         *strides(q, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         alpha_extents,
         scaled1,
         scaled2,
@@ -2302,7 +2300,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         q,
         *strides(q, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         alpha_extents,
         scaled1,
         scaled2,
@@ -2338,7 +2336,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix1,
             None,
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             scaled2,
             *lay.walked,
             parts,
@@ -2371,7 +2369,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         lay,
                         parts,
                         False,
-                        decay=(alpha_sums, alpha_resets),
+                        decay=(alpha_sums, alpha_rests),
                         axis=0,
                         exact=config.exact,
                     ),
@@ -2381,7 +2379,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_resets), 0, config.exact)
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_rests), 0, config.exact)
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
@@ -2404,7 +2402,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix1,
         dv,
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         scaled2,
         *lay.walked,
         parts,
@@ -2438,7 +2436,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_borders,
             dS_borders,
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             do,
             *strides(do, H),
             v,
@@ -2475,7 +2473,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_borders,
             dS_borders,
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             do,
             *strides(do, H),
             v,
@@ -2506,7 +2504,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=config.most,
         )
-    alpha_extents = alpha_resets = alpha_sums = dS_borders = None
+    alpha_extents = alpha_rests = alpha_sums = dS_borders = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)

@@ -83,6 +83,7 @@ from chunkform.runtime.chunk_kernels.kernels import (
     part_of,
     place_of,
     power,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -625,7 +626,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_prepare_1(
     matrix1,
     keep_sums,
-    keep_resets,
+    keep_rests,
     x_p,
     x_b,
     x_t,
@@ -673,13 +674,14 @@ def forward_prepare_1(
         x_p = x_p_all + b * x_b + h // x_g * x_h
         z_p = z_p_all + b * z_b + h // z_g * z_h
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        keep_n_before = tl.load(keep_rests + at + tl.minimum(i - 1, last), mask=i > 0, other=0) if EXACT else 0
         keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
+        keep_n = tl.load(keep_rests + at + row) if EXACT else 0
         seen = i[:, None] > i[None, :]
+        log2 = keep_a_before[:, None] - keep_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= keep_r_before[:, None])
-        m = power(keep_a_before[:, None] - keep_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (keep_n_before[:, None] - keep_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
@@ -687,9 +689,10 @@ def forward_prepare_1(
         x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
         seen2 = i[:, None] >= i[None, :]
+        log22 = keep_a[:, None] - keep_a[None, :]
         if EXACT:
-            seen2 = seen2 & (i[None, :] >= keep_r[:, None])
-        m2 = power(keep_a[:, None] - keep_a[None, :], seen2)  # decays from write to read
+            log22 = log22 + (keep_n[:, None] - keep_n[None, :])
+        m2 = power(log22, seen2)  # decays from write to read
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
         tl.store(
@@ -706,7 +709,7 @@ def forward_sweep_1(
     W_late_map,
     W_live,
     keep_sums,
-    keep_resets,
+    keep_rests,
     x_p,
     x_b,
     x_t,
@@ -807,12 +810,12 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        keep_n_before = tl.load(keep_rests + at + tl.minimum(i - 1, last), mask=i > 0, other=0) if EXACT else 0
         keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
+        keep_n = tl.load(keep_rests + at + row) if EXACT else 0
         keep_a_end = tl.load(keep_sums + at + last)
-        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        since = power(keep_a_before, keep_r_before < 0)
+        keep_n_end = tl.load(keep_rests + at + last) if EXACT else 0
+        since = span(keep_a_before, keep_n_before, 0.0, 0)
         p = tl.zeros([block_m_, C], tl.float32)
         p3 = tl.zeros([block_m_, C], tl.float32)
         x = ()
@@ -839,7 +842,7 @@ def forward_sweep_1(
         w = (since[None, :] * p) + (-y_each.to(tl.float32))
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        since2 = power(keep_a, keep_r < 0)
+        since2 = span(keep_a, keep_n, 0.0, 0)
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
         y2 = (since2[None, :] * p3) + (-p4)  # diag(since) z W^T - matrix2 p2
@@ -851,8 +854,8 @@ def forward_sweep_1(
             tl.store(
                 o_out + step * M + i[None, :] * (H * M) + m_[:, None], y2, mask=m__ok[:, None] & i_ok[None, :]
             )  # o
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        kept = span(keep_a_end, keep_n_end, 0.0, 0)
+        until = span(keep_a_end, keep_n_end, keep_a, keep_n)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         W_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -916,12 +919,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "3a8eb284d02a353b")
+    config = choose(some.dtype, (N, M), "476d8e5a3979e563")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
-    keep_sums, keep_resets, keep_extents, eta_by_head = cumulate_beside(keep, eta, lay, config.exact)
+    keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, lay, config.exact)
     keep_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -930,7 +933,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (config.queues(lay.programs),),
         matrix1,
         keep_sums,
-        keep_resets,
+        keep_rests,
         x,
         *strides(x, H),
         eta_by_head,
@@ -983,7 +986,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 late and late.linear,
                 late and late.live,
                 keep_sums,
-                keep_resets,
+                keep_rests,
                 x,
                 *strides(x, H),
                 y,
@@ -1049,7 +1052,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         None,
         None,
         keep_sums,
-        keep_resets,
+        keep_rests,
         x,
         *strides(x, H),
         y,
@@ -1082,7 +1085,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    keep_resets = matrix1 = matrix2 = None
+    keep_rests = matrix1 = matrix2 = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"keep_sums": keep_sums, "eta_by_head": eta_by_head}
@@ -1102,7 +1105,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 def backward_prepare_1(
     matrix2,
     keep_sums,
-    keep_resets,
+    keep_rests,
     z_p,
     z_b,
     z_t,
@@ -1171,22 +1174,24 @@ def backward_prepare_1(
         do_p = do_p_all + b * do_b + h // do_g * do_h
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
+        keep_n = tl.load(keep_rests + at + row) if EXACT else 0
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        keep_n_before = tl.load(keep_rests + at + tl.minimum(i - 1, last), mask=i > 0, other=0) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = keep_a[:, None] - keep_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= keep_r[:, None])
-        m = power(keep_a[:, None] - keep_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (keep_n[:, None] - keep_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (z x^T) . m
         p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         seen2 = i[:, None] < i[None, :]
+        log22 = keep_a_before[None, :] - keep_a[:, None]
         if EXACT:
-            seen2 = seen2 & (i[:, None] >= keep_r_before[None, :])
-        m2 = power(keep_a_before[None, :] - keep_a[:, None], seen2)  # decays from write to read
+            log22 = log22 + (keep_n_before[None, :] - keep_n[:, None])
+        m2 = power(log22, seen2)  # decays from write to read
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         w = -eta[None, :] * (p2 * m2)
         x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
@@ -1223,7 +1228,7 @@ def backward_sweep_1(
     x_h,
     x_g,
     keep_sums,
-    keep_resets,
+    keep_rests,
     do_p,
     do_b,
     do_t,
@@ -1298,12 +1303,12 @@ def backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
+        keep_n = tl.load(keep_rests + at + row) if EXACT else 0
         keep_a_end = tl.load(keep_sums + at + last)
-        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
+        keep_n_end = tl.load(keep_rests + at + last) if EXACT else 0
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        keep_n_before = tl.load(keep_rests + at + tl.minimum(i - 1, last), mask=i > 0, other=0) if EXACT else 0
         p = tl.zeros([block_m_, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
@@ -1311,8 +1316,8 @@ def backward_sweep_1(
             if PRODUCTS and do.dtype == DT
             else tl.where(m__ok[:, None] & i_ok[None, :], do, 0.0)
         )
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a, keep_r < 0)
+        kept = span(keep_a_end, keep_n_end, 0.0, 0)
+        until = span(keep_a, keep_n, 0.0, 0)
         p4 = ()
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -1332,7 +1337,7 @@ def backward_sweep_1(
             )  # ... + do^T diag(until) z
             p4 = p4 + (p4_slice,)
             x = x + (x_slice,)
-        since = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        since = span(keep_a_end, keep_n_end, keep_a, keep_n)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
         t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1343,7 +1348,7 @@ def backward_sweep_1(
                 (eta[None, :] * p3),
                 mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
-        until2 = power(keep_a_before, keep_r_before < 0)
+        until2 = span(keep_a_before, keep_n_before, 0.0, 0)
         dW_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             p5 = tl.dot(
@@ -1373,7 +1378,7 @@ def backward_sweep_1(
 def backward_prepare_2(
     matrix5,
     keep_sums,
-    keep_resets,
+    keep_rests,
     dy_p,
     dy_b,
     dy_t,
@@ -1434,13 +1439,14 @@ def backward_prepare_2(
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         x_p = x_p_all + b * x_b + h // x_g * x_h
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        keep_n_before = tl.load(keep_rests + at + tl.minimum(i - 1, last), mask=i > 0, other=0) if EXACT else 0
         keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
+        keep_n = tl.load(keep_rests + at + row) if EXACT else 0
         seen = i[:, None] > i[None, :]
+        log2 = keep_a_before[:, None] - keep_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= keep_r_before[:, None])
-        m = power(keep_a_before[:, None] - keep_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (keep_n_before[:, None] - keep_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
@@ -1470,7 +1476,7 @@ def backward_prepare_2(
 def backward_sweep_2(
     dW_first,
     keep_sums,
-    keep_resets,
+    keep_rests,
     eta_by_head,
     x_p,
     x_b,
@@ -1564,12 +1570,12 @@ def backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
+        keep_n = tl.load(keep_rests + at + row) if EXACT else 0
         keep_a_end = tl.load(keep_sums + at + last)
-        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
+        keep_n_end = tl.load(keep_rests + at + last) if EXACT else 0
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        since = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        keep_n_before = tl.load(keep_rests + at + tl.minimum(i - 1, last), mask=i > 0, other=0) if EXACT else 0
+        since = span(keep_a_end, keep_n_end, keep_a, keep_n)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = (
@@ -1584,9 +1590,9 @@ def backward_sweep_2(
             if PRODUCTS and z.dtype == DT
             else tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
         )
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a, keep_r < 0)
-        until2 = power(keep_a_before, keep_r_before < 0)
+        kept = span(keep_a_end, keep_n_end, 0.0, 0)
+        until = span(keep_a, keep_n, 0.0, 0)
+        until2 = span(keep_a_before, keep_n_before, 0.0, 0)
         dW_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             write1 = tl.load(
@@ -1661,7 +1667,7 @@ def backward_sweep_3(
     W_first,
     W_last,
     keep_sums,
-    keep_resets,
+    keep_rests,
     z_p,
     z_b,
     z_t,
@@ -1763,9 +1769,9 @@ def backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
+        keep_n = tl.load(keep_rests + at + row) if EXACT else 0
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        keep_n_before = tl.load(keep_rests + at + tl.minimum(i - 1, last), mask=i > 0, other=0) if EXACT else 0
         dx_1 = tl.load(
             dx_1_p + t0 * dx_1_t + i[None, :] * dx_1_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1775,8 +1781,8 @@ def backward_sweep_3(
             else tl.where(n__ok[:, None] & i_ok[None, :], dx_1, 0.0)
         )
         keep_a_end = tl.load(keep_sums + at + last)
-        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        since = power(keep_a, keep_r < 0)
+        keep_n_end = tl.load(keep_rests + at + last) if EXACT else 0
+        since = span(keep_a, keep_n, 0.0, 0)
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         z_each = (
             tl.dot(z.to(DT), identity)
@@ -1791,8 +1797,8 @@ def backward_sweep_3(
             if PRODUCTS and x.dtype == DT
             else tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         )
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        kept = span(keep_a_end, keep_n_end, 0.0, 0)
+        until = span(keep_a_end, keep_n_end, keep_a, keep_n)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         W_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
@@ -1827,7 +1833,7 @@ def backward_sweep_3(
             W_slice2 = p5  # kept W - write1^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
         W = W_next
-        since2 = power(keep_a_before, keep_r_before < 0)
+        since2 = span(keep_a_before, keep_n_before, 0.0, 0)
         if READ == 0 or READ == 1:
             sums = tl.sum(
                 tl.reshape(rounded_to((since[None, :] * z_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
@@ -1893,7 +1899,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "3a8eb284d02a353b")
+    config = choose(some.dtype, (N, M), "476d8e5a3979e563")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1902,9 +1908,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     if "keep_sums" in saved:
-        keep_sums, keep_resets, keep_extents, eta_by_head = saved["keep_sums"], None, None, saved["eta_by_head"]
+        keep_sums, keep_rests, keep_extents, eta_by_head = saved["keep_sums"], None, None, saved["eta_by_head"]
     else:
-        keep_sums, keep_resets, keep_extents, eta_by_head = cumulate_beside(keep, eta, lay, config.exact)
+        keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, lay, config.exact)
     keep_extents = None
     own1 = some.new_empty((B, H, 5, T), dtype=torch.float32)
     own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
@@ -1917,7 +1923,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         (config.queues(lay.programs),),
         matrix2,
         keep_sums,
-        keep_resets,
+        keep_rests,
         z,
         *strides(z, H),
         x,
@@ -1973,7 +1979,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             x,
             *strides(x, H),
             keep_sums,
-            keep_resets,
+            keep_rests,
             do,
             *strides(do, H),
             matrix2,
@@ -2032,7 +2038,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         x,
         *strides(x, H),
         keep_sums,
-        keep_resets,
+        keep_rests,
         do,
         *strides(do, H),
         matrix2,
@@ -2070,7 +2076,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (config.queues(lay.programs),),
             matrix5,
             keep_sums,
-            keep_resets,
+            keep_rests,
             dy,
             *strides(dy, H),
             write1,
@@ -2124,7 +2130,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(N, walk.tile),),
             dW_starts,
             keep_sums,
-            keep_resets,
+            keep_rests,
             eta_by_head,
             x,
             *strides(x, H),
@@ -2211,7 +2217,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 W_starts,
                 W_last if keeps else None,
                 keep_sums,
-                keep_resets,
+                keep_rests,
                 z,
                 *strides(z, H),
                 do,
@@ -2260,7 +2266,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
         W_pairing = border_sums(
             keep_sums,
-            keep_resets,
+            keep_rests,
             W_at_ends,
             lay,
             parts,
@@ -2271,7 +2277,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             own_early=own2,
         )
-    W_in_early_ = W_in_late_ = W_out_late_ = keep_resets = keep_sums = own1 = own2 = None
+    W_in_early_ = W_in_late_ = W_out_late_ = keep_rests = keep_sums = own1 = own2 = None
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
     if "z" in needs:

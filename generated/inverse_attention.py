@@ -77,6 +77,7 @@ from chunkform.runtime.chunk_kernels.kernels import (
     part_of,
     place_of,
     power,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -572,7 +573,7 @@ def forward_prepare_1(
     k_h,
     k_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     T,
     H,
     chunks,
@@ -608,16 +609,17 @@ def forward_prepare_1(
         q_p = q_p_all + b * q_b + h // q_g * q_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         seen = i[:, None] > i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         w = -x[None, :] * (p * m)
         x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
@@ -642,7 +644,7 @@ def forward_sweep_1(
     q_h,
     q_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     matrix1,
     write1_out,
     v_out,
@@ -732,9 +734,9 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         o_each = (
             tl.dot(o.to(DT), identity)
@@ -752,17 +754,17 @@ def forward_sweep_1(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             k = k + (k_slice,)
-        since = power(lam_a, lam_r < 0)
+        since = span(lam_a, lam_n, 0.0, 0)
         w = o_each.to(tl.float32) + (-since[None, :] * p)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         if YIELD:
             tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(v_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])  # v
-        kept = power(lam_a_end, lam_r_end < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         s_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p3 = tl.dot(
@@ -820,12 +822,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "c347b0a55ad59247")
+    config = choose(some.dtype, (D, E), "619aa8ba4c365e2d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     s_starts = s_first
-    lam_sums, lam_resets, lam_extents, lam_by_head = cumulate_beside(lam, lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents, lam_by_head = cumulate_beside(lam, lam, lay, config.exact)
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -838,7 +840,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         k,
         *strides(k, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         *lay.at_once,
         lay.programs,
         D=D,
@@ -886,7 +888,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 q,
                 *strides(q, H),
                 lam_sums,
-                lam_resets,
+                lam_rests,
                 matrix1,
                 None,
                 None,
@@ -948,7 +950,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         q,
         *strides(q, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         matrix1,
         write1,
         v,
@@ -976,7 +978,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    lam_resets = matrix1 = None
+    lam_rests = matrix1 = None
     saved = {"d91dd90777": write1}
     write1 = None
     if needs_backward is True and not config.exact:
@@ -1004,7 +1006,7 @@ def backward_prepare_1(
     q_h,
     q_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     lam_by_head,
     T,
     H,
@@ -1041,14 +1043,15 @@ def backward_prepare_1(
         k_p = k_p_all + b * k_b + h // k_g * k_h
         q_p = q_p_all + b * q_b + h // q_g * q_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
         seen = i[:, None] < i[None, :]
+        log2 = lam_a[None, :] - lam_a[:, None]
         if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
+            log2 = log2 + (lam_n[None, :] - lam_n[:, None])
+        m = power(log2, seen)  # decays from write to read
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         w = -x[:, None] * (p * m)
@@ -1066,7 +1069,7 @@ def backward_sweep_1(
     dv_h,
     dv_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     k_p,
     k_b,
     k_t,
@@ -1140,16 +1143,16 @@ def backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         dv = tl.load(dv_p + t0 * dv_t + i[None, :] * dv_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dv_each = (
             tl.dot(dv.to(DT), identity)
             if PRODUCTS and dv.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
         )
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p = tl.zeros([block_e, C], tl.float32)
         q = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1170,8 +1173,8 @@ def backward_sweep_1(
             tl.store(
                 do_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # do
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         ds_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p3 = tl.dot(
@@ -1211,7 +1214,7 @@ def backward_prepare_2(
     write1_h,
     write1_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     matrix3,
     lam_by_head,
     T,
@@ -1249,16 +1252,17 @@ def backward_prepare_2(
         do_p = do_p_all + b * do_b + h // do_g * do_h
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         seen = i[:, None] > i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do write1^T) . m
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
@@ -1271,7 +1275,7 @@ def backward_prepare_2(
 def backward_sweep_2(
     ds_first,
     lam_sums,
-    lam_resets,
+    lam_rests,
     k_p,
     k_b,
     k_t,
@@ -1358,10 +1362,10 @@ def backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1377,8 +1381,8 @@ def backward_sweep_2(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         ds_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
@@ -1464,7 +1468,7 @@ def backward_prepare_3(
     write1_h,
     write1_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     own1_out,
     own2_out,
     T,
@@ -1510,7 +1514,7 @@ def backward_prepare_3(
         do_p = do_p_all + b * do_b + h // do_g * do_h
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1522,9 +1526,10 @@ def backward_prepare_3(
         )
         p2 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         seen = i[:, None] > i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         pairs = -x[None, :] * (
             p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
         )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((1 - lam))
@@ -1541,7 +1546,7 @@ def backward_sweep_3(
     s_first,
     s_last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     q_p,
     q_b,
     q_t,
@@ -1627,10 +1632,10 @@ def backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a, lam_r < 0)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a, lam_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -1644,10 +1649,10 @@ def backward_sweep_3(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         s_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
@@ -1709,7 +1714,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "c347b0a55ad59247")
+    config = choose(some.dtype, (D, E), "619aa8ba4c365e2d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1718,9 +1723,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
     if "lam_sums" in saved:
-        lam_sums, lam_resets, lam_extents, lam_by_head = saved["lam_sums"], None, None, saved["lam_by_head"]
+        lam_sums, lam_rests, lam_extents, lam_by_head = saved["lam_sums"], None, None, saved["lam_by_head"]
     else:
-        lam_sums, lam_resets, lam_extents, lam_by_head = cumulate_beside(lam, lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents, lam_by_head = cumulate_beside(lam, lam, lay, config.exact)
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1732,7 +1737,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         q,
         *strides(q, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         lam_by_head,
         *lay.at_once,
         lay.programs,
@@ -1767,7 +1772,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dv,
             *strides(dv, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             k,
             *strides(k, H),
             lam_by_head,
@@ -1822,7 +1827,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dv,
         *strides(dv, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         k,
         *strides(k, H),
         lam_by_head,
@@ -1863,7 +1868,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write1,
             *strides(write1, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             matrix3,
             lam_by_head,
             *lay.at_once,
@@ -1901,7 +1906,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
             ds_starts,
             lam_sums,
-            lam_resets,
+            lam_rests,
             k,
             *strides(k, H),
             lam_by_head,
@@ -1952,7 +1957,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write1,
             *strides(write1, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             own1,
             own2,
             *lay.at_once,
@@ -1999,7 +2004,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             s_starts,
             s_last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             q,
             *strides(q, H),
             do,
@@ -2040,7 +2045,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
         s_pairing = border_sums(
             lam_sums,
-            lam_resets,
+            lam_rests,
             s_at_ends,
             lay,
             parts,
@@ -2051,7 +2056,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_early=own1,
             at_once=True,
         )
-    lam_resets = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
+    lam_rests = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

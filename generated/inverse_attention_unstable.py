@@ -77,6 +77,7 @@ from chunkform.runtime.chunk_kernels.kernels import (
     part_of,
     place_of,
     power,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -639,7 +640,7 @@ def forward_prepare_1(
     ahead1_h,
     ahead1_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     T,
     H,
     chunks,
@@ -677,15 +678,16 @@ def forward_prepare_1(
         k_p = k_p_all + b * k_b + h // k_g * k_h
         ahead1_p = ahead1_p_all + b * ahead1_b + h // ahead1_g * ahead1_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         seen = i[:, None] > i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         w = -ahead1.to(tl.float32)[None, :] * (p * m)
         x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
@@ -710,7 +712,7 @@ def forward_sweep_1(
     q_h,
     q_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     matrix1,
     write1_out,
     ahead1_p,
@@ -804,9 +806,9 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         o_each = (
             tl.dot(o.to(DT), identity)
@@ -824,15 +826,15 @@ def forward_sweep_1(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             k = k + (k_slice,)
-        since = power(lam_a, lam_r < 0)
+        since = span(lam_a, lam_n, 0.0, 0)
         w = o_each.to(tl.float32) + (-since[None, :] * p)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         if YIELD:
             tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
-        kept = power(lam_a_end, lam_r_end < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         s_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p3 = tl.dot(
@@ -950,7 +952,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "be9fc6f4478d89f7")
+    config = choose(some.dtype, (D, E), "a31ad7bc05865053")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -972,7 +974,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         ROWS=config.rows(config.padded(D)),
         num_warps=4,
     )
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -986,7 +988,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         ahead1,
         *strides(ahead1, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         *lay.at_once,
         lay.programs,
         D=D,
@@ -1034,7 +1036,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 q,
                 *strides(q, H),
                 lam_sums,
-                lam_resets,
+                lam_rests,
                 matrix1,
                 None,
                 ahead1,
@@ -1095,7 +1097,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         q,
         *strides(q, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         matrix1,
         write1,
         ahead1,
@@ -1123,7 +1125,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    ahead1 = lam_resets = matrix1 = None
+    ahead1 = lam_rests = matrix1 = None
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
         forward_rows_2,
@@ -1215,7 +1217,7 @@ def backward_prepare_1(
     q_h,
     q_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     ahead1_p,
     ahead1_b,
     ahead1_t,
@@ -1258,14 +1260,15 @@ def backward_prepare_1(
         q_p = q_p_all + b * q_b + h // q_g * q_h
         ahead1_p = ahead1_p_all + b * ahead1_b + h // ahead1_g * ahead1_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
         seen = i[:, None] < i[None, :]
+        log2 = lam_a[None, :] - lam_a[:, None]
         if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
+            log2 = log2 + (lam_n[None, :] - lam_n[:, None])
+        m = power(log2, seen)  # decays from write to read
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         w = -ahead1.to(tl.float32)[:, None] * (p * m)
         x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
@@ -1287,7 +1290,7 @@ def backward_sweep_1(
     dv_h,
     dv_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     k_p,
     k_b,
     k_t,
@@ -1361,9 +1364,9 @@ def backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         dv = tl.load(dv_p + t0 * dv_t + i[None, :] * dv_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dv_each = (
@@ -1371,7 +1374,7 @@ def backward_sweep_1(
             if PRODUCTS and dv.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
         )
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p = tl.zeros([block_e, C], tl.float32)
         q = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1390,8 +1393,8 @@ def backward_sweep_1(
             tl.store(
                 do_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # do
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         ds_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p3 = tl.dot(
@@ -1431,7 +1434,7 @@ def backward_prepare_2(
     write1_h,
     write1_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     T,
     H,
     chunks,
@@ -1467,16 +1470,17 @@ def backward_prepare_2(
         do_p = do_p_all + b * do_b + h // do_g * do_h
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         seen = i[:, None] > i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do write1^T) . m
 
 
@@ -1484,7 +1488,7 @@ def backward_prepare_2(
 def backward_sweep_2(
     ds_first,
     lam_sums,
-    lam_resets,
+    lam_rests,
     ahead1_p,
     ahead1_b,
     ahead1_t,
@@ -1577,10 +1581,10 @@ def backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
@@ -1595,8 +1599,8 @@ def backward_sweep_2(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         ds_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
@@ -1682,7 +1686,7 @@ def backward_prepare_3(
     ahead1_h,
     ahead1_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     q_p,
     q_b,
     q_t,
@@ -1740,7 +1744,7 @@ def backward_prepare_3(
         q_p = q_p_all + b * q_b + h // q_g * q_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1748,9 +1752,10 @@ def backward_prepare_3(
         p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         seen = i[:, None] > i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (ahead1.to(tl.float32)[None, :] * (p * m)),
@@ -1774,7 +1779,7 @@ def backward_sweep_3(
     s_first,
     s_last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     q_p,
     q_b,
     q_t,
@@ -1865,10 +1870,10 @@ def backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a, lam_r < 0)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a, lam_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -1882,9 +1887,9 @@ def backward_sweep_3(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         s_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
@@ -2069,7 +2074,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "be9fc6f4478d89f7")
+    config = choose(some.dtype, (D, E), "a31ad7bc05865053")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -2095,9 +2100,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=4,
     )
     if "lam_sums" in saved:
-        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+        lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -2109,7 +2114,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         q,
         *strides(q, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         ahead1,
         *strides(ahead1, H),
         *lay.at_once,
@@ -2147,7 +2152,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dv,
             *strides(dv, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             k,
             *strides(k, H),
             matrix1,
@@ -2203,7 +2208,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dv,
         *strides(dv, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         k,
         *strides(k, H),
         matrix1,
@@ -2242,7 +2247,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write1,
             *strides(write1, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             *lay.at_once,
             lay.programs,
             E=E,
@@ -2281,7 +2286,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
             ds_starts,
             lam_sums,
-            lam_resets,
+            lam_rests,
             ahead1,
             *strides(ahead1, H),
             k,
@@ -2333,7 +2338,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ahead1,
             *strides(ahead1, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             q,
             *strides(q, H),
             k,
@@ -2384,7 +2389,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             s_starts,
             s_last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             q,
             *strides(q, H),
             do,
@@ -2426,7 +2431,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
         s_pairing = border_sums(
             lam_sums,
-            lam_resets,
+            lam_rests,
             s_at_ends,
             lay,
             parts,
@@ -2437,7 +2442,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_early=own1,
             at_once=True,
         )
-    lam_resets = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
+    lam_rests = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
     if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
         dk = some.new_empty((B, T, H, D), dtype=some.dtype) if "k" in needs else None

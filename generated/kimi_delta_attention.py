@@ -654,7 +654,7 @@ def forward_prepare_1(
     k_h,
     k_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     alpha_extents,
     scaled1_p,
     scaled2_p,
@@ -716,8 +716,8 @@ def forward_prepare_1(
         )
         alpha_n = (
             over_block(
-                tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_resets + step * D,
+                tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+                alpha_rests + step * D,
                 (row)[:, None],
                 d[None, :],
                 d_ok[None, :],
@@ -734,7 +734,7 @@ def forward_prepare_1(
             q.to(tl.float32),
             k.to(tl.float32),
             alpha_sums + step * D,
-            alpha_resets + step * D if EXACT else None,
+            alpha_rests + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -761,7 +761,7 @@ def forward_prepare_1(
             k.to(tl.float32),
             k.to(tl.float32),
             alpha_sums + step * D,
-            alpha_resets + step * D if EXACT else None,
+            alpha_rests + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -806,8 +806,8 @@ def forward_prepare_1(
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_resets + step * D,
+                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                alpha_rests + step * D,
                 (last),
                 d,
                 d_ok,
@@ -853,7 +853,7 @@ def forward_prepare_1_others(
     k_h,
     k_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     alpha_extents,
     scaled1_p,
     scaled2_p,
@@ -927,11 +927,11 @@ def forward_prepare_1_others(
                     alpha_n = (
                         over_block(
                             tl.load(
-                                alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
                                 mask=(d_ok)[None, :],
                                 other=0,
                             ),
-                            alpha_resets + step * D,
+                            alpha_rests + step * D,
                             (row)[:, None],
                             d[None, :],
                             d_ok[None, :],
@@ -948,7 +948,7 @@ def forward_prepare_1_others(
                         q.to(tl.float32),
                         k.to(tl.float32),
                         alpha_sums + step * D,
-                        alpha_resets + step * D if EXACT else None,
+                        alpha_rests + step * D if EXACT else None,
                         alpha_a,
                         alpha_n,
                         alpha_a,
@@ -975,7 +975,7 @@ def forward_prepare_1_others(
                         k.to(tl.float32),
                         k.to(tl.float32),
                         alpha_sums + step * D,
-                        alpha_resets + step * D if EXACT else None,
+                        alpha_rests + step * D if EXACT else None,
                         alpha_a,
                         alpha_n,
                         alpha_a,
@@ -1020,8 +1020,8 @@ def forward_prepare_1_others(
                     )
                     alpha_n_end = (
                         over_block(
-                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            alpha_resets + step * D,
+                            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                            alpha_rests + step * D,
                             (last),
                             d,
                             d_ok,
@@ -1075,7 +1075,7 @@ def forward_sweep_1(
     write1_out,
     o_out,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     beta_by_head,
     scaled3_p,
     T,
@@ -1165,7 +1165,7 @@ def forward_sweep_1(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_rests + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -1281,13 +1281,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ff6243d38412be10")
+    config = choose(some.dtype, (D, E), "32ec03dbc40e3b60")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, lay, config.exact)
     beta_by_head = by_head(beta, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
@@ -1302,7 +1302,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         k,
         *strides(k, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         alpha_extents,
         scaled1,
         scaled2,
@@ -1334,7 +1334,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         k,
         *strides(k, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         alpha_extents,
         scaled1,
         scaled2,
@@ -1396,7 +1396,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 None,
                 None,
                 alpha_sums,
-                alpha_resets,
+                alpha_rests,
                 beta_by_head,
                 scaled3,
                 *lay.walked,
@@ -1462,7 +1462,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         write1,
         o,
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         beta_by_head,
         scaled3,
         *lay.walked,
@@ -1488,7 +1488,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
+    alpha_rests = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"beta_by_head": beta_by_head}
@@ -1514,7 +1514,7 @@ def backward_prepare_1(
     q_h,
     q_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     alpha_extents,
     scaled1_p,
     scaled3_p,
@@ -1576,8 +1576,8 @@ def backward_prepare_1(
         )
         alpha_n = (
             over_block(
-                tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_resets + step * D,
+                tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+                alpha_rests + step * D,
                 (row)[:, None],
                 d[None, :],
                 d_ok[None, :],
@@ -1594,7 +1594,7 @@ def backward_prepare_1(
             k.to(tl.float32),
             q.to(tl.float32),
             alpha_sums + step * D,
-            alpha_resets + step * D if EXACT else None,
+            alpha_rests + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -1621,7 +1621,7 @@ def backward_prepare_1(
             k.to(tl.float32),
             k.to(tl.float32),
             alpha_sums + step * D,
-            alpha_resets + step * D if EXACT else None,
+            alpha_rests + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -1655,8 +1655,8 @@ def backward_prepare_1(
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_resets + step * D,
+                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                alpha_rests + step * D,
                 (last),
                 d,
                 d_ok,
@@ -1713,7 +1713,7 @@ def backward_prepare_1_others(
     q_h,
     q_g,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     alpha_extents,
     scaled1_p,
     scaled3_p,
@@ -1787,11 +1787,11 @@ def backward_prepare_1_others(
                     alpha_n = (
                         over_block(
                             tl.load(
-                                alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
                                 mask=(d_ok)[None, :],
                                 other=0,
                             ),
-                            alpha_resets + step * D,
+                            alpha_rests + step * D,
                             (row)[:, None],
                             d[None, :],
                             d_ok[None, :],
@@ -1808,7 +1808,7 @@ def backward_prepare_1_others(
                         k.to(tl.float32),
                         q.to(tl.float32),
                         alpha_sums + step * D,
-                        alpha_resets + step * D if EXACT else None,
+                        alpha_rests + step * D if EXACT else None,
                         alpha_a,
                         alpha_n,
                         alpha_a,
@@ -1835,7 +1835,7 @@ def backward_prepare_1_others(
                         k.to(tl.float32),
                         k.to(tl.float32),
                         alpha_sums + step * D,
-                        alpha_resets + step * D if EXACT else None,
+                        alpha_rests + step * D if EXACT else None,
                         alpha_a,
                         alpha_n,
                         alpha_a,
@@ -1869,8 +1869,8 @@ def backward_prepare_1_others(
                     )
                     alpha_n_end = (
                         over_block(
-                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            alpha_resets + step * D,
+                            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                            alpha_rests + step * D,
                             (last),
                             d,
                             d_ok,
@@ -1936,7 +1936,7 @@ def backward_sweep_1(
     dv_out,
     dbeta_0_out,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     scaled2_p,
     scaled3_p,
     T,
@@ -2016,7 +2016,7 @@ def backward_sweep_1(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_rests + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -2108,7 +2108,7 @@ def backward_read_1(
     S_borders,
     dS_borders,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     write1_p,
     write1_b,
     write1_t,
@@ -2211,8 +2211,8 @@ def backward_read_1(
     )
     alpha_n_end = (
         over_block(
-            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_resets + step * D,
+            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+            alpha_rests + step * D,
             (last),
             d,
             d_ok,
@@ -2246,8 +2246,8 @@ def backward_read_1(
     )
     alpha_n = (
         over_block(
-            tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_resets + step * D,
+            tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+            alpha_rests + step * D,
             (row)[:, None],
             d[None, :],
             d_ok[None, :],
@@ -2263,7 +2263,7 @@ def backward_read_1(
         p2,
         k.to(tl.float32),
         alpha_sums + step * D,
-        alpha_resets + step * D if EXACT else None,
+        alpha_rests + step * D if EXACT else None,
         alpha_a,
         alpha_n,
         alpha_a,
@@ -2294,7 +2294,7 @@ def backward_read_1(
         p5,
         q.to(tl.float32),
         alpha_sums + step * D,
-        alpha_resets + step * D if EXACT else None,
+        alpha_rests + step * D if EXACT else None,
         alpha_a,
         alpha_n,
         alpha_a,
@@ -2335,7 +2335,7 @@ def backward_read_1(
         p10,
         (beta[:, None] * k.to(tl.float32)),
         alpha_sums + step * D,
-        alpha_resets + step * D if EXACT else None,
+        alpha_rests + step * D if EXACT else None,
         alpha_a,
         alpha_n,
         alpha_a,
@@ -2381,11 +2381,11 @@ def backward_read_1(
     alpha_n_before = (
         over_block(
             tl.load(
-                alpha_resets + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
+                alpha_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :],
                 other=0,
             ),
-            alpha_resets + step * D,
+            alpha_rests + step * D,
             (tl.minimum(i - 1, last))[:, None],
             d[None, :],
             d_ok[None, :],
@@ -2401,7 +2401,7 @@ def backward_read_1(
         p15,
         (beta[:, None] * k.to(tl.float32)),
         alpha_sums + step * D,
-        alpha_resets + step * D if EXACT else None,
+        alpha_rests + step * D if EXACT else None,
         alpha_a_before,
         alpha_n_before,
         alpha_a,
@@ -2470,7 +2470,7 @@ def backward_read_1_others(
     S_borders,
     dS_borders,
     alpha_sums,
-    alpha_resets,
+    alpha_rests,
     write1_p,
     write1_b,
     write1_t,
@@ -2582,8 +2582,8 @@ def backward_read_1_others(
                 )
                 alpha_n_end = (
                     over_block(
-                        tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_resets + step * D,
+                        tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                        alpha_rests + step * D,
                         (last),
                         d,
                         d_ok,
@@ -2628,11 +2628,11 @@ def backward_read_1_others(
                 alpha_n = (
                     over_block(
                         tl.load(
-                            alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                            alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
                             mask=(d_ok)[None, :],
                             other=0,
                         ),
-                        alpha_resets + step * D,
+                        alpha_rests + step * D,
                         (row)[:, None],
                         d[None, :],
                         d_ok[None, :],
@@ -2648,7 +2648,7 @@ def backward_read_1_others(
                     p2,
                     k.to(tl.float32),
                     alpha_sums + step * D,
-                    alpha_resets + step * D if EXACT else None,
+                    alpha_rests + step * D if EXACT else None,
                     alpha_a,
                     alpha_n,
                     alpha_a,
@@ -2683,7 +2683,7 @@ def backward_read_1_others(
                     p5,
                     q.to(tl.float32),
                     alpha_sums + step * D,
-                    alpha_resets + step * D if EXACT else None,
+                    alpha_rests + step * D if EXACT else None,
                     alpha_a,
                     alpha_n,
                     alpha_a,
@@ -2726,7 +2726,7 @@ def backward_read_1_others(
                     p10,
                     (beta[:, None] * k.to(tl.float32)),
                     alpha_sums + step * D,
-                    alpha_resets + step * D if EXACT else None,
+                    alpha_rests + step * D if EXACT else None,
                     alpha_a,
                     alpha_n,
                     alpha_a,
@@ -2772,11 +2772,11 @@ def backward_read_1_others(
                 alpha_n_before = (
                     over_block(
                         tl.load(
-                            alpha_resets + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
+                            alpha_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :],
                             other=0,
                         ),
-                        alpha_resets + step * D,
+                        alpha_rests + step * D,
                         (tl.minimum(i - 1, last))[:, None],
                         d[None, :],
                         d_ok[None, :],
@@ -2792,7 +2792,7 @@ def backward_read_1_others(
                     p15,
                     (beta[:, None] * k.to(tl.float32)),
                     alpha_sums + step * D,
-                    alpha_resets + step * D if EXACT else None,
+                    alpha_rests + step * D if EXACT else None,
                     alpha_a_before,
                     alpha_n_before,
                     alpha_a,
@@ -2872,7 +2872,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ff6243d38412be10")
+    config = choose(some.dtype, (D, E), "32ec03dbc40e3b60")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2881,7 +2881,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_borders = saved["S borders"]
     write1 = saved["c0cc4e5ad4"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, lay, config.exact)
     if "beta_by_head" in saved:
         beta_by_head = saved["beta_by_head"]
     else:
@@ -2899,7 +2899,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         q,
         *strides(q, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         alpha_extents,
         scaled1,
         scaled3,
@@ -2931,7 +2931,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         q,
         *strides(q, H),
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         alpha_extents,
         scaled1,
         scaled3,
@@ -2982,7 +2982,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None,
             None,
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             scaled2,
             scaled3,
             *lay.walked,
@@ -3045,7 +3045,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dv,
         dbeta_0,
         alpha_sums,
-        alpha_resets,
+        alpha_rests,
         scaled2,
         scaled3,
         *lay.walked,
@@ -3081,7 +3081,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_borders,
             dS_borders,
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             write1,
             *strides(write1, H),
             dv,
@@ -3123,7 +3123,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_borders,
             dS_borders,
             alpha_sums,
-            alpha_resets,
+            alpha_rests,
             write1,
             *strides(write1, H),
             dv,
@@ -3159,7 +3159,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=config.most,
         )
-    alpha_extents = alpha_resets = alpha_sums = dS_borders = None
+    alpha_extents = alpha_rests = alpha_sums = dS_borders = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)

@@ -90,6 +90,7 @@ from chunkform.runtime.chunk_kernels.kernels import (
     part_of,
     place_of,
     power,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -492,7 +493,7 @@ def forward_sweep_1(
     S_last,
     S_borders,
     lam_sums,
-    lam_resets,
+    lam_rests,
     q_p,
     q_b,
     q_t,
@@ -564,7 +565,7 @@ def forward_sweep_1(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -573,7 +574,6 @@ def forward_sweep_1(
             count,
             C,
             True,
-            False,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -586,15 +586,15 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         p = tl.zeros([block_e, C], tl.float32)
         p2 = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             if S_borders is not None:
@@ -621,11 +621,12 @@ def forward_sweep_1(
             S_slice2 = p4  # kept S + k^T diag(until) v
             S_next = S_next + (S_slice2,)
         S = S_next
-        since = power(lam_a, lam_r < 0)
+        since = span(lam_a, lam_n, 0.0, 0)
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p3 = tl.dot(
             v.to(DT), tl.trans((p2 * m).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((q k^T) . m) v
@@ -657,14 +658,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a0629e32362dd95f")
+    config = choose(some.dtype, (D, E), "78775dff5130c9b6")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -676,7 +677,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             S_ends,
             None,
             lam_sums,
-            lam_resets,
+            lam_rests,
             q,
             *strides(q, H),
             v,
@@ -710,7 +711,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, lay, parts, True, decay=(lam_sums, lam_resets), axis=0, exact=config.exact
+                        "S", S_first, S_ends, lay, parts, True, decay=(lam_sums, lam_rests), axis=0, exact=config.exact
                     ),
                 )
             )
@@ -718,7 +719,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+            S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
@@ -733,7 +734,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_last,
         S_borders,
         lam_sums,
-        lam_resets,
+        lam_rests,
         q,
         *strides(q, H),
         v,
@@ -763,7 +764,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    lam_resets = None
+    lam_rests = None
     saved = {}
     if jointly:
         saved |= {"S borders": S_borders}
@@ -781,7 +782,7 @@ def backward_whole_ends(
     dS_first,
     dS_last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     do_p,
     do_b,
     do_t,
@@ -843,7 +844,7 @@ def backward_whole_ends(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -851,7 +852,6 @@ def backward_whole_ends(
             stop,
             count,
             C,
-            False,
             False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
@@ -866,17 +866,17 @@ def backward_whole_ends(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        kept = power(lam_a_end, lam_r_end < 0)
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
             tl.dot(do.to(DT), identity)
             if PRODUCTS and do.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         )
-        until = power(lam_a, lam_r < 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             q = tl.load(
@@ -909,7 +909,7 @@ def backward_whole_ends(
 def backward_whole(
     S_borders,
     lam_sums,
-    lam_resets,
+    lam_rests,
     S_spans_out,
     do_p,
     do_b,
@@ -1015,25 +1015,26 @@ def backward_whole(
         first_row = t0.to(tl.int32)
         S = S_rows.load([c * block_e, 0])
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        kept = power(lam_a_end, lam_r_end < 0)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
         S_spans = kept * paired_states(S, dS, WARPS if APART else 1)  # the decays of the block times <S, dS>
         if APART:
             tl.store(S_spans_out + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), S_spans)
         do = do_rows.load([first_row, 0])
         q = q_rows.load([first_row, 0])
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        until = power(lam_a, lam_r < 0)
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
+        until = span(lam_a, lam_n, 0.0, 0)
         w = (until[:, None] * q.to(tl.float32)).to(DT)
         v = v_rows.load([first_row, 0])
         p = tl.zeros([C, C], tl.float32)
         if T > 0:
             p = tl.dot(do.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # do v^T
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         t = (p * m).to(DT)  # (do v^T) . m
         k = k_rows.load([first_row, 0])
         p2 = tl.zeros([C, C], tl.float32)
@@ -1051,8 +1052,8 @@ def backward_whole(
         t2 = (p2 * m).to(DT)  # (q k^T) . m
         p3 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         lam_a2 = tl.load(lam_sums + at + row)
-        lam_r2 = tl.load(lam_resets + at + row) if EXACT else -1
-        since = power(lam_a2, lam_r2 < 0)
+        lam_n2 = tl.load(lam_rests + at + row) if EXACT else 0
+        since = span(lam_a2, lam_n2, 0.0, 0)
         sums3 = over_rows((since[None, :] * p3), tl.trans(q), T, DT)
         if APART:
             store_sums(S_in_late__out + at + i, sums3, i_ok)  # S: in.late
@@ -1065,10 +1066,10 @@ def backward_whole(
         p4_rounded = p4.to(dq_rows.dtype)
         dq_rows.store([first_row, 0], tl.trans(p4_rounded))  # dq
         lam_a3 = tl.load(lam_sums + at + row)
-        lam_r3 = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n3 = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end2 = tl.load(lam_sums + at + last)
-        lam_r_end2 = tl.load(lam_resets + at + last) if EXACT else -1
-        since2 = power(lam_a_end2 - lam_a3, lam_r_end2 < i + 1)
+        lam_n_end2 = tl.load(lam_rests + at + last) if EXACT else 0
+        since2 = span(lam_a_end2, lam_n_end2, lam_a3, lam_n3)
         p5 = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         p6 = tl.dot(
             tl.trans(do.to(DT)), t2.to(DT), (since2[None, :] * p5), input_precision="tf32x3"
@@ -1076,10 +1077,10 @@ def backward_whole(
         p6_rounded = p6.to(dv_rows.dtype)
         dv_rows.store([first_row, 0], tl.trans(p6_rounded))  # dv
         lam_a4 = tl.load(lam_sums + at + row)
-        lam_r4 = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n4 = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end3 = tl.load(lam_sums + at + last)
-        lam_r_end3 = tl.load(lam_resets + at + last) if EXACT else -1
-        since3 = power(lam_a_end3 - lam_a4, lam_r_end3 < i + 1)
+        lam_n_end3 = tl.load(lam_rests + at + last) if EXACT else 0
+        since3 = span(lam_a_end3, lam_n_end3, lam_a4, lam_n4)
         p7 = tl.dot(tl.trans(dS.to(DT)), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         sums4 = over_rows((-since3[None, :] * p7), tl.trans(k), T, DT)
         if APART:
@@ -1120,7 +1121,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a0629e32362dd95f")
+    config = choose(some.dtype, (D, E), "78775dff5130c9b6")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1128,14 +1129,14 @@ def triton_backward_whole(
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     S_borders = saved["S borders"]
-    block_lam_sums, block_lam_resets, block_lam_extents = cumulate(lam, blocks, config.exact)
+    block_lam_sums, block_lam_rests, block_lam_extents = cumulate(lam, blocks, config.exact)
     block_lam_extents = None
     do = aligned(do)
     q = aligned(q)
     v = aligned(v)
     k = aligned(k)
     if parts > 1 or exchange is not None:
-        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1148,7 +1149,7 @@ def triton_backward_whole(
             None,
             dS_ends,
             lam_sums,
-            lam_resets,
+            lam_rests,
             do,
             *strides(do, H),
             q,
@@ -1183,7 +1184,7 @@ def triton_backward_whole(
                         lay,
                         parts,
                         False,
-                        decay=(lam_sums, lam_resets),
+                        decay=(lam_sums, lam_rests),
                         axis=0,
                         exact=config.exact,
                     ),
@@ -1193,8 +1194,8 @@ def triton_backward_whole(
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
-    dS_ends = lam_resets = lam_sums = None
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
+    dS_ends = lam_rests = lam_sums = None
     places_of_borders = in_place(S_borders, blocks) if OVERWRITE in saved else []
     dq = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1213,7 +1214,7 @@ def triton_backward_whole(
         (lay.sequences * parts * H,),
         S_borders,
         block_lam_sums,
-        block_lam_resets,
+        block_lam_rests,
         S_spans,
         do,
         *strides(do, H),
@@ -1257,7 +1258,7 @@ def triton_backward_whole(
         num_warps=warps_of((config.padded(D), config.padded(E))),
         num_stages=2,
     )
-    block_lam_resets = block_lam_sums = None
+    block_lam_rests = block_lam_sums = None
     gradients, initial = {}, {}
     if apart(warps):
         S_pairing = block_pairing(
@@ -1299,7 +1300,7 @@ def backward_prepare_1(
     v_h,
     v_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     matrix2,
     q_p,
     q_b,
@@ -1355,14 +1356,15 @@ def backward_prepare_1(
         q_p = q_p_all + b * q_b + h // q_g * q_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do v^T) . m
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1384,7 +1386,7 @@ def backward_sweep_1(
     S_first,
     S_last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     q_p,
     q_b,
     q_t,
@@ -1469,10 +1471,10 @@ def backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a, lam_r < 0)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a, lam_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -1486,8 +1488,8 @@ def backward_sweep_1(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
@@ -1538,7 +1540,7 @@ def backward_sweep_2(
     dS_first,
     dS_last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     k_p,
     k_b,
     k_t,
@@ -1608,7 +1610,7 @@ def backward_sweep_2(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -1616,7 +1618,6 @@ def backward_sweep_2(
             stop,
             count,
             C,
-            False,
             False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
@@ -1631,10 +1632,10 @@ def backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
@@ -1642,8 +1643,8 @@ def backward_sweep_2(
             if PRODUCTS and do.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k = tl.load(
@@ -1686,7 +1687,7 @@ def backward_sweep_2(
 def backward_sweep_3(
     dS_first,
     lam_sums,
-    lam_resets,
+    lam_rests,
     k_p,
     k_b,
     k_t,
@@ -1771,10 +1772,10 @@ def backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1788,8 +1789,8 @@ def backward_sweep_3(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             v = tl.load(
@@ -1845,7 +1846,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a0629e32362dd95f")
+    config = choose(some.dtype, (D, E), "78775dff5130c9b6")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1853,9 +1854,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     if "lam_sums" in saved:
-        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+        lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1869,7 +1870,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         v,
         *strides(v, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         matrix2,
         q,
         *strides(q, H),
@@ -1909,7 +1910,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 None,
                 dS_ends,
                 lam_sums,
-                lam_resets,
+                lam_rests,
                 k,
                 *strides(k, H),
                 do,
@@ -1948,7 +1949,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                             lay,
                             parts,
                             False,
-                            decay=(lam_sums, lam_resets),
+                            decay=(lam_sums, lam_rests),
                             axis=0,
                             exact=config.exact,
                         ),
@@ -1977,7 +1978,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_starts,
             S_last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             q,
             *strides(q, H),
             do,
@@ -2014,7 +2015,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if exchange is not None:
                 ((dS_first, dS_starts),) = dS_coming()
             else:
-                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -2032,7 +2033,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_starts,
             dS_last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             k,
             *strides(k, H),
             do,
@@ -2082,7 +2083,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
             lam_sums,
-            lam_resets,
+            lam_rests,
             k,
             *strides(k, H),
             v,
@@ -2119,7 +2120,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
             lam_sums,
-            lam_resets,
+            lam_rests,
             S_at_ends,
             lay,
             parts,
@@ -2128,7 +2129,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             out_late=S_out_late_,
         )
-    S_in_late_ = S_out_late_ = lam_resets = lam_sums = own1 = None
+    S_in_late_ = S_out_late_ = lam_rests = lam_sums = own1 = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

@@ -81,6 +81,7 @@ from chunkform.runtime.chunk_kernels.kernels import (
     part_of,
     place_of,
     power,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, rounded_to, widened
@@ -427,7 +428,7 @@ def x_system_forward_sweep_1(
     p_h,
     p_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     u_p,
     u_b,
     u_t,
@@ -483,7 +484,7 @@ def x_system_forward_sweep_1(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -492,7 +493,6 @@ def x_system_forward_sweep_1(
             count,
             C,
             True,
-            False,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -505,17 +505,17 @@ def x_system_forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         p2 = tl.zeros([block_d_kept, C], tl.float32)
         p3 = tl.zeros([C, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p = tl.load(
@@ -533,11 +533,12 @@ def x_system_forward_sweep_1(
             H__slice2 = p5  # kept H + u^T diag(until) u
             H__next = H__next + (H__slice2,)
         H_ = H__next
-        since = power(lam_a, lam_r < 0)
+        since = span(lam_a, lam_n, 0.0, 0)
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p4 = tl.dot(
             u.to(DT), tl.trans((m * p3).to(DT)), (since[None, :] * p2), input_precision="tf32x3"
         )  # ... + ((p u^T) . m) u
@@ -573,7 +574,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "9bafd8f487907e70")
+    config = choose(some.dtype, (D,), "d0546bbb88a8e5d9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -586,7 +587,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             )
         )
     H__starts = H__first
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
@@ -599,7 +600,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             p,
             *strides(p, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             u,
             *strides(u, H),
             None,
@@ -622,7 +623,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             maxnreg=walk.registers,
         )
     if parts > 1:
-        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
     H__ends = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
@@ -637,7 +638,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         p,
         *strides(p, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         u,
         *strides(u, H),
         y,
@@ -659,7 +660,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         num_stages=2,
         maxnreg=walk.registers,
     )
-    lam_resets = None
+    lam_rests = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"lam_sums": lam_sums}
@@ -672,7 +673,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_1(
     lam_sums,
-    lam_resets,
+    lam_rests,
     dy_p,
     dy_b,
     dy_t,
@@ -726,11 +727,12 @@ def x_system_backward_prepare_1(
         u_p = u_p_all + b * u_b + h // u_g * u_h
         p_p = p_p_all + b * p_b + h // p_g * p_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
@@ -752,7 +754,7 @@ def x_system_backward_sweep_1(
     H__first,
     H__last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     p_p,
     p_b,
     p_t,
@@ -828,10 +830,10 @@ def x_system_backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a, lam_r < 0)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a, lam_n, 0.0, 0)
         p = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -841,7 +843,7 @@ def x_system_backward_sweep_1(
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
         )
         p2 = tl.zeros([block_d_kept, C], tl.float32)
-        kept = power(lam_a_end, lam_r_end < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -850,7 +852,7 @@ def x_system_backward_sweep_1(
             if PRODUCTS and u.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         )
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
@@ -899,7 +901,7 @@ def x_system_backward_sweep_1(
 def x_system_backward_prepare_2(
     matrix1,
     lam_sums,
-    lam_resets,
+    lam_rests,
     dy_p,
     dy_b,
     dy_t,
@@ -945,11 +947,12 @@ def x_system_backward_prepare_2(
         dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
         u_p = u_p_all + b * u_b + h // u_g * u_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
@@ -966,7 +969,7 @@ def x_system_backward_sweep_2(
     u_h,
     u_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     H_out_late__out,
     p_p,
     p_b,
@@ -1031,7 +1034,7 @@ def x_system_backward_sweep_2(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -1039,7 +1042,6 @@ def x_system_backward_sweep_2(
             stop,
             count,
             C,
-            False,
             False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
@@ -1054,9 +1056,9 @@ def x_system_backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1065,7 +1067,7 @@ def x_system_backward_sweep_2(
             if PRODUCTS and u.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         )
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p = tl.zeros([block_d_kept, C], tl.float32)
         p2 = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
@@ -1075,8 +1077,8 @@ def x_system_backward_sweep_2(
             if PRODUCTS and p2.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u2 = tl.load(
@@ -1140,7 +1142,7 @@ def x_system_backward_sweep_2(
 def x_system_backward_prepare_3(
     matrix2,
     lam_sums,
-    lam_resets,
+    lam_rests,
     p_p,
     p_b,
     p_t,
@@ -1186,11 +1188,12 @@ def x_system_backward_prepare_3(
         p_p = p_p_all + b * p_b + h // p_g * p_h
         u_p = u_p_all + b * u_b + h // u_g * u_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(p.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
@@ -1201,7 +1204,7 @@ def x_system_backward_prepare_3(
 def x_system_backward_sweep_3(
     dH_first,
     lam_sums,
-    lam_resets,
+    lam_rests,
     u_p,
     u_b,
     u_t,
@@ -1284,9 +1287,9 @@ def x_system_backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         du_1 = tl.load(
             du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
             mask=d_kept_ok[:, None] & i_ok[None, :],
@@ -1297,7 +1300,7 @@ def x_system_backward_sweep_3(
             if PRODUCTS and du_1.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
         )
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p = tl.zeros([block_d_kept, C], tl.float32)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
@@ -1307,8 +1310,8 @@ def x_system_backward_sweep_3(
             if PRODUCTS and dy.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u = tl.load(
@@ -1345,7 +1348,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "9bafd8f487907e70")
+    config = choose(some.dtype, (D,), "d0546bbb88a8e5d9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1361,9 +1364,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     if "lam_sums" in saved:
-        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+        lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if needs & {"lam"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
@@ -1371,7 +1374,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             x_system_backward_prepare_1,
             (config.queues(lay.programs),),
             lam_sums,
-            lam_resets,
+            lam_rests,
             dy,
             *strides(dy, H),
             u,
@@ -1403,7 +1406,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             (config.queues(lay.programs),),
             matrix1,
             lam_sums,
-            lam_resets,
+            lam_rests,
             dy,
             *strides(dy, H),
             u,
@@ -1437,7 +1440,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 u,
                 *strides(u, H),
                 lam_sums,
-                lam_resets,
+                lam_rests,
                 None,
                 p,
                 *strides(p, H),
@@ -1486,7 +1489,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             H__starts,
             H__last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             p,
             *strides(p, H),
             dy,
@@ -1515,7 +1518,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
-            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1541,7 +1544,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             u,
             *strides(u, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             H_out_late_,
             p,
             *strides(p, H),
@@ -1579,7 +1582,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             (config.queues(lay.programs),),
             matrix2,
             lam_sums,
-            lam_resets,
+            lam_rests,
             p,
             *strides(p, H),
             u,
@@ -1613,7 +1616,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dH_starts,
             lam_sums,
-            lam_resets,
+            lam_rests,
             u,
             *strides(u, H),
             dy,
@@ -1648,7 +1651,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
             lam_sums,
-            lam_resets,
+            lam_rests,
             H__at_ends,
             lay,
             parts,
@@ -1657,7 +1660,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             own_late=own1,
             out_late=H_out_late_,
         )
-    H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
+    H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if "u" in needs:
         gradients["u"] = du.to(given["u"].dtype)
     du = None
@@ -1728,12 +1731,12 @@ def x_system_borders(
         lam_r = -1
         lam_r_before = -1
         lam_r_end = -1
-        kept = power(lam_a_end, lam_r_end < 0)
+        kept = span(lam_a_end, lam_r_end, 0.0, 0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u2 = tl.load(
             u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        until = span(lam_a_end, lam_r_end, lam_a, lam_r)
         p2 = tl.dot(
             tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * state), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
@@ -1798,11 +1801,12 @@ def x_system_solves(
     lam_r = -1
     lam_r_before = -1
     lam_r_end = -1
-    since = power(lam_a, lam_r < 0)
+    since = span(lam_a, lam_r, 0.0, 0)
     seen = i[:, None] >= i[None, :]
+    log2 = lam_a[:, None] - lam_a[None, :]
     if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        log2 = log2 + (lam_r[:, None] - lam_r[None, :])
+    m = power(log2, seen)  # decays from write to read
     u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0)
     u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     inside = i_ok[:, None] & d_ok[None, :]

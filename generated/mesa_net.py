@@ -137,6 +137,7 @@ from chunkform.runtime.chunk_kernels.kernels import (
     part_of,
     place_of,
     power,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, widened
@@ -751,7 +752,7 @@ def x_system_forward_sweep_1(
     p_h,
     p_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     k_p,
     k_b,
     k_t,
@@ -808,7 +809,7 @@ def x_system_forward_sweep_1(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -817,7 +818,6 @@ def x_system_forward_sweep_1(
             count,
             C,
             True,
-            False,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -830,9 +830,9 @@ def x_system_forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         p2 = tl.zeros([block_d_kept, C], tl.float32)
         p3 = tl.zeros([C, C], tl.float32)
         k = tl.load(
@@ -840,8 +840,8 @@ def x_system_forward_sweep_1(
         )
         k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p = tl.load(
@@ -862,11 +862,12 @@ def x_system_forward_sweep_1(
             H__slice2 = p5  # kept H + k^T diag(beta . until) k
             H__next = H__next + (H__slice2,)
         H_ = H__next
-        since = power(lam_a, lam_r < 0)
+        since = span(lam_a, lam_n, 0.0, 0)
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p4 = tl.dot(
             k.to(DT), tl.trans((beta[None, :] * (m * p3)).to(DT)), (since[None, :] * p2), input_precision="tf32x3"
         )  # ... + ((p k^T) . m) diag(beta) k
@@ -947,12 +948,12 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "495d6492f0398796")
+    config = choose(some.dtype, (D,), "0cf4e88f304f580a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     H__starts = H__first
-    lam_sums, lam_resets, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
+    lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
@@ -970,7 +971,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             p,
             *strides(p, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             k,
             *strides(k, H),
             beta_by_head,
@@ -994,7 +995,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             maxnreg=walk.registers,
         )
     if parts > 1:
-        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
@@ -1012,7 +1013,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         p,
         *strides(p, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         k,
         *strides(k, H),
         beta_by_head,
@@ -1035,7 +1036,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         num_stages=2,
         maxnreg=walk.registers,
     )
-    lam_resets = None
+    lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
         x_system_forward_rows_1,
@@ -1067,7 +1068,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_1(
     lam_sums,
-    lam_resets,
+    lam_rests,
     p_p,
     p_b,
     p_t,
@@ -1122,11 +1123,12 @@ def x_system_backward_prepare_1(
         k_p = k_p_all + b * k_b + h // k_g * k_h
         dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
@@ -1149,7 +1151,7 @@ def x_system_backward_sweep_1(
     H__first,
     H__last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     p_p,
     p_b,
     p_t,
@@ -1224,22 +1226,22 @@ def x_system_backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a, lam_r < 0)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a, lam_n, 0.0, 0)
         p = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
         p2 = tl.zeros([block_d_kept, C], tl.float32)
-        kept = power(lam_a_end, lam_r_end < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         w = (beta * until)[None, :] * k_each.to(tl.float32)
         rounded2, rest2 = rounded_and_rest(w, DT)
         H__next = ()
@@ -1289,7 +1291,7 @@ def x_system_backward_sweep_1(
 def x_system_backward_prepare_2(
     matrix1,
     lam_sums,
-    lam_resets,
+    lam_rests,
     beta_by_head,
     dy_p,
     dy_b,
@@ -1336,11 +1338,12 @@ def x_system_backward_prepare_2(
         dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1355,7 +1358,7 @@ def x_system_backward_sweep_2(
     dH_first,
     dH_last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     k_p,
     k_b,
     k_t,
@@ -1424,7 +1427,7 @@ def x_system_backward_sweep_2(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -1432,7 +1435,6 @@ def x_system_backward_sweep_2(
             stop,
             count,
             C,
-            False,
             False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
@@ -1446,17 +1448,17 @@ def x_system_backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p = tl.zeros([block_d_kept, C], tl.float32)
         p2 = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k = tl.load(
@@ -1509,7 +1511,7 @@ def x_system_backward_sweep_2(
 def x_system_backward_prepare_3(
     matrix2,
     lam_sums,
-    lam_resets,
+    lam_rests,
     p_p,
     p_b,
     p_t,
@@ -1555,11 +1557,12 @@ def x_system_backward_prepare_3(
         p_p = p_p_all + b * p_b + h // p_g * p_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
@@ -1575,7 +1578,7 @@ def x_system_backward_sweep_3(
     k_h,
     k_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     beta_by_head,
     H_out_late__out,
     dy_p,
@@ -1654,9 +1657,9 @@ def x_system_backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d_kept[:, None],
             mask=d_kept_ok[:, None] & i_ok[None, :],
@@ -1667,15 +1670,15 @@ def x_system_backward_sweep_3(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         p = tl.zeros([block_d_kept, C], tl.float32)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         w = until[None, :] * dy_each.to(tl.float32)
         rounded3, rest3 = rounded_and_rest(w, DT)
         dH_next = ()
@@ -1793,7 +1796,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "495d6492f0398796")
+    config = choose(some.dtype, (D,), "0cf4e88f304f580a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1801,9 +1804,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     if "lam_sums" in saved:
-        lam_sums, lam_resets, lam_extents, beta_by_head = saved["lam_sums"], None, None, saved["beta_by_head"]
+        lam_sums, lam_rests, lam_extents, beta_by_head = saved["lam_sums"], None, None, saved["beta_by_head"]
     else:
-        lam_sums, lam_resets, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
+        lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
     lam_extents = None
     if needs & {"lam"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
@@ -1811,7 +1814,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             x_system_backward_prepare_1,
             (config.queues(lay.programs),),
             lam_sums,
-            lam_resets,
+            lam_rests,
             p,
             *strides(p, H),
             k,
@@ -1844,7 +1847,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             (config.queues(lay.programs),),
             matrix1,
             lam_sums,
-            lam_resets,
+            lam_rests,
             beta_by_head,
             dy,
             *strides(dy, H),
@@ -1875,7 +1878,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 None,
                 dH_ends,
                 lam_sums,
-                lam_resets,
+                lam_rests,
                 k,
                 *strides(k, H),
                 beta_by_head,
@@ -1924,7 +1927,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             H__starts,
             H__last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             p,
             *strides(p, H),
             dy,
@@ -1953,7 +1956,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
-            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
     dH_ends = None
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1970,7 +1973,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             dH_starts,
             dH_last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             k,
             *strides(k, H),
             beta_by_head,
@@ -2009,7 +2012,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             (config.queues(lay.programs),),
             matrix2,
             lam_sums,
-            lam_resets,
+            lam_rests,
             p,
             *strides(p, H),
             k,
@@ -2050,7 +2053,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             k,
             *strides(k, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             beta_by_head,
             H_out_late_,
             dy,
@@ -2085,7 +2088,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
             lam_sums,
-            lam_resets,
+            lam_rests,
             H__at_ends,
             lay,
             parts,
@@ -2094,7 +2097,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             own_late=own1,
             out_late=H_out_late_,
         )
-    H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
+    H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"lamb"}:
         dlamb_summed = (
             some.new_empty((cdiv(B * T, config.rows(config.padded(D))), H, D), dtype=torch.float32)
@@ -2191,13 +2194,13 @@ def x_system_borders(
         lam_r = -1
         lam_r_before = -1
         lam_r_end = -1
-        kept = power(lam_a_end, lam_r_end < 0)
+        kept = span(lam_a_end, lam_r_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k2 = tl.load(
             k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        until = span(lam_a_end, lam_r_end, lam_a, lam_r)
         p2 = tl.dot(
             tl.trans(k.to(DT)),
             ((beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)).to(DT),
@@ -2272,14 +2275,15 @@ def x_system_solves(
     lam_r_before = -1
     lam_r_end = -1
     seen = i[:, None] >= i[None, :]
+    log2 = lam_a[:, None] - lam_a[None, :]
     if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        log2 = log2 + (lam_r[:, None] - lam_r[None, :])
+    m = power(log2, seen)  # decays from write to read
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     f = beta.to(tl.float32)[None, :] * m  # m diag(beta)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0)
     k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    since = power(lam_a, lam_r < 0)
+    since = span(lam_a, lam_r, 0.0, 0)
     lamb = tl.load(lamb_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     inside = i_ok[:, None] & d_ok[None, :]
     right_p += b * right_b + h * right_h + t0 * right_t
@@ -2477,7 +2481,7 @@ def o_forward_sweep_1(
     x_h,
     x_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     v_p,
     v_b,
     v_t,
@@ -2541,7 +2545,7 @@ def o_forward_sweep_1(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -2550,7 +2554,6 @@ def o_forward_sweep_1(
             count,
             C,
             True,
-            False,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2563,16 +2566,16 @@ def o_forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         p = tl.zeros([block_e, C], tl.float32)
         p2 = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             x = tl.load(
@@ -2598,11 +2601,12 @@ def o_forward_sweep_1(
             S_slice2 = p4  # kept S + k^T diag(beta . until) v
             S_next = S_next + (S_slice2,)
         S = S_next
-        since = power(lam_a, lam_r < 0)
+        since = span(lam_a, lam_n, 0.0, 0)
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p3 = tl.dot(
             v.to(DT), tl.trans((beta[None, :] * (m * p2)).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((x k^T) . m) diag(beta) v
@@ -2635,12 +2639,12 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "fb17f7c5a097d483")
+    config = choose(some.dtype, (D, E), "1205f658200b33de")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    lam_sums, lam_resets, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
+    lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
     lam_extents = None
     if parts > 1:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -2658,7 +2662,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
             x,
             *strides(x, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             v,
             *strides(v, H),
             k,
@@ -2685,7 +2689,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
             maxnreg=walk.registers,
         )
     if parts > 1:
-        S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+        S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
     S_ends = None
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
@@ -2703,7 +2707,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
         x,
         *strides(x, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         v,
         *strides(v, H),
         k,
@@ -2729,7 +2733,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
         num_stages=2,
         maxnreg=walk.registers,
     )
-    lam_resets = None
+    lam_rests = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"lam_sums": lam_sums, "beta_by_head": beta_by_head}
@@ -2743,7 +2747,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
 def o_backward_prepare_1(
     matrix1,
     lam_sums,
-    lam_resets,
+    lam_rests,
     beta_by_head,
     dy_p,
     dy_b,
@@ -2811,11 +2815,12 @@ def o_backward_prepare_1(
         x_p = x_p_all + b * x_b + h // x_g * x_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -2849,7 +2854,7 @@ def o_backward_sweep_1(
     S_first,
     S_last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     x_p,
     x_b,
     x_t,
@@ -2933,18 +2938,18 @@ def o_backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a, lam_r < 0)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a, lam_n, 0.0, 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
         p = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         w = (beta * until)[None, :] * k_each.to(tl.float32)
         rounded3, rest3 = rounded_and_rest(w, DT)
         S_next = ()
@@ -3001,7 +3006,7 @@ def o_backward_sweep_2(
     dS_first,
     dS_last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     k_p,
     k_b,
     k_t,
@@ -3071,7 +3076,7 @@ def o_backward_sweep_2(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -3079,7 +3084,6 @@ def o_backward_sweep_2(
             stop,
             count,
             C,
-            False,
             False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
@@ -3093,15 +3097,15 @@ def o_backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p = tl.zeros([block_e, C], tl.float32)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dy_each = tl.where(e_ok[:, None] & i_ok[None, :], dy, 0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         w = until[None, :] * dy_each.to(tl.float32)
         rounded3, rest3 = rounded_and_rest(w, DT)
         dS_next = ()
@@ -3159,7 +3163,7 @@ def o_backward_sweep_2(
 def o_backward_sweep_3(
     dS_first,
     lam_sums,
-    lam_resets,
+    lam_rests,
     beta_by_head,
     k_p,
     k_b,
@@ -3244,18 +3248,18 @@ def o_backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         p = tl.zeros([block_d, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         w = until[None, :] * x_each.to(tl.float32)
         rounded4, rest4 = rounded_and_rest(w, DT)
         dS_next = ()
@@ -3331,7 +3335,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "fb17f7c5a097d483")
+    config = choose(some.dtype, (D, E), "1205f658200b33de")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3339,9 +3343,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     S_starts = saved["S starts"] if parts > 1 else S_first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, E))
     if "lam_sums" in saved:
-        lam_sums, lam_resets, lam_extents, beta_by_head = saved["lam_sums"], None, None, saved["beta_by_head"]
+        lam_sums, lam_rests, lam_extents, beta_by_head = saved["lam_sums"], None, None, saved["beta_by_head"]
     else:
-        lam_sums, lam_resets, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
+        lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
     lam_extents = None
     own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
@@ -3352,7 +3356,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         (config.queues(lay.programs),),
         matrix1,
         lam_sums,
-        lam_resets,
+        lam_rests,
         beta_by_head,
         dy,
         *strides(dy, H),
@@ -3396,7 +3400,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 None,
                 dS_ends,
                 lam_sums,
-                lam_resets,
+                lam_rests,
                 k,
                 *strides(k, H),
                 beta_by_head,
@@ -3447,7 +3451,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             S_starts,
             S_last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             x,
             *strides(x, H),
             dy,
@@ -3482,7 +3486,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     matrix1 = None
     if needs & {"S", "beta", "k", "lam", "v"}:
         if parts > 1:
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -3499,7 +3503,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             dS_starts,
             dS_last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             k,
             *strides(k, H),
             beta_by_head,
@@ -3551,7 +3555,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
             lam_sums,
-            lam_resets,
+            lam_rests,
             beta_by_head,
             k,
             *strides(k, H),
@@ -3589,7 +3593,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
             lam_sums,
-            lam_resets,
+            lam_rests,
             S_at_ends,
             lay,
             parts,
@@ -3598,7 +3602,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             own_late=own1,
             out_late=S_out_late_,
         )
-    S_in_late_ = S_out_late_ = lam_resets = lam_sums = own1 = None
+    S_in_late_ = S_out_late_ = lam_rests = lam_sums = own1 = None
     if "k" in needs:
         gradients["k"] = dk
     dk = None

@@ -137,6 +137,7 @@ from chunkform.runtime.chunk_kernels.kernels import (
     part_of,
     place_of,
     power,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
@@ -703,7 +704,7 @@ def o2_forward_sweep_1(
     q_h,
     q_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     u_p,
     u_b,
     u_t,
@@ -759,7 +760,7 @@ def o2_forward_sweep_1(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -768,7 +769,6 @@ def o2_forward_sweep_1(
             count,
             C,
             True,
-            False,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -781,17 +781,17 @@ def o2_forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         p = tl.zeros([block_d_kept, C], tl.float32)
         p2 = tl.zeros([C, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             q = tl.load(
@@ -809,11 +809,12 @@ def o2_forward_sweep_1(
             H__slice2 = p4  # kept H + u^T diag(until) u
             H__next = H__next + (H__slice2,)
         H_ = H__next
-        since = power(lam_a, lam_r < 0)
+        since = span(lam_a, lam_n, 0.0, 0)
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p3 = tl.dot(
             u.to(DT), tl.trans((p2 * m).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((q u^T) . m) u
@@ -893,7 +894,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "17ad93187db33e43")
+    config = choose(some.dtype, (D,), "2cad976b3004a379")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -906,7 +907,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             )
         )
     H__starts = H__first
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
@@ -919,7 +920,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             q,
             *strides(q, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             u,
             *strides(u, H),
             None,
@@ -942,7 +943,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             maxnreg=walk.registers,
         )
     if parts > 1:
-        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
@@ -957,7 +958,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         q,
         *strides(q, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         u,
         *strides(u, H),
         y_0,
@@ -979,7 +980,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         num_stages=2,
         maxnreg=walk.registers,
     )
-    lam_resets = None
+    lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
         o2_forward_rows_1,
@@ -1011,7 +1012,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
 def o2_backward_prepare_1(
     matrix1,
     lam_sums,
-    lam_resets,
+    lam_rests,
     dy_p,
     dy_b,
     dy_t,
@@ -1065,11 +1066,12 @@ def o2_backward_prepare_1(
         u_p = u_p_all + b * u_b + h // u_g * u_h
         q_p = q_p_all + b * q_b + h // q_g * q_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
@@ -1092,7 +1094,7 @@ def o2_backward_sweep_1(
     H__first,
     H__last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     q_p,
     q_b,
     q_t,
@@ -1170,10 +1172,10 @@ def o2_backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a, lam_r < 0)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a, lam_n, 0.0, 0)
         q = tl.load(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1191,8 +1193,8 @@ def o2_backward_sweep_1(
             if PRODUCTS and u.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
@@ -1248,7 +1250,7 @@ def o2_backward_sweep_1(
 def o2_backward_prepare_2(
     matrix1,
     lam_sums,
-    lam_resets,
+    lam_rests,
     dy_p,
     dy_b,
     dy_t,
@@ -1294,11 +1296,12 @@ def o2_backward_prepare_2(
         dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
         u_p = u_p_all + b * u_b + h // u_g * u_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
@@ -1315,7 +1318,7 @@ def o2_backward_sweep_2(
     u_h,
     u_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     H_out_late__out,
     q_p,
     q_b,
@@ -1380,7 +1383,7 @@ def o2_backward_sweep_2(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -1388,7 +1391,6 @@ def o2_backward_sweep_2(
             stop,
             count,
             C,
-            False,
             False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
@@ -1403,9 +1405,9 @@ def o2_backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1414,7 +1416,7 @@ def o2_backward_sweep_2(
             if PRODUCTS and u.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         )
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p = tl.zeros([block_d_kept, C], tl.float32)
         q = tl.load(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
@@ -1424,8 +1426,8 @@ def o2_backward_sweep_2(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u2 = tl.load(
@@ -1498,7 +1500,7 @@ def o2_backward_prepare_3(
     u_h,
     u_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     T,
     H,
     chunks,
@@ -1534,14 +1536,15 @@ def o2_backward_prepare_3(
         q_p = q_p_all + b * q_b + h // q_g * q_h
         u_p = u_p_all + b * u_b + h // u_g * u_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (q u^T) . m
 
 
@@ -1555,7 +1558,7 @@ def o2_backward_sweep_3(
     dy_g,
     matrix2,
     lam_sums,
-    lam_resets,
+    lam_rests,
     u_p,
     u_b,
     u_t,
@@ -1632,9 +1635,9 @@ def o2_backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         du_1 = tl.load(
             du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
             mask=d_kept_ok[:, None] & i_ok[None, :],
@@ -1655,10 +1658,10 @@ def o2_backward_sweep_3(
         )
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p2 = tl.zeros([block_d_kept, C], tl.float32)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u = tl.load(
@@ -1739,7 +1742,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "17ad93187db33e43")
+    config = choose(some.dtype, (D,), "2cad976b3004a379")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1755,9 +1758,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     if "lam_sums" in saved:
-        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+        lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if needs & {"lam", "q"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
@@ -1767,7 +1770,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             (config.queues(lay.programs),),
             matrix1,
             lam_sums,
-            lam_resets,
+            lam_rests,
             dy,
             *strides(dy, H),
             u,
@@ -1799,7 +1802,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             (config.queues(lay.programs),),
             matrix1,
             lam_sums,
-            lam_resets,
+            lam_rests,
             dy,
             *strides(dy, H),
             u,
@@ -1833,7 +1836,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 u,
                 *strides(u, H),
                 lam_sums,
-                lam_resets,
+                lam_rests,
                 None,
                 q,
                 *strides(q, H),
@@ -1884,7 +1887,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             H__starts,
             H__last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             q,
             *strides(q, H),
             dy,
@@ -1915,7 +1918,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
-            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1941,7 +1944,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             u,
             *strides(u, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             H_out_late_,
             q,
             *strides(q, H),
@@ -1983,7 +1986,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             u,
             *strides(u, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             *lay.at_once,
             lay.programs,
             D=D,
@@ -2016,7 +2019,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             *strides(dy, H),
             matrix2,
             lam_sums,
-            lam_resets,
+            lam_rests,
             u,
             *strides(u, H),
             du_1,
@@ -2048,7 +2051,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
             lam_sums,
-            lam_resets,
+            lam_rests,
             H__at_ends,
             lay,
             parts,
@@ -2057,7 +2060,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             own_late=own1,
             out_late=H_out_late_,
         )
-    H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
+    H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
         launch(
@@ -2106,7 +2109,7 @@ def o3_forward_sweep_1(
     x_h,
     x_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     u_p,
     u_b,
     u_t,
@@ -2162,7 +2165,7 @@ def o3_forward_sweep_1(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -2171,7 +2174,6 @@ def o3_forward_sweep_1(
             count,
             C,
             True,
-            False,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2184,17 +2186,17 @@ def o3_forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         p = tl.zeros([block_d_kept, C], tl.float32)
         p2 = tl.zeros([C, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             x = tl.load(
@@ -2212,11 +2214,12 @@ def o3_forward_sweep_1(
             H__slice2 = p4  # kept H + u^T diag(until) u
             H__next = H__next + (H__slice2,)
         H_ = H__next
-        since = power(lam_a, lam_r < 0)
+        since = span(lam_a, lam_n, 0.0, 0)
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p3 = tl.dot(
             u.to(DT), tl.trans((m * p2).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((x u^T) . m) u
@@ -2307,7 +2310,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "317ac50c8af360f7")
+    config = choose(some.dtype, (D,), "8373143f61eb407a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2320,7 +2323,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             )
         )
     H__starts = H__first
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
@@ -2333,7 +2336,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             x,
             *strides(x, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             u,
             *strides(u, H),
             None,
@@ -2356,7 +2359,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             maxnreg=walk.registers,
         )
     if parts > 1:
-        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
@@ -2371,7 +2374,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         x,
         *strides(x, H),
         lam_sums,
-        lam_resets,
+        lam_rests,
         u,
         *strides(u, H),
         y_0,
@@ -2393,7 +2396,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         num_stages=2,
         maxnreg=walk.registers,
     )
-    lam_resets = None
+    lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
         o3_forward_rows_1,
@@ -2427,7 +2430,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
 def o3_backward_prepare_1(
     matrix1,
     lam_sums,
-    lam_resets,
+    lam_rests,
     dy_p,
     dy_b,
     dy_t,
@@ -2481,11 +2484,12 @@ def o3_backward_prepare_1(
         u_p = u_p_all + b * u_b + h // u_g * u_h
         x_p = x_p_all + b * x_b + h // x_g * x_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
@@ -2508,7 +2512,7 @@ def o3_backward_sweep_1(
     H__first,
     H__last,
     lam_sums,
-    lam_resets,
+    lam_rests,
     x_p,
     x_b,
     x_t,
@@ -2586,10 +2590,10 @@ def o3_backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a, lam_r < 0)
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
+        since = span(lam_a, lam_n, 0.0, 0)
         x = tl.load(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -2607,8 +2611,8 @@ def o3_backward_sweep_1(
             if PRODUCTS and u.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
@@ -2664,7 +2668,7 @@ def o3_backward_sweep_1(
 def o3_backward_prepare_2(
     matrix1,
     lam_sums,
-    lam_resets,
+    lam_rests,
     dy_p,
     dy_b,
     dy_t,
@@ -2710,11 +2714,12 @@ def o3_backward_prepare_2(
         dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
         u_p = u_p_all + b * u_b + h // u_g * u_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
@@ -2731,7 +2736,7 @@ def o3_backward_sweep_2(
     u_h,
     u_g,
     lam_sums,
-    lam_resets,
+    lam_rests,
     H_out_late__out,
     x_p,
     x_b,
@@ -2796,7 +2801,7 @@ def o3_backward_sweep_2(
     if not YIELD:
         reached = lasting(
             lam_sums + bh * T,
-            lam_resets + bh * T if EXACT else None,
+            lam_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -2804,7 +2809,6 @@ def o3_backward_sweep_2(
             stop,
             count,
             C,
-            False,
             False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
@@ -2819,9 +2823,9 @@ def o3_backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -2830,7 +2834,7 @@ def o3_backward_sweep_2(
             if PRODUCTS and u.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         )
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p = tl.zeros([block_d_kept, C], tl.float32)
         x = tl.load(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
@@ -2840,8 +2844,8 @@ def o3_backward_sweep_2(
             if PRODUCTS and x.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
         )
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u2 = tl.load(
@@ -2904,7 +2908,7 @@ def o3_backward_sweep_2(
 def o3_backward_prepare_3(
     matrix2,
     lam_sums,
-    lam_resets,
+    lam_rests,
     x_p,
     x_b,
     x_t,
@@ -2950,11 +2954,12 @@ def o3_backward_prepare_3(
         x_p = x_p_all + b * x_b + h // x_g * x_h
         u_p = u_p_all + b * u_b + h // u_g * u_h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         seen = i[:, None] >= i[None, :]
+        log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (lam_n[:, None] - lam_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
@@ -2971,7 +2976,7 @@ def o3_backward_sweep_3(
     dy_g,
     matrix2,
     lam_sums,
-    lam_resets,
+    lam_rests,
     u_p,
     u_b,
     u_t,
@@ -3048,9 +3053,9 @@ def o3_backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         du_1 = tl.load(
             du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
             mask=d_kept_ok[:, None] & i_ok[None, :],
@@ -3071,10 +3076,10 @@ def o3_backward_sweep_3(
         )
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         p2 = tl.zeros([block_d_kept, C], tl.float32)
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u = tl.load(
@@ -3156,7 +3161,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "317ac50c8af360f7")
+    config = choose(some.dtype, (D,), "8373143f61eb407a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -3172,9 +3177,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     if "lam_sums" in saved:
-        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+        lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if needs & {"lam", "x"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
@@ -3184,7 +3189,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             (config.queues(lay.programs),),
             matrix1,
             lam_sums,
-            lam_resets,
+            lam_rests,
             dy,
             *strides(dy, H),
             u,
@@ -3216,7 +3221,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             (config.queues(lay.programs),),
             matrix1,
             lam_sums,
-            lam_resets,
+            lam_rests,
             dy,
             *strides(dy, H),
             u,
@@ -3250,7 +3255,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 u,
                 *strides(u, H),
                 lam_sums,
-                lam_resets,
+                lam_rests,
                 None,
                 x,
                 *strides(x, H),
@@ -3301,7 +3306,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             H__starts,
             H__last,
             lam_sums,
-            lam_resets,
+            lam_rests,
             x,
             *strides(x, H),
             dy,
@@ -3332,7 +3337,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
-            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -3358,7 +3363,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             u,
             *strides(u, H),
             lam_sums,
-            lam_resets,
+            lam_rests,
             H_out_late_,
             x,
             *strides(x, H),
@@ -3396,7 +3401,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             (config.queues(lay.programs),),
             matrix2,
             lam_sums,
-            lam_resets,
+            lam_rests,
             x,
             *strides(x, H),
             u,
@@ -3433,7 +3438,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             *strides(dy, H),
             matrix2,
             lam_sums,
-            lam_resets,
+            lam_rests,
             u,
             *strides(u, H),
             du_1,
@@ -3465,7 +3470,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
             lam_sums,
-            lam_resets,
+            lam_rests,
             H__at_ends,
             lay,
             parts,
@@ -3474,7 +3479,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             own_late=own1,
             out_late=H_out_late_,
         )
-    H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
+    H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"x"}:
         dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
         launch(

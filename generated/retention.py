@@ -90,6 +90,7 @@ from chunkform.runtime.chunk_kernels.kernels import (
     part_of,
     place_of,
     power,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -522,7 +523,7 @@ def forward_sweep_1(
     S_last,
     S_borders,
     gamma_sums,
-    gamma_resets,
+    gamma_rests,
     q_p,
     q_b,
     q_t,
@@ -594,7 +595,7 @@ def forward_sweep_1(
     if not YIELD:
         reached = lasting(
             gamma_sums + bh * T,
-            gamma_resets + bh * T if EXACT else None,
+            gamma_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -603,7 +604,6 @@ def forward_sweep_1(
             count,
             C,
             True,
-            False,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -616,15 +616,15 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         gamma_a = tl.load(gamma_sums + at + row)
-        gamma_r = tl.load(gamma_resets + at + row) if EXACT else -1
+        gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
+        gamma_n_end = tl.load(gamma_rests + at + last) if EXACT else 0
         p = tl.zeros([block_e, C], tl.float32)
         p2 = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
-        kept = power(gamma_a_end, gamma_r_end < 0)
-        until = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
+        until = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             if S_borders is not None:
@@ -651,11 +651,12 @@ def forward_sweep_1(
             S_slice2 = p4  # kept S + k^T diag(until) v
             S_next = S_next + (S_slice2,)
         S = S_next
-        since = power(gamma_a, gamma_r < 0)
+        since = span(gamma_a, gamma_n, 0.0, 0)
         seen = i[:, None] >= i[None, :]
+        log2 = gamma_a[:, None] - gamma_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= gamma_r[:, None])
-        m = power(gamma_a[:, None] - gamma_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (gamma_n[:, None] - gamma_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         p3 = tl.dot(
             v.to(DT), tl.trans((p2 * m).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((q k^T) . m) v
@@ -688,14 +689,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "729c358cddf7b5a6")
+    config = choose(some.dtype, (D, E), "9bb73aa5b1153161")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
+    gamma_sums, gamma_rests, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
     gamma_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -707,7 +708,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             S_ends,
             None,
             gamma_sums,
-            gamma_resets,
+            gamma_rests,
             q,
             *strides(q, H),
             v,
@@ -747,7 +748,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                         lay,
                         parts,
                         True,
-                        decay=(gamma_sums, gamma_resets),
+                        decay=(gamma_sums, gamma_rests),
                         axis=0,
                         exact=config.exact,
                     ),
@@ -757,7 +758,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True, (gamma_sums, gamma_resets), None, config.exact)
+            S_starts = chained(S_first, S_ends, lay, parts, True, (gamma_sums, gamma_rests), None, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
@@ -772,7 +773,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_last,
         S_borders,
         gamma_sums,
-        gamma_resets,
+        gamma_rests,
         q,
         *strides(q, H),
         v,
@@ -802,7 +803,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    gamma_resets = None
+    gamma_rests = None
     saved = {}
     if jointly:
         saved |= {"S borders": S_borders}
@@ -820,7 +821,7 @@ def backward_whole_ends(
     dS_first,
     dS_last,
     gamma_sums,
-    gamma_resets,
+    gamma_rests,
     do_p,
     do_b,
     do_t,
@@ -882,7 +883,7 @@ def backward_whole_ends(
     if not YIELD:
         reached = lasting(
             gamma_sums + bh * T,
-            gamma_resets + bh * T if EXACT else None,
+            gamma_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -890,7 +891,6 @@ def backward_whole_ends(
             stop,
             count,
             C,
-            False,
             False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
@@ -905,17 +905,17 @@ def backward_whole_ends(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
+        gamma_n_end = tl.load(gamma_rests + at + last) if EXACT else 0
         gamma_a = tl.load(gamma_sums + at + row)
-        gamma_r = tl.load(gamma_resets + at + row) if EXACT else -1
-        kept = power(gamma_a_end, gamma_r_end < 0)
+        gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
             tl.dot(do.to(DT), identity)
             if PRODUCTS and do.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         )
-        until = power(gamma_a, gamma_r < 0)
+        until = span(gamma_a, gamma_n, 0.0, 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             q = tl.load(
@@ -948,7 +948,7 @@ def backward_whole_ends(
 def backward_whole(
     S_borders,
     gamma_sums,
-    gamma_resets,
+    gamma_rests,
     S_spans_out,
     do_p,
     do_b,
@@ -1054,25 +1054,26 @@ def backward_whole(
         first_row = t0.to(tl.int32)
         S = S_rows.load([c * block_e, 0])
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
-        kept = power(gamma_a_end, gamma_r_end < 0)
+        gamma_n_end = tl.load(gamma_rests + at + last) if EXACT else 0
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
         S_spans = kept * paired_states(S, dS, WARPS if APART else 1)  # the decays of the block times <S, dS>
         if APART:
             tl.store(S_spans_out + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), S_spans)
         do = do_rows.load([first_row, 0])
         q = q_rows.load([first_row, 0])
         gamma_a = tl.load(gamma_sums + at + row)
-        gamma_r = tl.load(gamma_resets + at + row) if EXACT else -1
-        until = power(gamma_a, gamma_r < 0)
+        gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
+        until = span(gamma_a, gamma_n, 0.0, 0)
         w = (until[:, None] * q.to(tl.float32)).to(DT)
         v = v_rows.load([first_row, 0])
         p = tl.zeros([C, C], tl.float32)
         if T > 0:
             p = tl.dot(do.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # do v^T
         seen = i[:, None] >= i[None, :]
+        log2 = gamma_a[:, None] - gamma_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= gamma_r[:, None])
-        m = power(gamma_a[:, None] - gamma_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (gamma_n[:, None] - gamma_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         t = (p * m).to(DT)  # (do v^T) . m
         k = k_rows.load([first_row, 0])
         p2 = tl.zeros([C, C], tl.float32)
@@ -1090,8 +1091,8 @@ def backward_whole(
         t2 = (p2 * m).to(DT)  # (q k^T) . m
         p3 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         gamma_a2 = tl.load(gamma_sums + at + row)
-        gamma_r2 = tl.load(gamma_resets + at + row) if EXACT else -1
-        since = power(gamma_a2, gamma_r2 < 0)
+        gamma_n2 = tl.load(gamma_rests + at + row) if EXACT else 0
+        since = span(gamma_a2, gamma_n2, 0.0, 0)
         sums3 = over_rows((since[None, :] * p3), tl.trans(q), T, DT)
         if APART:
             store_sums(S_in_late__out + at + i, sums3, i_ok)  # S: in.late
@@ -1105,10 +1106,10 @@ def backward_whole(
         dq_rows.store([first_row, 0], tl.trans(p4_rounded))  # dq
         p5 = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         gamma_a3 = tl.load(gamma_sums + at + row)
-        gamma_r3 = tl.load(gamma_resets + at + row) if EXACT else -1
+        gamma_n3 = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end2 = tl.load(gamma_sums + at + last)
-        gamma_r_end2 = tl.load(gamma_resets + at + last) if EXACT else -1
-        since2 = power(gamma_a_end2 - gamma_a3, gamma_r_end2 < i + 1)
+        gamma_n_end2 = tl.load(gamma_rests + at + last) if EXACT else 0
+        since2 = span(gamma_a_end2, gamma_n_end2, gamma_a3, gamma_n3)
         p6 = tl.dot(
             tl.trans(do.to(DT)), t2.to(DT), (since2[None, :] * p5), input_precision="tf32x3"
         )  # ... + matrix2 do
@@ -1116,10 +1117,10 @@ def backward_whole(
         dv_rows.store([first_row, 0], tl.trans(p6_rounded))  # dv
         p7 = tl.dot(tl.trans(dS.to(DT)), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         gamma_a4 = tl.load(gamma_sums + at + row)
-        gamma_r4 = tl.load(gamma_resets + at + row) if EXACT else -1
+        gamma_n4 = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end3 = tl.load(gamma_sums + at + last)
-        gamma_r_end3 = tl.load(gamma_resets + at + last) if EXACT else -1
-        since3 = power(gamma_a_end3 - gamma_a4, gamma_r_end3 < i + 1)
+        gamma_n_end3 = tl.load(gamma_rests + at + last) if EXACT else 0
+        since3 = span(gamma_a_end3, gamma_n_end3, gamma_a4, gamma_n4)
         sums4 = over_rows((-since3[None, :] * p7), tl.trans(k), T, DT)
         if APART:
             store_sums(S_out_late__out + at + i, sums4, i_ok)  # S: out.late
@@ -1190,7 +1191,7 @@ def triton_backward_whole(
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "729c358cddf7b5a6")
+    config = choose(some.dtype, (D, E), "9bb73aa5b1153161")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1198,7 +1199,7 @@ def triton_backward_whole(
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     S_borders = saved["S borders"]
-    block_gamma_sums, block_gamma_resets, block_gamma_extents = cumulate(
+    block_gamma_sums, block_gamma_rests, block_gamma_extents = cumulate(
         spread(gamma.float(), (B, T, H), some), blocks, config.exact
     )
     block_gamma_extents = None
@@ -1207,7 +1208,7 @@ def triton_backward_whole(
     v = aligned(v)
     k = aligned(k)
     if parts > 1 or exchange is not None:
-        gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
+        gamma_sums, gamma_rests, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
     gamma_extents = None
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1220,7 +1221,7 @@ def triton_backward_whole(
             None,
             dS_ends,
             gamma_sums,
-            gamma_resets,
+            gamma_rests,
             do,
             *strides(do, H),
             q,
@@ -1255,7 +1256,7 @@ def triton_backward_whole(
                         lay,
                         parts,
                         False,
-                        decay=(gamma_sums, gamma_resets),
+                        decay=(gamma_sums, gamma_rests),
                         axis=0,
                         exact=config.exact,
                     ),
@@ -1265,8 +1266,8 @@ def triton_backward_whole(
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (gamma_sums, gamma_resets), None, config.exact)
-    dS_ends = gamma_resets = gamma_sums = None
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (gamma_sums, gamma_rests), None, config.exact)
+    dS_ends = gamma_rests = gamma_sums = None
     places_of_borders = in_place(S_borders, blocks) if OVERWRITE in saved else []
     dq = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1285,7 +1286,7 @@ def triton_backward_whole(
         (lay.sequences * parts * H,),
         S_borders,
         block_gamma_sums,
-        block_gamma_resets,
+        block_gamma_rests,
         S_spans,
         do,
         *strides(do, H),
@@ -1329,7 +1330,7 @@ def triton_backward_whole(
         num_warps=warps_of((config.padded(D), config.padded(E))),
         num_stages=2,
     )
-    block_gamma_resets = block_gamma_sums = None
+    block_gamma_rests = block_gamma_sums = None
     gradients, initial = {}, {}
     if apart(warps):
         S_pairing = block_pairing(
@@ -1387,7 +1388,7 @@ def backward_prepare_1(
     v_h,
     v_g,
     gamma_sums,
-    gamma_resets,
+    gamma_rests,
     matrix2,
     q_p,
     q_b,
@@ -1443,14 +1444,15 @@ def backward_prepare_1(
         q_p = q_p_all + b * q_b + h // q_g * q_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
         gamma_a = tl.load(gamma_sums + at + row)
-        gamma_r = tl.load(gamma_resets + at + row) if EXACT else -1
+        gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
         seen = i[:, None] >= i[None, :]
+        log2 = gamma_a[:, None] - gamma_a[None, :]
         if EXACT:
-            seen = seen & (i[None, :] >= gamma_r[:, None])
-        m = power(gamma_a[:, None] - gamma_a[None, :], seen)  # decays from write to read
+            log2 = log2 + (gamma_n[:, None] - gamma_n[None, :])
+        m = power(log2, seen)  # decays from write to read
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do v^T) . m
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1472,7 +1474,7 @@ def backward_sweep_1(
     S_first,
     S_last,
     gamma_sums,
-    gamma_resets,
+    gamma_rests,
     q_p,
     q_b,
     q_t,
@@ -1557,10 +1559,10 @@ def backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         gamma_a = tl.load(gamma_sums + at + row)
-        gamma_r = tl.load(gamma_resets + at + row) if EXACT else -1
+        gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
-        since = power(gamma_a, gamma_r < 0)
+        gamma_n_end = tl.load(gamma_rests + at + last) if EXACT else 0
+        since = span(gamma_a, gamma_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -1574,8 +1576,8 @@ def backward_sweep_1(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        kept = power(gamma_a_end, gamma_r_end < 0)
-        until = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
+        until = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
@@ -1631,7 +1633,7 @@ def backward_sweep_2(
     k_h,
     k_g,
     gamma_sums,
-    gamma_resets,
+    gamma_rests,
     do_p,
     do_b,
     do_t,
@@ -1696,7 +1698,7 @@ def backward_sweep_2(
     if not YIELD:
         reached = lasting(
             gamma_sums + bh * T,
-            gamma_resets + bh * T if EXACT else None,
+            gamma_rests + bh * T if EXACT else None,
             1,
             tl.arange(0, 1),
             tl.full([1], 1, tl.int1),
@@ -1704,7 +1706,6 @@ def backward_sweep_2(
             stop,
             count,
             C,
-            False,
             False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
@@ -1719,9 +1720,9 @@ def backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         gamma_a = tl.load(gamma_sums + at + row)
-        gamma_r = tl.load(gamma_resets + at + row) if EXACT else -1
+        gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
+        gamma_n_end = tl.load(gamma_rests + at + last) if EXACT else 0
         p = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
@@ -1729,8 +1730,8 @@ def backward_sweep_2(
             if PRODUCTS and do.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         )
-        kept = power(gamma_a_end, gamma_r_end < 0)
-        until = power(gamma_a, gamma_r < 0)
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
+        until = span(gamma_a, gamma_n, 0.0, 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k = tl.load(
@@ -1746,7 +1747,7 @@ def backward_sweep_2(
             dS_slice2 = p3  # kept dS + q^T diag(until) do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
-        since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
+        since = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
         if YIELD:
@@ -1774,7 +1775,7 @@ def backward_sweep_2(
 def backward_sweep_3(
     dS_first,
     gamma_sums,
-    gamma_resets,
+    gamma_rests,
     k_p,
     k_b,
     k_t,
@@ -1859,10 +1860,10 @@ def backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         gamma_a = tl.load(gamma_sums + at + row)
-        gamma_r = tl.load(gamma_resets + at + row) if EXACT else -1
+        gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
-        since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
+        gamma_n_end = tl.load(gamma_rests + at + last) if EXACT else 0
+        since = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1876,8 +1877,8 @@ def backward_sweep_3(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        kept = power(gamma_a_end, gamma_r_end < 0)
-        until = power(gamma_a, gamma_r < 0)
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
+        until = span(gamma_a, gamma_n, 0.0, 0)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             v = tl.load(
@@ -1964,7 +1965,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "729c358cddf7b5a6")
+    config = choose(some.dtype, (D, E), "9bb73aa5b1153161")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1972,9 +1973,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     if "gamma_sums" in saved:
-        gamma_sums, gamma_resets, gamma_extents = saved["gamma_sums"], None, None
+        gamma_sums, gamma_rests, gamma_extents = saved["gamma_sums"], None, None
     else:
-        gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
+        gamma_sums, gamma_rests, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
     gamma_extents = None
     own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1988,7 +1989,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         v,
         *strides(v, H),
         gamma_sums,
-        gamma_resets,
+        gamma_rests,
         matrix2,
         q,
         *strides(q, H),
@@ -2030,7 +2031,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 k,
                 *strides(k, H),
                 gamma_sums,
-                gamma_resets,
+                gamma_rests,
                 do,
                 *strides(do, H),
                 matrix2,
@@ -2067,7 +2068,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                             lay,
                             parts,
                             False,
-                            decay=(gamma_sums, gamma_resets),
+                            decay=(gamma_sums, gamma_rests),
                             axis=0,
                             exact=config.exact,
                         ),
@@ -2096,7 +2097,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_starts,
             S_last,
             gamma_sums,
-            gamma_resets,
+            gamma_rests,
             q,
             *strides(q, H),
             do,
@@ -2133,9 +2134,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if exchange is not None:
                 ((dS_first, dS_starts),) = dS_coming()
             else:
-                dS_starts = chained(
-                    dS_first, dS_ends, lay, parts, False, (gamma_sums, gamma_resets), None, config.exact
-                )
+                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (gamma_sums, gamma_rests), None, config.exact)
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -2155,7 +2154,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             gamma_sums,
-            gamma_resets,
+            gamma_rests,
             do,
             *strides(do, H),
             matrix2,
@@ -2203,7 +2202,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(D, walk.tile),),
             dS_starts,
             gamma_sums,
-            gamma_resets,
+            gamma_rests,
             k,
             *strides(k, H),
             v,
@@ -2240,7 +2239,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"gamma"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
             gamma_sums,
-            gamma_resets,
+            gamma_rests,
             S_at_ends,
             lay,
             parts,
@@ -2249,7 +2248,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             out_late=S_out_late_,
         )
-    S_in_late_ = S_out_late_ = gamma_resets = gamma_sums = own1 = None
+    S_in_late_ = S_out_late_ = gamma_rests = gamma_sums = own1 = None
     if needs & {"gamma"}:
         dlog_gamma_summed = (
             some.new_empty((cdiv(B * T, config.rows()), H), dtype=torch.float32) if "gamma" in needs else None

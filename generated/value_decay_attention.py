@@ -511,7 +511,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_prepare_1(
     scaled1_p,
     beta_sums,
-    beta_resets,
+    beta_rests,
     v_p,
     v_b,
     v_t,
@@ -583,8 +583,8 @@ def forward_prepare_1(
         )
         beta_n = (
             over_block(
-                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_resets + step * E,
+                tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+                beta_rests + step * E,
                 (row)[:, None],
                 e[None, :],
                 e_ok[None, :],
@@ -609,8 +609,8 @@ def forward_prepare_1(
         )
         beta_n_end = (
             over_block(
-                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                beta_resets + step * E,
+                tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                beta_rests + step * E,
                 (last),
                 e,
                 e_ok,
@@ -650,8 +650,8 @@ def forward_prepare_1(
         )
         beta_n2 = (
             over_block(
-                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_resets + step * E,
+                tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+                beta_rests + step * E,
                 (row)[:, None],
                 e[None, :],
                 e_ok[None, :],
@@ -667,7 +667,7 @@ def forward_prepare_1(
             p2,
             v2.to(tl.float32),
             beta_sums + step * E,
-            beta_resets + step * E if EXACT else None,
+            beta_rests + step * E if EXACT else None,
             beta_a2,
             beta_n2,
             beta_a2,
@@ -695,7 +695,7 @@ def forward_prepare_1(
 def forward_prepare_1_others(
     scaled1_p,
     beta_sums,
-    beta_resets,
+    beta_rests,
     v_p,
     v_b,
     v_t,
@@ -776,11 +776,11 @@ def forward_prepare_1_others(
                     beta_n = (
                         over_block(
                             tl.load(
-                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
                             ),
-                            beta_resets + step * E,
+                            beta_rests + step * E,
                             (row)[:, None],
                             e[None, :],
                             e_ok[None, :],
@@ -805,8 +805,8 @@ def forward_prepare_1_others(
                     )
                     beta_n_end = (
                         over_block(
-                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            beta_resets + step * E,
+                            tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                            beta_rests + step * E,
                             (last),
                             e,
                             e_ok,
@@ -857,11 +857,11 @@ def forward_prepare_1_others(
                     beta_n2 = (
                         over_block(
                             tl.load(
-                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
                             ),
-                            beta_resets + step * E,
+                            beta_rests + step * E,
                             (row)[:, None],
                             e[None, :],
                             e_ok[None, :],
@@ -877,7 +877,7 @@ def forward_prepare_1_others(
                         p2,
                         v2.to(tl.float32),
                         beta_sums + step * E,
-                        beta_resets + step * E if EXACT else None,
+                        beta_rests + step * E if EXACT else None,
                         beta_a2,
                         beta_n2,
                         beta_a2,
@@ -912,7 +912,7 @@ def forward_sweep_1(
     q_h,
     q_g,
     beta_sums,
-    beta_resets,
+    beta_rests,
     o_out,
     scaled1_p,
     k_p,
@@ -971,7 +971,7 @@ def forward_sweep_1(
     if not YIELD:
         reached = lasting(
             beta_sums + (b * T * H + h) * E,
-            beta_resets + (b * T * H + h) * E if EXACT else None,
+            beta_rests + (b * T * H + h) * E if EXACT else None,
             H * E,
             e,
             e < E,
@@ -979,7 +979,6 @@ def forward_sweep_1(
             stop,
             count,
             C,
-            True,
             True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
@@ -995,7 +994,7 @@ def forward_sweep_1(
         step = (b * T + t0) * H + h
         beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0)
         beta_n_end = (
-            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0)
+            tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0)
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
@@ -1031,7 +1030,7 @@ def forward_sweep_1(
             0.0,
         )
         beta_n = (
-            tl.load(beta_resets + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
+            tl.load(beta_rests + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
             if EXACT
             else 0
         )
@@ -1065,12 +1064,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7d037ac6e70bb3e5")
+    config = choose(some.dtype, (D, E), "bd34322c06a2229d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    beta_sums, beta_resets, beta_extents = cumulate(beta, lay, config.exact)
+    beta_sums, beta_rests, beta_extents = cumulate(beta, lay, config.exact)
     scaled1 = some.new_empty((B, H, T, E))
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
     launch(
@@ -1078,7 +1077,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.programs,),
         scaled1,
         beta_sums,
-        beta_resets,
+        beta_rests,
         v,
         *strides(v, H),
         intra1,
@@ -1110,7 +1109,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (cdiv(lay.programs, GROUP),),
         scaled1,
         beta_sums,
-        beta_resets,
+        beta_rests,
         v,
         *strides(v, H),
         intra1,
@@ -1152,7 +1151,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             q,
             *strides(q, H),
             beta_sums,
-            beta_resets,
+            beta_rests,
             None,
             scaled1,
             k,
@@ -1187,7 +1186,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                         lay,
                         parts,
                         True,
-                        decay=(beta_sums, beta_resets),
+                        decay=(beta_sums, beta_rests),
                         axis=1,
                         exact=config.exact,
                     ),
@@ -1197,7 +1196,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True, (beta_sums, beta_resets), 1, config.exact)
+            S_starts = chained(S_first, S_ends, lay, parts, True, (beta_sums, beta_rests), 1, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
@@ -1217,7 +1216,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         q,
         *strides(q, H),
         beta_sums,
-        beta_resets,
+        beta_rests,
         o,
         scaled1,
         k,
@@ -1242,7 +1241,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
         maxnreg=walk.registers,
     )
-    beta_resets = beta_sums = intra1 = scaled1 = None
+    beta_rests = beta_sums = intra1 = scaled1 = None
     saved = {}
     if parts > 1:
         saved |= {"S starts": S_starts}
@@ -1262,7 +1261,7 @@ def backward_prepare_1(
     v_h,
     v_g,
     beta_sums,
-    beta_resets,
+    beta_rests,
     beta_extents,
     scaled1_p,
     scaled2_p,
@@ -1320,8 +1319,8 @@ def backward_prepare_1(
         )
         beta_n = (
             over_block(
-                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_resets + step * E,
+                tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+                beta_rests + step * E,
                 (row)[:, None],
                 e[None, :],
                 e_ok[None, :],
@@ -1338,7 +1337,7 @@ def backward_prepare_1(
             do.to(tl.float32),
             v.to(tl.float32),
             beta_sums + step * E,
-            beta_resets + step * E if EXACT else None,
+            beta_rests + step * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -1378,8 +1377,8 @@ def backward_prepare_1(
         )
         beta_n_end = (
             over_block(
-                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                beta_resets + step * E,
+                tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                beta_rests + step * E,
                 (last),
                 e,
                 e_ok,
@@ -1417,7 +1416,7 @@ def backward_prepare_1_others(
     v_h,
     v_g,
     beta_sums,
-    beta_resets,
+    beta_rests,
     beta_extents,
     scaled1_p,
     scaled2_p,
@@ -1487,11 +1486,11 @@ def backward_prepare_1_others(
                     beta_n = (
                         over_block(
                             tl.load(
-                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
                             ),
-                            beta_resets + step * E,
+                            beta_rests + step * E,
                             (row)[:, None],
                             e[None, :],
                             e_ok[None, :],
@@ -1508,7 +1507,7 @@ def backward_prepare_1_others(
                         do.to(tl.float32),
                         v.to(tl.float32),
                         beta_sums + step * E,
-                        beta_resets + step * E if EXACT else None,
+                        beta_rests + step * E if EXACT else None,
                         beta_a,
                         beta_n,
                         beta_a,
@@ -1548,8 +1547,8 @@ def backward_prepare_1_others(
                     )
                     beta_n_end = (
                         over_block(
-                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            beta_resets + step * E,
+                            tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                            beta_rests + step * E,
                             (last),
                             e,
                             e_ok,
@@ -1587,7 +1586,7 @@ def backward_sweep_1(
     matrix1,
     dq_out,
     beta_sums,
-    beta_resets,
+    beta_rests,
     scaled2_p,
     T,
     H,
@@ -1653,7 +1652,7 @@ def backward_sweep_1(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
             beta_n_end = (
-                tl.load(beta_resets + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
+                tl.load(beta_rests + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -1700,7 +1699,7 @@ def backward_sweep_1(
 def backward_prepare_2(
     scaled3_p,
     beta_sums,
-    beta_resets,
+    beta_rests,
     do_p,
     do_b,
     do_t,
@@ -1772,8 +1771,8 @@ def backward_prepare_2(
         )
         beta_n = (
             over_block(
-                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_resets + step * E,
+                tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+                beta_rests + step * E,
                 (row)[:, None],
                 e[None, :],
                 e_ok[None, :],
@@ -1813,8 +1812,8 @@ def backward_prepare_2(
         )
         beta_n2 = (
             over_block(
-                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_resets + step * E,
+                tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+                beta_rests + step * E,
                 (row)[:, None],
                 e[None, :],
                 e_ok[None, :],
@@ -1830,7 +1829,7 @@ def backward_prepare_2(
             p2,
             do2.to(tl.float32),
             beta_sums + step * E,
-            beta_resets + step * E if EXACT else None,
+            beta_rests + step * E if EXACT else None,
             beta_a2,
             beta_n2,
             beta_a2,
@@ -1859,7 +1858,7 @@ def backward_prepare_2(
 def backward_prepare_2_others(
     scaled3_p,
     beta_sums,
-    beta_resets,
+    beta_rests,
     do_p,
     do_b,
     do_t,
@@ -1940,11 +1939,11 @@ def backward_prepare_2_others(
                     beta_n = (
                         over_block(
                             tl.load(
-                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
                             ),
-                            beta_resets + step * E,
+                            beta_rests + step * E,
                             (row)[:, None],
                             e[None, :],
                             e_ok[None, :],
@@ -1995,11 +1994,11 @@ def backward_prepare_2_others(
                     beta_n2 = (
                         over_block(
                             tl.load(
-                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
                             ),
-                            beta_resets + step * E,
+                            beta_rests + step * E,
                             (row)[:, None],
                             e[None, :],
                             e_ok[None, :],
@@ -2015,7 +2014,7 @@ def backward_prepare_2_others(
                         p2,
                         do2.to(tl.float32),
                         beta_sums + step * E,
-                        beta_resets + step * E if EXACT else None,
+                        beta_rests + step * E if EXACT else None,
                         beta_a2,
                         beta_n2,
                         beta_a2,
@@ -2052,7 +2051,7 @@ def backward_sweep_2(
     k_h,
     k_g,
     beta_sums,
-    beta_resets,
+    beta_rests,
     dv_out,
     scaled3_p,
     q_p,
@@ -2114,7 +2113,7 @@ def backward_sweep_2(
     if not YIELD:
         reached = lasting(
             beta_sums + (b * T * H + h) * E,
-            beta_resets + (b * T * H + h) * E if EXACT else None,
+            beta_rests + (b * T * H + h) * E if EXACT else None,
             H * E,
             e,
             e < E,
@@ -2123,7 +2122,6 @@ def backward_sweep_2(
             count,
             C,
             False,
-            True,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -2138,7 +2136,7 @@ def backward_sweep_2(
         step = (b * T + t0) * H + h
         beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0)
         beta_n_end = (
-            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0)
+            tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0)
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
@@ -2184,7 +2182,7 @@ def backward_sweep_2(
             0.0,
         )
         beta_n = (
-            tl.load(beta_resets + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
+            tl.load(beta_rests + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
             if EXACT
             else 0
         )
@@ -2222,7 +2220,7 @@ def backward_prepare_3(
     do_h,
     do_g,
     beta_sums,
-    beta_resets,
+    beta_rests,
     beta_extents,
     scaled4_p,
     matrix2,
@@ -2279,8 +2277,8 @@ def backward_prepare_3(
         )
         beta_n = (
             over_block(
-                tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_resets + step * E,
+                tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+                beta_rests + step * E,
                 (row)[:, None],
                 e[None, :],
                 e_ok[None, :],
@@ -2297,7 +2295,7 @@ def backward_prepare_3(
             v.to(tl.float32),
             do.to(tl.float32),
             beta_sums + step * E,
-            beta_resets + step * E if EXACT else None,
+            beta_rests + step * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -2331,8 +2329,8 @@ def backward_prepare_3(
         )
         beta_n_end = (
             over_block(
-                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                beta_resets + step * E,
+                tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                beta_rests + step * E,
                 (last),
                 e,
                 e_ok,
@@ -2370,7 +2368,7 @@ def backward_prepare_3_others(
     do_h,
     do_g,
     beta_sums,
-    beta_resets,
+    beta_rests,
     beta_extents,
     scaled4_p,
     matrix2,
@@ -2439,11 +2437,11 @@ def backward_prepare_3_others(
                     beta_n = (
                         over_block(
                             tl.load(
-                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
                                 mask=(e_ok)[None, :],
                                 other=0,
                             ),
-                            beta_resets + step * E,
+                            beta_rests + step * E,
                             (row)[:, None],
                             e[None, :],
                             e_ok[None, :],
@@ -2460,7 +2458,7 @@ def backward_prepare_3_others(
                         v.to(tl.float32),
                         do.to(tl.float32),
                         beta_sums + step * E,
-                        beta_resets + step * E if EXACT else None,
+                        beta_rests + step * E if EXACT else None,
                         beta_a,
                         beta_n,
                         beta_a,
@@ -2494,8 +2492,8 @@ def backward_prepare_3_others(
                     )
                     beta_n_end = (
                         over_block(
-                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            beta_resets + step * E,
+                            tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                            beta_rests + step * E,
                             (last),
                             e,
                             e_ok,
@@ -2532,7 +2530,7 @@ def backward_sweep_3(
     matrix2,
     dk_out,
     beta_sums,
-    beta_resets,
+    beta_rests,
     scaled3_p,
     T,
     H,
@@ -2595,7 +2593,7 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
             beta_n_end = (
-                tl.load(beta_resets + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
+                tl.load(beta_rests + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -2633,7 +2631,7 @@ def backward_unroll_1(
     S_borders,
     dS_borders,
     beta_sums,
-    beta_resets,
+    beta_rests,
     k_p,
     k_b,
     k_t,
@@ -2722,8 +2720,8 @@ def backward_unroll_1(
     )
     beta_n_end = (
         over_block(
-            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            beta_resets + step * E,
+            tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
+            beta_rests + step * E,
             (last),
             e,
             e_ok,
@@ -2752,8 +2750,8 @@ def backward_unroll_1(
     )
     beta_n = (
         over_block(
-            tl.load(beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            beta_resets + step * E,
+            tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            beta_rests + step * E,
             (row)[:, None],
             e[None, :],
             e_ok[None, :],
@@ -2777,7 +2775,7 @@ def backward_unroll_1(
         p3,
         v.to(tl.float32),
         beta_sums + step * E,
-        beta_resets + step * E if EXACT else None,
+        beta_rests + step * E if EXACT else None,
         beta_a,
         beta_n,
         beta_a,
@@ -2803,7 +2801,7 @@ def backward_unroll_1(
         p5,
         do.to(tl.float32),
         beta_sums + step * E,
-        beta_resets + step * E if EXACT else None,
+        beta_rests + step * E if EXACT else None,
         beta_a,
         beta_n,
         beta_a,
@@ -2839,7 +2837,7 @@ def backward_unroll_1_others(
     S_borders,
     dS_borders,
     beta_sums,
-    beta_resets,
+    beta_rests,
     k_p,
     k_b,
     k_t,
@@ -2935,8 +2933,8 @@ def backward_unroll_1_others(
                 )
                 beta_n_end = (
                     over_block(
-                        tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        beta_resets + step * E,
+                        tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                        beta_rests + step * E,
                         (last),
                         e,
                         e_ok,
@@ -2972,11 +2970,9 @@ def backward_unroll_1_others(
                 beta_n = (
                     over_block(
                         tl.load(
-                            beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
-                            mask=(e_ok)[None, :],
-                            other=0,
+                            beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_resets + step * E,
+                        beta_rests + step * E,
                         (row)[:, None],
                         e[None, :],
                         e_ok[None, :],
@@ -3004,7 +3000,7 @@ def backward_unroll_1_others(
                     p3,
                     v.to(tl.float32),
                     beta_sums + step * E,
-                    beta_resets + step * E if EXACT else None,
+                    beta_rests + step * E if EXACT else None,
                     beta_a,
                     beta_n,
                     beta_a,
@@ -3030,7 +3026,7 @@ def backward_unroll_1_others(
                     p5,
                     do.to(tl.float32),
                     beta_sums + step * E,
-                    beta_resets + step * E if EXACT else None,
+                    beta_rests + step * E if EXACT else None,
                     beta_a,
                     beta_n,
                     beta_a,
@@ -3072,7 +3068,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7d037ac6e70bb3e5")
+    config = choose(some.dtype, (D, E), "bd34322c06a2229d")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), config.span)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -3080,7 +3076,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    beta_sums, beta_resets, beta_extents = cumulate(beta, lay, config.exact)
+    beta_sums, beta_rests, beta_extents = cumulate(beta, lay, config.exact)
     if needs & {"beta", "q"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled1 = some.new_empty((B, H, T, E))
@@ -3093,7 +3089,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             v,
             *strides(v, H),
             beta_sums,
-            beta_resets,
+            beta_rests,
             beta_extents,
             scaled1,
             scaled2,
@@ -3122,7 +3118,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             v,
             *strides(v, H),
             beta_sums,
-            beta_resets,
+            beta_rests,
             beta_extents,
             scaled1,
             scaled2,
@@ -3151,7 +3147,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.programs,),
             scaled3,
             beta_sums,
-            beta_resets,
+            beta_rests,
             do,
             *strides(do, H),
             intra1,
@@ -3183,7 +3179,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (cdiv(lay.programs, GROUP),),
             scaled3,
             beta_sums,
-            beta_resets,
+            beta_rests,
             do,
             *strides(do, H),
             intra1,
@@ -3230,7 +3226,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 k,
                 *strides(k, H),
                 beta_sums,
-                beta_resets,
+                beta_rests,
                 None,
                 scaled3,
                 q,
@@ -3267,7 +3263,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                             lay,
                             parts,
                             False,
-                            decay=(beta_sums, beta_resets),
+                            decay=(beta_sums, beta_rests),
                             axis=1,
                             exact=config.exact,
                         ),
@@ -3293,7 +3289,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix1,
             dq,
             beta_sums,
-            beta_resets,
+            beta_rests,
             scaled2,
             *lay.walked,
             parts,
@@ -3322,7 +3318,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if exchange is not None:
                 ((dS_first, dS_starts),) = dS_coming()
             else:
-                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (beta_sums, beta_resets), 1, config.exact)
+                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (beta_sums, beta_rests), 1, config.exact)
     dS_ends = None
     if needs & {"S", "beta", "k", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -3345,7 +3341,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             beta_sums,
-            beta_resets,
+            beta_rests,
             dv,
             scaled3,
             q,
@@ -3384,7 +3380,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             do,
             *strides(do, H),
             beta_sums,
-            beta_resets,
+            beta_rests,
             beta_extents,
             scaled4,
             matrix2,
@@ -3412,7 +3408,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             do,
             *strides(do, H),
             beta_sums,
-            beta_resets,
+            beta_rests,
             beta_extents,
             scaled4,
             matrix2,
@@ -3450,7 +3446,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix2,
             dk,
             beta_sums,
-            beta_resets,
+            beta_rests,
             scaled3,
             *lay.walked,
             parts,
@@ -3481,7 +3477,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_borders,
             dS_borders,
             beta_sums,
-            beta_resets,
+            beta_rests,
             k,
             *strides(k, H),
             v,
@@ -3516,7 +3512,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_borders,
             dS_borders,
             beta_sums,
-            beta_resets,
+            beta_rests,
             k,
             *strides(k, H),
             v,
@@ -3546,7 +3542,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.most,
         )
         S_pairing = S_
-    S_ = S_borders = beta_extents = beta_resets = beta_sums = dS_borders = None
+    S_ = S_borders = beta_extents = beta_rests = beta_sums = dS_borders = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

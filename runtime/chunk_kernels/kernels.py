@@ -1,9 +1,8 @@
 """What every generated Triton kernel shares: decays over chunks of steps, and the triangular inverse.
 
 Decays are cumulative log2 decays within a chunk, `a`. A log2 decay is taken to be at least FLOOR, which is as good as zero, so
-that none gives a NaN. That suffices for operands of two bytes. With EXACT, for float32, beside a decay for each channel stands
-what its sums leave, `n`, so that a large sum costs the decays of other steps nothing. Of one decay a step, one below exp(-30)
-counts as a reset instead: beside its sums stands the last reset `r` (a step of the chunk, -1 for none).
+that none gives a NaN. That suffices for operands of two bytes. With EXACT, for float32, sums are of multiples of 1 / 64, which
+float32 holds as they are, and beside them stands what these leave, `n`: so a large sum costs the decays of other steps nothing.
 """
 
 import functools
@@ -21,7 +20,6 @@ from .split_precision import rounded_and_rest
 
 WIDEST = 128  # rows of a matrix that kernels multiply states by: more don't fit into shared memory, and torch does it
 LOG2E = tl.constexpr(1.4426950408889634)
-RESET = tl.constexpr(-30.0)  # natural log of a decay that counts as zero: 1e-13 of a state is far below its rounding
 TOGETHER = tl.constexpr(8)  # segments whose maps are loaded at once
 Cumulated = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]  # what `cumulate` returns
 Decay = tuple[torch.Tensor, torch.Tensor | None]  # the first two of these
@@ -65,13 +63,10 @@ def part_of(s, T, starts, parts, length, C: tl.constexpr):
 
 
 @triton.jit
-def lasting(
-    sums, resets, stride, x, x_ok, begin, stop, count, C: tl.constexpr, FORWARD: tl.constexpr, COUNTED: tl.constexpr
-):
+def lasting(sums, rests, stride, x, x_ok, begin, stop, count, C: tl.constexpr, FORWARD: tl.constexpr):
     """How many chunks at the end of a sweep of `count` have written what is not zero by then, in any of the channels x.
 
-    `sums` and `resets` are as `cumulate` makes them, `stride` numbers a step; resets are numbers of steps, or, COUNTED, what
-    the sums leave.
+    `sums` and `rests` are as `cumulate` makes them, `stride` numbers a step.
     """
     together: tl.constexpr = 32 if x.shape[0] > 1 else 128  # chunks whose decays are loaded at once
     reached = tl.full([], 0, tl.int32)
@@ -82,9 +77,8 @@ def lasting(
         there = (back < count)[:, None] & x_ok[None, :]
         place = step[:, None] * stride + x[None, :]
         kept = tl.load(sums + place, mask=there, other=0.0)
-        if resets is not None:
-            reset = tl.load(resets + place, mask=there, other=0 if COUNTED else -1)
-            kept = kept + reset if COUNTED else tl.where(reset >= 0, 2.0 * FLOOR, kept)
+        if rests is not None:
+            kept += tl.load(rests + place, mask=there, other=0.0)
         seen = there & ~(after[None, :] + tl.cumsum(kept, 0) - kept <= FLOOR)  # NaN is seen
         reached = tl.maximum(reached, tl.max(tl.where(seen, back[:, None] + 1, 0)))
         after += tl.sum(kept, 0)
@@ -144,7 +138,7 @@ def last_of(sums, C: tl.constexpr):
 
 @triton.jit
 def over_block(sums, a, row, x, ok, last, stride, C: tl.constexpr, CHUNK: tl.constexpr):
-    """Sums of decays, or of resets, within chunks of CHUNK steps, at these rows and channels, as sums within the block of C steps
+    """Sums of decays, or of what these leave, within chunks of CHUNK steps, at these rows and channels, as sums within the block of C steps
     that the chunks make up; those of the block lie at `a`, a `stride` from step to step."""
     for start in tl.static_range(CHUNK, C, CHUNK):
         before = tl.load(a + (start - 1) * stride + x, mask=ok & (start <= last), other=0)
@@ -397,6 +391,12 @@ def diagonal(p, C: tl.constexpr):
     return tl.sum(tl.where(i[:, None] == i[None, :], p, 0.0), axis=1)
 
 
+@triton.jit
+def whole_of(log2):
+    """A log2 decay down to a multiple of 1 / 64: float32 holds sums of these as they are."""
+    return tl.floor(log2 * 64.0) * 0.015625
+
+
 @triton.jit(do_not_specialize=["T", "chunks"])
 def cumulate_kernel(
     log, log_b, log_t, log_h, log_g, a, n, extent, T, H, chunks, begins, stops,
@@ -405,8 +405,8 @@ def cumulate_kernel(
     """a = cumulative log2 decay within each chunk, n = what EXACT sums leave of it; both [B, T, H, X]. extent [B, H, T], at the
     first step of each chunk: how far these reach there.
 
-    An EXACT sum is one of multiples of 1 / 64, which float32 holds as they are; what each step leaves of its own is summed apart,
-    and small. So the decays between any two steps have the precision of theirs, however much lies before them."""
+    An EXACT sum is one of `whole_of` each step; what that leaves is summed apart, and small. So the decays between any two steps
+    have the precision of theirs, however much lies before them."""
     b, c, h = chunk_of(tl.program_id(0), H, chunks)
     t0, last = place_of(c, T, begins, stops, C)
     i = tl.arange(0, C)
@@ -416,7 +416,7 @@ def cumulate_kernel(
     g = tl.load(at + (t0 + i)[:, None] * log_t + x[None, :], mask=ok, other=0.0).to(tl.float32)
     out = ((b * T + t0 + i) * H + h)[:, None] * X + x[None, :]
     log2 = tl.maximum(g * LOG2E, FLOOR)
-    whole = tl.floor(log2 * 64.0) * 0.015625 if EXACT else log2
+    whole = whole_of(log2) if EXACT else log2
     sums = tl.cumsum(whole, axis=0)
     tl.store(a + out, sums, mask=ok)
     if EXACT:
@@ -436,30 +436,25 @@ def some_heads(H, chunks, HEADS: tl.constexpr):
     return (place // chunks).to(tl.int64), place % chunks, tl.minimum(h, H - 1), h < H
 
 
-@triton.jit
-def later(x, y):
-    """The later one of two resets."""
-    return tl.maximum(x, y)
-
-
 @triton.jit(do_not_specialize=["T", "chunks"])
 def cumulate_steps_kernel(
-    log, log_b, log_t, log_h, log_g, x, x_b, x_t, x_h, x_g, a, r, y, T, H, chunks, begins, stops, C: tl.constexpr,
+    log, log_b, log_t, log_h, log_g, x, x_b, x_t, x_h, x_g, a, n, y, T, H, chunks, begins, stops, C: tl.constexpr,
     HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """a = cumulative log2 decay within each chunk, r = the last reset up to there, -1 for none, and y = x; all [B, H, T]."""
+    """a = cumulative log2 decay within each chunk, n = what EXACT sums leave of it (as `cumulate_kernel` has it), and y = x; all
+    [B, H, T]."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     i = tl.arange(0, C)
     ok = (i <= last)[:, None] & there[None, :]
     at = log + b * log_b + (t0 + i)[:, None] * log_t + (h // log_g * log_h)[None, :]
     g = tl.load(at, mask=ok, other=0.0).to(tl.float32)
-    reset = g < RESET
-    sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E if EXACT else tl.maximum(g * LOG2E, FLOOR), axis=0)
+    log2 = tl.maximum(g * LOG2E, FLOOR)
+    whole = whole_of(log2) if EXACT else log2
     out = (b * H + h)[None, :] * T + (t0 + i)[:, None]
-    tl.store(a + out, sums, mask=ok)
+    tl.store(a + out, tl.cumsum(whole, axis=0), mask=ok)
     if EXACT:
-        tl.store(r + out, tl.associative_scan(tl.where(reset, i[:, None], -1), 0, later), mask=ok)
+        tl.store(n + out, tl.cumsum(log2 - whole, axis=0), mask=ok)
     if x is not None:
         at = x + b * x_b + (t0 + i)[:, None] * x_t + (h // x_g * x_h)[None, :]
         tl.store(y + out, tl.load(at, mask=ok, other=0.0).to(tl.float32), mask=ok)
@@ -572,12 +567,12 @@ def between(
 
 
 @triton.jit
-def passes(a, r, at, LEAST: tl.constexpr, EXACT: tl.constexpr):
+def passes(a, n, at, LEAST: tl.constexpr, EXACT: tl.constexpr):
     """1 where the decays of a chunk, whose last step is `at`, leave something, else 0."""
-    kept = tl.load(a + at) > LEAST
+    kept = tl.load(a + at)
     if EXACT:
-        kept = kept & (tl.load(r + at) < 0)
-    return kept.to(tl.float32)
+        kept += tl.load(n + at)
+    return (kept > LEAST).to(tl.float32)
 
 
 @triton.jit
@@ -591,7 +586,7 @@ def as_one(p, total, bh, t, ok, T, N: tl.constexpr):
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def border_totals_kernel(
-    a, r, in_late, in_early, out_late, out_early, all_in_late, all_in_early, all_out_late, all_out_early, kept, total,
+    a, n, in_late, in_early, out_late, out_early, all_in_late, all_in_early, all_out_late, all_out_early, kept, total,
     T, H, chunks, begins, stops, HEADS: tl.constexpr, N_IN: tl.constexpr, N_OUT: tl.constexpr, C: tl.constexpr,
     LEAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -609,14 +604,14 @@ def border_totals_kernel(
     inside = as_one(in_late, all_in_late, bh, t, ok, T, N_IN) + as_one(in_early, all_in_early, bh, t, ok, T, N_IN)
     outside = as_one(out_late, all_out_late, bh, t, ok, T, N_OUT)
     outside += as_one(out_early, all_out_early, bh, t, ok, T, N_OUT)
-    keeps = passes(a, r, bh * T + t0 + last, LEAST, EXACT)
+    keeps = passes(a, n, bh * T + t0 + last, LEAST, EXACT)
     tl.store(kept + bh * chunks + c, keeps, mask=there)
     tl.store(total + bh * chunks + c, tl.sum(inside, axis=1) + keeps * tl.sum(outside, axis=1), mask=there)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def border_sums_kernel(
-    a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H, chunks, begins, stops,
+    a, n, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H, chunks, begins, stops,
     owners, ends, parts, length, HEADS: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, C: tl.constexpr,
     BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -633,12 +628,12 @@ def border_sums_kernel(
         end = tl.load(ends + c).to(tl.int32)
         sequence = tl.load(owners + c)
     t0 = tl.minimum(t0, t0 + last)  # as in `border_totals_kernel`
-    n, i, bh = tl.arange(0, BLOCK), tl.arange(0, C), b * H + h
+    m, i, bh = tl.arange(0, BLOCK), tl.arange(0, C), b * H + h
     # <S, dS> at the chunk's end: what later chunks add, up to the first that lets nothing pass
     value = tl.zeros([HEADS], tl.float32)
     still = tl.full([HEADS], 1.0, tl.float32)
     for base in range(c + 1, end, BLOCK):
-        after = (base + n)[None, :]
+        after = (base + m)[None, :]
         where = (bh * chunks)[:, None] + after
         keeps = tl.load(kept + where, mask=after < end, other=1.0)
         first = tl.min(tl.where(keeps == 0.0, after, end), axis=1)
@@ -650,7 +645,7 @@ def border_sums_kernel(
     t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
     late, early = slot(out_late, bh, t, ok, T, 1), slot(out_early, bh, t, ok, T, 1)
     border = value + tl.sum(late + early, axis=1)
-    pairing = (border * passes(a, r, bh * T + t0 + last, LEAST, EXACT))[:, None]
+    pairing = (border * passes(a, n, bh * T + t0 + last, LEAST, EXACT))[:, None]
     pairing += between(
         in_late, in_early, out_late, out_early, own_late, own_early, bh, t, i, last, ok, T, 1, N_LATE, N_EARLY, AT_ONCE
     )
@@ -668,18 +663,15 @@ def kept_kernel(
     c = tl.arange(0, 16)
     x = tl.arange(0, BX)
     sums = tl.zeros([BX], tl.float32)
-    resets = tl.zeros([BX], tl.int32)
     for base in range(0, tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32), 16):
         t = tl.minimum(begin + (base + c + 1) * C, stop) - 1
         ok = (begin + (base + c) * C < stop)[:, None] & (x < X)[None, :]
         row = bh * T + t if STEPS else (b * T + t) * H + sh % H
         at = row[:, None] * X + x[None, :]
         sums += tl.sum(tl.load(a + at, mask=ok, other=0.0), axis=0)
-        if EXACT and STEPS:  # one decay a step has the last reset, or -1
-            resets += tl.sum((tl.load(n + at, mask=ok, other=-1) > -1).to(tl.int32), axis=0)
-        elif EXACT:
+        if EXACT:
             sums += tl.sum(tl.load(n + at, mask=ok, other=0.0), axis=0)
-    tl.store(kept + sh * X + x, tl.exp2(tl.where(resets == 0, sums, float("-inf"))), mask=x < X)
+    tl.store(kept + sh * X + x, tl.exp2(sums), mask=x < X)
 
 
 @triton.jit
@@ -796,8 +788,8 @@ def chained(
 ) -> torch.Tensor:
     """What enters each segment of the sequences: states [N * parts, H, ...], from those that enter the first (or last) one.
 
-    `local` is what each segment makes of zero states. `decay` are cumulative sums and resets as `cumulate` has them, which run
-    `along` an axis of the state, or none.
+    `local` is what each segment makes of zero states. `decay` are cumulative sums and what they leave, as `cumulate` has
+    them, which run `along` an axis of the state, or none.
     """
     kept = None if decay is None else kept_of(decay, local, p, parts, exact)
     return chained_decays(first, None, local, kept, along, p, parts, forward)
@@ -900,7 +892,7 @@ def walked(
 
 def border_sums(
     a: torch.Tensor,
-    r: torch.Tensor | None,
+    n: torch.Tensor | None,
     start: torch.Tensor | None,
     p: Places,
     parts: int,
@@ -918,9 +910,9 @@ def border_sums(
 
     `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it;
     `start` [N * parts, H] is <S, dS> after the last step of each segment: the states that entered the segments were rounded
-    otherwise than what the sweeps have there. `at_once`: early terms count for their own step as well. `a`, `r` are the
-    cumulative decays and resets of `cumulate`. What the decays of a whole chunk make smaller than rounding counts as nothing
-    there, so that nothing beyond such a chunk is in the sum.
+    otherwise than what the sweeps have there. `at_once`: early terms count for their own step as well. `a`, `n` are the
+    cumulative decays and what these leave, of `cumulate`. What the decays of a whole chunk make smaller than rounding counts as
+    nothing there, so that nothing beyond such a chunk is in the sum.
     """
     kept, total = (a.new_empty((p.batch, p.heads, p.chunks)) for _ in range(2))
     out = a.new_empty((p.batch, p.steps, p.heads))
@@ -933,12 +925,12 @@ def border_sums(
     least = -22.0 if exact else -16.0  # far below the rounding of one pair
     programs, heads = grouped(p, 4)
     launch(
-        border_totals_kernel, (programs,), a, r, *sums, *whole, kept, total, *p.at_once,
+        border_totals_kernel, (programs,), a, n, *sums, *whole, kept, total, *p.at_once,
         HEADS=heads, N_IN=parts_in, N_OUT=parts_out, C=p.chunk, LEAST=least, EXACT=exact, num_warps=1,
     )  # fmt: skip
     sums = tuple(x if y is None else y for x, y in zip(sums, whole, strict=True))
     launch(
-        border_sums_kernel, (programs,), a, r, None if start is None else start.contiguous(), *sums, own_late, own_early,
+        border_sums_kernel, (programs,), a, n, None if start is None else start.contiguous(), *sums, own_late, own_early,
         kept, total, out, *p.at_once, p.owners, p.ends, parts, p.length(parts), HEADS=heads, N_LATE=parts_late,
         N_EARLY=parts_early, C=p.chunk, BLOCK=128, LEAST=least, EXACT=exact, AT_ONCE=at_once, num_warps=1,
     )  # fmt: skip
@@ -952,17 +944,17 @@ def grouped(p: Places, most: int) -> tuple[int, int]:
 
 
 def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> Cumulated:
-    """Cumulative log2 decays within chunks, resets or what sums leave, and the extent of each chunk, from log decays
+    """Cumulative log2 decays within chunks, what these sums leave, and the extent of each chunk, from log decays
     [B, T, H or fewer, (X)].
 
-    The first two are [B, H, T], float32 and integer, or [B, T, H, X], float32; the extent is [B, H, T] float32, at the first
-    step of each chunk. Resets are None unless `exact`, and the extent is None for one decay a step. Where `made`, and not
+    The first two are [B, H, T] or [B, T, H, X], float32; the extent is [B, H, T] float32, at the first
+    step of each chunk. The second is None unless `exact`, and the extent is None for one decay a step. Where `made`, and not
     `exact`, the kernel that comes next makes what is needed of these.
     """
     B, T, H = p.batch, p.steps, p.heads
     if log.ndim == 3:
-        a, r, _ = _of_steps(log, None, p, exact)
-        return a, r, None
+        a, n, _ = _of_steps(log, None, p, exact)
+        return a, n, None
     X = log.shape[3]
     log = steps(log)
     a = log.new_empty((B, T, H, X), dtype=torch.float32)
@@ -981,22 +973,22 @@ def cumulate_beside(
     log: torch.Tensor, x: torch.Tensor, p: Places, exact: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
     """`cumulate` of one decay a step, and other numbers of each step, x [B, T, H or fewer], as [B, H, T] in float32."""
-    a, r, y = _of_steps(log, x, p, exact)
-    return a, r, None, y
+    a, n, y = _of_steps(log, x, p, exact)
+    return a, n, None, y
 
 
 def _of_steps(log: torch.Tensor, x: torch.Tensor | None, p: Places, exact: bool) -> Cumulated:
     shape = (p.batch, p.heads, p.steps)
     a = log.new_empty(shape, dtype=torch.float32)
-    r = log.new_empty(shape, dtype=torch.int32) if exact else None
+    n = log.new_empty(shape, dtype=torch.float32) if exact else None
     y = None if x is None else log.new_empty(shape, dtype=torch.float32)
     places = (0, 0, 0, 1) if x is None else strides(x, p.heads)
     programs, heads = grouped(p, 8)
     launch(
-        cumulate_steps_kernel, (programs,), log, *strides(log, p.heads), x, *places, a, r, y, *p.at_once,
+        cumulate_steps_kernel, (programs,), log, *strides(log, p.heads), x, *places, a, n, y, *p.at_once,
         C=p.chunk, HEADS=heads, EXACT=exact, num_warps=2,
     )  # fmt: skip
-    return a, r, y
+    return a, n, y
 
 
 def suffix_sum(

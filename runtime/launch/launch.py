@@ -80,7 +80,7 @@ class Config:
 
     @property
     def exact(self) -> bool:
-        """Are resets kept apart, as float32 wants it?"""
+        """Do sums of log decays keep what they leave apart, as float32 wants it?"""
         return self.itemsize == 4
 
     def stages_for(self, whole: int, others: int, programs: int = 2) -> int:

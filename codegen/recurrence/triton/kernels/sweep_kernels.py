@@ -126,7 +126,7 @@ def slow_path_name(kernel: str) -> str:
 
 def _wide(a: Argument) -> bool:
     """Has it a row of channels for each step?"""
-    return a.layout in ("step", "chunked") and bool(a.axes) and not a.name.endswith("_resets")
+    return a.layout in ("step", "chunked") and bool(a.axes) and not a.name.endswith("_rests")
 
 
 def _loads(tiles: Tiles) -> tuple[tuple[str, str | None], ...]:
@@ -1039,9 +1039,9 @@ def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[s
             whole = axis not in o.tile
             x = f"tl.arange(0, triton.next_power_of_2({size}))" if whole else index
             ok = f"{x} < {size}"
-        resets = f"{name}_resets + {base} if EXACT else None"
-        places = f"{stride}, {x}, {ok}, begin, stop, count, C, {o.direction > 0}, {bool(d.axes)}"
-        reached = f"lasting({name}_sums + {base}, {resets}, {places})"
+        rests = f"{name}_rests + {base} if EXACT else None"
+        places = f"{stride}, {x}, {ok}, begin, stop, count, C, {o.direction > 0}"
+        reached = f"lasting({name}_sums + {base}, {rests}, {places})"
         lines.append(f"    reached = {f'tl.maximum(reached, {reached})' if lines else reached}")
     if o.direction > 0:
         lines += ["    begin, first, count = begin + (count - reached) * C, first + (count - reached), reached"]

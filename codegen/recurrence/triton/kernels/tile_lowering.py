@@ -696,7 +696,7 @@ class Tiles:
         high, low = (late, write_late) if direction > 0 else (not write_late, not late)
         name = self._decay_name(d)
         width = size_name(dim_of(axis))
-        sums, counts = f"{name}_sums + step * {width}", f"{name}_resets + step * {width} if EXACT else None"
+        sums, counts = f"{name}_sums + step * {width}", f"{name}_rests + step * {width} if EXACT else None"
         if self.by_range is not None and name not in self.by_range:
             self.by_range.append(name)
             self.argument(f"{name}_extents", "extent", self.decays[d], (axis,))
@@ -714,20 +714,20 @@ class Tiles:
         name = self.name_of(self.decays[d])
         own = tuple(a for a in d.axes if a not in STEPS)
         self.argument(f"{name}_sums", "chunked", self.decays[d], own)
-        self.argument(f"{name}_resets", "chunked", self.decays[d], own)
+        self.argument(f"{name}_rests", "chunked", self.decays[d], own)
         return name
 
     def _cumulative(
         self, d: Node, inclusive: bool, end: bool = False, over: tuple[str, ...] | None = None
     ) -> tuple[str, str]:
-        """Cumulative log2 decay with this step (or before it; or at the chunk's end), and the resets up to there."""
+        """Cumulative log2 decay with this step (or before it; or at the chunk's end), and what its sums leave."""
         name = self._decay_name(d)
         own = tuple(a for a in d.axes if a not in STEPS)
         axes = self.ordered((ROW, *own)) if over is None else over
         suffix = "_end" if end else "" if inclusive else "_before"
         suffix += "_rows" if axes != self.ordered(axes) else ""
         names = []
-        for what, letter in (("sums", "a"), ("resets", "n" if own else "r")):
+        for what, letter in (("sums", "a"), ("rests", "n")):
             if (name, letter, suffix, *own) not in self.loads:
                 variable = self.loads[name, letter, suffix, *own] = self.fresh(f"{name}_{letter}{suffix}")
                 row = "last" if end else "row" if inclusive else "tl.minimum(i - 1, last)"
@@ -744,7 +744,7 @@ class Tiles:
                 else:
                     place, base = row, "at"
                 shown = [m if not own or end else self.along(f"({m})", (ROW, *own)[n], axes) for m, n in masks]
-                mask = f", mask={' & '.join(shown)}, other={-1 if letter == 'r' else 0}" if shown else ""
+                mask = f", mask={' & '.join(shown)}, other=0" if shown else ""
                 where = self.lines if own and not (end and self.by_range is None) else self.head
                 text = f"tl.load({name}_{what} + {base} + {place}{mask})"
                 if own and not self.sweeps:
@@ -755,8 +755,8 @@ class Tiles:
                     text = f"tl.where({shown[-1]}, {text}, 0.0)"  # as `_apart` has it
                 if what == "sums" and name in self.making:
                     text = f"{self._made(d, name, own[0], inclusive, end)} if SUMS else {text}"
-                if what == "resets":
-                    none = "-1" if not own else "tl.full([1], 0, tl.int32)" if end else "0"
+                if what == "rests":
+                    none = "tl.full([1], 0, tl.int32)" if own and end else "0"
                     text += f" if EXACT else {none}"
                 where.append(f"{variable} = {text}")
                 if what == "sums" and name in self.making and not suffix:
@@ -795,16 +795,14 @@ class Tiles:
         late, write_late, inclusive, direction = x.attrs
         (d,) = x.args
         if direction > 0:
-            (high, r), (low, _) = self._cumulative(d, late), self._cumulative(d, write_late)
-            exponent, write, reset = f"{high}[:, None] - {low}[None, :]", "i[None, :]", f"{r}[:, None]"
-            sees = ">=" if write_late else ">"
+            high, low, later, earlier = self._cumulative(d, late), self._cumulative(d, write_late), ":, None", "None, :"
         else:  # the write is the later one in time
-            (high, r), (low, _) = self._cumulative(d, not write_late), self._cumulative(d, not late)
-            exponent, write, reset = f"{high}[None, :] - {low}[:, None]", "i[:, None]", f"{r}[None, :]"
-            sees = ">=" if not late else ">"
+            high, low, later, earlier = self._cumulative(d, not write_late), self._cumulative(d, not late), "None, :", ":, None"
+        between, rest = (f"{x}[{later}] - {y}[{earlier}]" for x, y in zip(high, low, strict=True))
         seen = self.assign("seen", self._seen(inclusive, direction), (ROW, COL)).text
-        self.lines += ["if EXACT:", f"    {seen} = {seen} & ({write} {sees} {reset})"]
-        return self.assign("m", f"power({exponent}, {seen})", (ROW, COL), note="decays from write to read")
+        log2 = self.assign("log2", between, (ROW, COL)).text
+        self.lines += ["if EXACT:", f"    {log2} = {log2} + ({rest})"]
+        return self.assign("m", f"power({log2}, {seen})", (ROW, COL), note="decays from write to read")
 
     def _edge(self, x: Node) -> Value:
         """Decays from the chunk's start to a read, from a write to the chunk's end, or of the whole chunk."""
@@ -812,22 +810,19 @@ class Tiles:
         own = tuple(a for a in d.axes if a not in STEPS)
         wish = {"decay_in": "since", "decay_out": "until", "decay_all": "kept"}[x.op]
         if x.op == "decay_all":
-            a, r = self._cumulative(d, True, end=True)
-            return self.assign(wish, f"span({a}, {r}, 0.0, 0)" if own else f"power({a}, {r} < 0)", own)
+            a, n = self._cumulative(d, True, end=True)
+            return self.assign(wish, f"span({a}, {n}, 0.0, 0)", own)
         late, direction = x.attrs
         axes = self.ordered((ROW, *own))
         from_start = (x.op == "decay_in") == (direction > 0)
         inclusive = late if direction > 0 else not late
-        a, r = self._cumulative(d, inclusive)
+        a, n = self._cumulative(d, inclusive)
         if from_start:
-            text = f"span({a}, {r}, 0.0, 0)" if own else f"power({a}, {r} < 0)"
+            text = f"span({a}, {n}, 0.0, 0)"
         else:
-            a_end, r_end = self._cumulative(d, True, end=True)
-            if own:
-                ends = ", ".join(self.along(x, own[0], axes) for x in (a_end, r_end))
-                text = f"span({ends}, {a}, {r})"
-            else:
-                text = f"power({a_end} - {a}, {r_end} < i{' + 1' if inclusive else ''})"
+            ends = self._cumulative(d, True, end=True)
+            shown = ", ".join(self.along(x, own[0], axes) for x in ends) if own else ", ".join(ends)
+            text = f"span({shown}, {a}, {n})"
         return self.assign(wish, text, axes)
 
     # --- leaves -----------------------------------------------------------------------------------------------------

@@ -792,7 +792,7 @@ class Host:
         elif s.decay is not None:
             decay = self.names(rename(s.decay, self.opened[k].rename))
             along = next((s.axes.index(a) for a in s.decay.axes), None)
-            sums = py("({}, {})", ref(f"{decay}_sums"), ref(f"{decay}_resets"))
+            sums = py("({}, {})", ref(f"{decay}_sums"), ref(f"{decay}_rests"))
             kept = py(", decay={}, axis={}, exact=config.exact", sums, along or 0)
             rest = (*places, sums, Expr(str(along)), Expr("config.exact"))
         own = s.name[1:] if self.backward else s.name
@@ -889,7 +889,7 @@ class Host:
         assert a.source is not None
         with self._apart() as prologue:
             log, base = self._log(a.source), f"{which}{a.name.removesuffix('_sums')}"
-        names, where = [f"{base}_{x}" for x in ("sums", "resets", "extents")], "blocks" if which else "lay"
+        names, where = [f"{base}_{x}" for x in ("sums", "rests", "extents")], "blocks" if which else "lay"
         waiting = [y for y in kernel.arguments if y.name.endswith("_by_head") and y.name not in self.ready]
         places = (Expr(where), Expr("config.exact"))
         if a.axes:
@@ -908,7 +908,7 @@ class Host:
         self, names: list[str], function: str, arguments: tuple[Expr, ...], prologue: Sequence[Statement] = ()
     ) -> None:
         """Numbers of each step by heads, and what comes with them, with statements `prologue`: a backward pass has those that the
-        forward pass has made, unless resets belong to them."""
+        forward pass has made, unless rests belong to them."""
         made: tuple[Statement, ...] = (*prologue, Call(tuple(names), function, arguments))
         kept = [n for n in names if n.endswith(("_sums", "_by_head"))]
         if not self.backward:
@@ -1294,7 +1294,7 @@ class Host:
         scale = self.plan.form.state(p.state).decay
         assert scale is not None
         decay = self.names(scale)
-        given = joined([ref(f"{decay}_sums"), ref(f"{decay}_resets"), ref(start)])
+        given = joined([ref(f"{decay}_sums"), ref(f"{decay}_rests"), ref(start)])
         arguments = [
             py("{}, lay, parts, config.exact", given),
             *(py("{}={}", slot.replace(".", "_"), ref(x)) for slot, x in found.items()),

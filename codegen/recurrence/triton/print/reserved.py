@@ -46,6 +46,6 @@ RESERVED = frozenset(
 ) | {name for names in IMPORTS.values() for name in names.split()}
 # how names end that kernels make of others: of arguments, and of what they load
 SUFFIXES = re.compile(
-    r"_(p|b|t|h|g|c|a|n|r|by_head|borders|blocks|sums|starts|ends|linear|resets|extents|extent|"
+    r"_(p|b|t|h|g|c|a|n|r|by_head|borders|blocks|sums|starts|ends|linear|rests|extents|extent|"
     r"all|end|before|ok|in|out|first|last|next|start|late|early|late_map|live|most|least|log2|each|whole|slice|rows)$"
 )

@@ -100,8 +100,8 @@ def blocks_kernel(
     sums = tl.load(a + base + at, mask=ok, other=0.0)
     tl.store(a_out + base + at, over_block(sums, a + base, i, x, x < X, last, H * X, C, CHUNK), mask=ok)
     if EXACT:
-        resets = tl.load(n + base + at, mask=ok, other=0)
-        tl.store(n_out + base + at, over_block(resets, n + base, i, x, x < X, last, H * X, C, CHUNK), mask=ok)
+        rests = tl.load(n + base + at, mask=ok, other=0)
+        tl.store(n_out + base + at, over_block(rests, n + base, i, x, x < X, last, H * X, C, CHUNK), mask=ok)
     first = (b * H + h) * T + t0
     tl.store(reach_out + first, reach(extent + first, last, C, CHUNK))
 
@@ -143,11 +143,10 @@ def blocks() -> list[dict]:
 
 @triton.jit
 def lasting_kernel(
-    sums, resets, out, stride, begin, stop, X: tl.constexpr, BX: tl.constexpr, C: tl.constexpr, FORWARD: tl.constexpr,
-    COUNTED: tl.constexpr,
-):  # fmt: skip
+    sums, rests, out, stride, begin, stop, X: tl.constexpr, BX: tl.constexpr, C: tl.constexpr, FORWARD: tl.constexpr
+):
     x = tl.arange(0, BX)
-    reached = lasting(sums, resets, stride, x, x < X, begin, stop, tl.cdiv(stop - begin, C), C, FORWARD, COUNTED)
+    reached = lasting(sums, rests, stride, x, x < X, begin, stop, tl.cdiv(stop - begin, C), C, FORWARD)
     tl.store(out, reached)
 
 
@@ -161,11 +160,10 @@ def lasting_chunks() -> list[dict]:
         if X > 1:
             log[:, 600, :, 0] = -1e3
         log = log if X > 1 else log[..., 0]
-        sums, resets, _ = cumulate(log, places(None, (1, steps, 1), C), exact)
+        sums, rests, _ = cumulate(log, places(None, (1, steps, 1), C), exact)
         out = torch.zeros((), dtype=torch.int32)
         launch(
-            lasting_kernel, (1,), sums, resets, out, X, begin, stop, X=X, BX=triton.next_power_of_2(X), C=C, FORWARD=forward,
-            COUNTED=X > 1, num_warps=4,
+            lasting_kernel, (1,), sums, rests, out, X, begin, stop, X=X, BX=triton.next_power_of_2(X), C=C, FORWARD=forward, num_warps=4,
         )  # fmt: skip
         spans = [log[0, t : min(t + C, stop), 0].reshape(-1, X).double().sum(0) for t in range(begin, stop, C)]
         kept, expected = torch.ones(X, dtype=torch.float64), 0

@@ -178,7 +178,7 @@ def test_sequences_of_no_step_and_of_one():
     assert_small(interpret(("lightning_attention", "gated_delta_rule", "gated_linear_attention"), cases), 1e-5)
 
 
-def test_float16_takes_decays_without_resets_apart():
+def test_float16_takes_decays_without_rests_apart():
     rows = interpret(
         ("lightning_attention", "gated_linear_attention"), [SMALL | {"decay": "extreme", "dtype": "float16"}]
     )

@@ -98,7 +98,7 @@ def test_nothing_is_stored_that_nobody_wants(name):
 
 
 def test_a_backward_pass_makes_what_the_forward_pass_has_not_kept():
-    """Sums of decays and numbers by heads; float32 has resets beside these sums, and makes them anew."""
+    """Sums of decays and numbers by heads; float32 has what they leave beside these sums, and makes them anew."""
     m = module("gated_delta_rule")
     shapes = {"q": (64,), "k": (64,), "v": (64,), "beta": (), "alpha": ()}
 
