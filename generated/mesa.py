@@ -1728,15 +1728,13 @@ def x_system_borders(
         lam_a = tl.cumsum(lam_own, axis=0)
         lam_a_before = lam_a - lam_own
         lam_a_end = tl.sum(lam_own, axis=0)
-        lam_r = -1
-        lam_r_before = -1
-        lam_r_end = -1
-        kept = span(lam_a_end, lam_r_end, 0.0, 0)
+        lam_n = 0
+        kept = span(lam_a_end, lam_n, 0.0, 0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u2 = tl.load(
             u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        until = span(lam_a_end, lam_r_end, lam_a, lam_r)
+        until = span(lam_a_end, lam_n, lam_a, lam_n)
         p2 = tl.dot(
             tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * state), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
@@ -1798,14 +1796,12 @@ def x_system_solves(
     lam_a = tl.cumsum(lam_own, axis=0)
     lam_a_before = lam_a - lam_own
     lam_a_end = tl.sum(lam_own, axis=0)
-    lam_r = -1
-    lam_r_before = -1
-    lam_r_end = -1
-    since = span(lam_a, lam_r, 0.0, 0)
+    lam_n = 0
+    since = span(lam_a, lam_n, 0.0, 0)
     seen = i[:, None] >= i[None, :]
     log2 = lam_a[:, None] - lam_a[None, :]
     if EXACT:
-        log2 = log2 + (lam_r[:, None] - lam_r[None, :])
+        log2 = log2 + (lam_n[:, None] - lam_n[None, :])
     m = power(log2, seen)  # decays from write to read
     u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0)
     u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)

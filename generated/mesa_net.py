@@ -2191,16 +2191,14 @@ def x_system_borders(
         lam_a = tl.cumsum(lam_own, axis=0)
         lam_a_before = lam_a - lam_own
         lam_a_end = tl.sum(lam_own, axis=0)
-        lam_r = -1
-        lam_r_before = -1
-        lam_r_end = -1
-        kept = span(lam_a_end, lam_r_end, 0.0, 0)
+        lam_n = 0
+        kept = span(lam_a_end, lam_n, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k2 = tl.load(
             k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        until = span(lam_a_end, lam_r_end, lam_a, lam_r)
+        until = span(lam_a_end, lam_n, lam_a, lam_n)
         p2 = tl.dot(
             tl.trans(k.to(DT)),
             ((beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)).to(DT),
@@ -2271,19 +2269,17 @@ def x_system_solves(
     lam_a = tl.cumsum(lam_own, axis=0)
     lam_a_before = lam_a - lam_own
     lam_a_end = tl.sum(lam_own, axis=0)
-    lam_r = -1
-    lam_r_before = -1
-    lam_r_end = -1
+    lam_n = 0
     seen = i[:, None] >= i[None, :]
     log2 = lam_a[:, None] - lam_a[None, :]
     if EXACT:
-        log2 = log2 + (lam_r[:, None] - lam_r[None, :])
+        log2 = log2 + (lam_n[:, None] - lam_n[None, :])
     m = power(log2, seen)  # decays from write to read
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     f = beta.to(tl.float32)[None, :] * m  # m diag(beta)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0)
     k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    since = span(lam_a, lam_r, 0.0, 0)
+    since = span(lam_a, lam_n, 0.0, 0)
     lamb = tl.load(lamb_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     inside = i_ok[:, None] & d_ok[None, :]
     right_p += b * right_b + h * right_h + t0 * right_t

@@ -75,7 +75,7 @@ def summed_parameters(op: Operation) -> tuple[str, ...]:
 
 
 class _Chunk(Tiles):
-    """Tiles of one chunk whose decays are summed on the spot."""
+    """Tiles of one chunk whose decays are summed on the spot, and whose sums leave nothing."""
 
     by_head = False
 
@@ -93,7 +93,7 @@ class _Chunk(Tiles):
         self.argument(f"{name}_p", "step", node)
         if (name, "sums") not in self.loads:
             self.loads[name, "sums"] = name
-            self.names |= {f"{name}_{x}" for x in ("own", "a", "a_before", "a_end", "r", "r_before", "r_end")}
+            self.names |= {f"{name}_{x}" for x in ("own", "a", "a_before", "a_end", "n")}
             at = f"{name}_p + t0 * {name}_t + i * {name}_t"
             self.head += [
                 f"{name}_own = tl.load({at}, mask=i_ok, other=0.0).to(tl.float32) * LOG2E",
@@ -101,12 +101,10 @@ class _Chunk(Tiles):
                 f"{name}_a = tl.cumsum({name}_own, axis=0)",
                 f"{name}_a_before = {name}_a - {name}_own",
                 f"{name}_a_end = tl.sum({name}_own, axis=0)",
-                f"{name}_r = -1",
-                f"{name}_r_before = -1",
-                f"{name}_r_end = -1",
+                f"{name}_n = 0",
             ]
         suffix = "_end" if end else "" if inclusive else "_before"
-        return f"{name}_a{suffix}", f"{name}_r{suffix}"
+        return f"{name}_a{suffix}", f"{name}_n"
 
 
 class _Solve:
