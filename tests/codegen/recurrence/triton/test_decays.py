@@ -25,6 +25,11 @@ def test_one_strong_decay_a_step_keeps_its_gradient_in_bfloat16():
     assert_within_bounds("--gradients", "--dtype", "bfloat16", "--steps", "70", "--width", "8", *names)
 
 
+def test_one_strong_decay_a_step_keeps_its_gradient_in_float32():
+    """A strong decay's large logarithm costs the sums that others are taken from nothing."""
+    assert_within_bounds("--gradients", "--steps", "70", "--width", "4", "lightning_attention")
+
+
 def test_strong_decays_keep_their_gradients_where_states_are_read_from_checkpoints():
     """Of the channels of a square state; and one a step, where a read sees the write of the step before with no decay between."""
     names = ("square_delta_rule", "beside_channels")
