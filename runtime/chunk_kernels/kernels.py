@@ -138,8 +138,8 @@ def last_of(sums, C: tl.constexpr):
 
 @triton.jit
 def over_block(sums, a, row, x, ok, last, stride, C: tl.constexpr, CHUNK: tl.constexpr):
-    """Sums of decays, or of what these leave, within chunks of CHUNK steps, at these rows and channels, as sums within the block of C steps
-    that the chunks make up; those of the block lie at `a`, a `stride` from step to step."""
+    """Sums of decays, or of what these leave, within chunks of CHUNK steps, at these rows and channels, as sums within the block
+    of C steps that the chunks make up; those of the block lie at `a`, a `stride` from step to step."""
     for start in tl.static_range(CHUNK, C, CHUNK):
         before = tl.load(a + (start - 1) * stride + x, mask=ok & (start <= last), other=0)
         sums += tl.where(row >= start, before, 0).to(sums.dtype)

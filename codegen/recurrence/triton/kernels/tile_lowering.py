@@ -797,7 +797,12 @@ class Tiles:
         if direction > 0:
             high, low, later, earlier = self._cumulative(d, late), self._cumulative(d, write_late), ":, None", "None, :"
         else:  # the write is the later one in time
-            high, low, later, earlier = self._cumulative(d, not write_late), self._cumulative(d, not late), "None, :", ":, None"
+            high, low, later, earlier = (
+                self._cumulative(d, not write_late),
+                self._cumulative(d, not late),
+                "None, :",
+                ":, None",
+            )
         between, rest = (f"{x}[{later}] - {y}[{earlier}]" for x, y in zip(high, low, strict=True))
         seen = self.assign("seen", self._seen(inclusive, direction), (ROW, COL)).text
         log2 = self.assign("log2", between, (ROW, COL)).text

@@ -163,7 +163,8 @@ def lasting_chunks() -> list[dict]:
         sums, rests, _ = cumulate(log, places(None, (1, steps, 1), C), exact)
         out = torch.zeros((), dtype=torch.int32)
         launch(
-            lasting_kernel, (1,), sums, rests, out, X, begin, stop, X=X, BX=triton.next_power_of_2(X), C=C, FORWARD=forward, num_warps=4,
+            lasting_kernel, (1,), sums, rests, out, X, begin, stop, X=X, BX=triton.next_power_of_2(X), C=C,
+            FORWARD=forward, num_warps=4,
         )  # fmt: skip
         spans = [log[0, t : min(t + C, stop), 0].reshape(-1, X).double().sum(0) for t in range(begin, stop, C)]
         kept, expected = torch.ones(X, dtype=torch.float64), 0
