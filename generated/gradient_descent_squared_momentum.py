@@ -1949,6 +1949,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
         num_warps=walk.warps,
         num_stages=2,
         maxnreg=walk.registers,
+        enable_fp_fusion=not config.exact,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = (
         weight8
@@ -5174,6 +5175,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=walk.warps,
             num_stages=2,
             maxnreg=walk.registers,
+            enable_fp_fusion=not config.exact,
         )
     V_last = W_last = matrix1 = weight1 = None
     matrix21 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -5313,6 +5315,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=walk.warps,
         num_stages=2,
         maxnreg=walk.registers,
+        enable_fp_fusion=not config.exact,
     )
     ahead1 = matrix2 = matrix21 = matrix3 = matrix4 = matrix5 = matrix6 = matrix7 = None
     if needs & {"eta", "keep", "mu", "x"}:
@@ -5473,6 +5476,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=walk.warps,
                 num_stages=2,
                 maxnreg=walk.registers,
+                enable_fp_fusion=not config.exact,
             )
     matrix10 = matrix22 = matrix23 = matrix8 = matrix9 = weight10 = weight11 = weight12 = weight13 = weight14 = (
         weight15
@@ -5532,6 +5536,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=walk.warps,
             num_stages=2,
             maxnreg=walk.registers,
+            enable_fp_fusion=not config.exact,
         )
     matrix11 = None
     if needs & {"eta", "keep", "mu", "x"}:
@@ -5596,6 +5601,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=walk.warps,
             num_stages=2,
             maxnreg=walk.registers,
+            enable_fp_fusion=not config.exact,
         )
     dx_2 = matrix24 = matrix25 = None
     if needs & {"eta", "keep", "mu", "z"}:
@@ -5668,6 +5674,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=walk.warps,
             num_stages=2,
             maxnreg=walk.registers,
+            enable_fp_fusion=not config.exact,
         )
     dz_4 = matrix12 = matrix13 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = weight8 = weight9 = None
     gradients, initial = {}, {}
@@ -5859,6 +5866,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.read_warps(config.padded(M), many=True),
             num_stages=1,
             maxnreg=config.most,
+            enable_fp_fusion=not config.exact,
         )
         V_dW_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         V_dV_own = some.new_empty((B, H, 1, T), dtype=torch.float32)

@@ -30,6 +30,12 @@ SHARED, RESERVED = 233472, 1024  # bytes of shared memory of a multiprocessor of
 SHARED_LIMIT = SHARED - RESERVED  # that a program may use
 # Bytes of spill stores or loads that a kernel may have, by the bytes of its operands. A product in float32 takes three passes
 # over split operands, which no tile of 256 channels keeps in registers: float32 is for checks, two bytes are for training.
+SETTINGS = (
+    "num_warps",
+    "num_stages",
+    "maxnreg",
+    "enable_fp_fusion",
+)  # of a launch, which are no arguments of its kernel
 SPILL_LIMIT = {2: 1280, 4: 16384}
 REGISTERS = 262144  # bytes of registers of one multiprocessor: a program whose states alone take them must spill
 WIDTHS = (128, 256)  # one of each class of `runtime/launch/launch.py`
@@ -167,12 +173,14 @@ def _held(c: Compiled, launched: KernelLaunch) -> int:
 
 def report_row(launched: KernelLaunch, arch: str, dtype: str, width: int, held: int) -> InspectRow:
     options = dict(launched.options)
-    settings: dict[str, Any] = {n: options.pop(n, None) for n in ("num_warps", "num_stages", "maxnreg")}
+    settings: dict[str, Any] = {n: options.pop(n, None) for n in SETTINGS}
     settings = {n: x for n, x in settings.items() if x is not None}
     words = [f"C={options['C']}"] if "C" in options else []
     words += [f"{n}={options[n]}" for n in ("FLAT", "YIELD", "PIECE") if n in options]
     words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "part_"))]
-    config = " ".join([*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items())])
+    config = " ".join(
+        [*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items() if n != "enable_fp_fusion")]
+    )
     name = launched.kernel.fn.__name__
     try:
         compiled = compiled_kernel(launched, options, settings, arch)

@@ -331,9 +331,6 @@ def launch(kernel: JITFunction, grid: tuple[int, ...], *args: KernelArgument, **
     """Run a kernel over a grid, on the device of its first tensor; an empty grid is nothing to do."""
     if 0 in grid:
         return
-    if options.get("EXACT"):
-        # which product of a sum is fused with it would depend on all that a kernel is compiled for, and the last bits with it
-        options["enable_fp_fusion"] = False
     if watching.instead is not None:
         watching.instead(kernel, grid, args, options)
         return

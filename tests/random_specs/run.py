@@ -92,6 +92,7 @@ def module_of(c: Compiled, triton: bool) -> Any:
     sys.modules[m.__name__] = m
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{m.__name__}.py"  # triton reads the source of kernels
+        m.__file__ = str(path)
         path.write_text(text)
         exec(compile(text, str(path), "exec"), m.__dict__)
     unknown = {n for n in names_from_outside(text) if n not in m.__dict__ and not hasattr(builtins, n)}

@@ -10,6 +10,7 @@ from ..kernels.sweep_kernels import Kernel, slow_path_name
 from ..kernels.tile_lowering import Argument
 from ..launch_ir import HEADS, NONE, STEPS, TILES, Define, Expr, For, Launch, Passed, Statement, joined, py, ref
 from ..plan_passes.hoist import Opened
+from ..plan_passes.roles import WEIGHT
 from ..print.axis_names import block_name, part_name, size_name
 from ..print.names import Names
 
@@ -131,6 +132,12 @@ class Launches:
             words["maxnreg"] = (
                 "255" if kernel.queues else most
             )  # as many as there are for each of 4 programs with 2 warps
+        if any(
+            a.source is not None and a.source.op == "leaf" and a.source.attrs[0] == WEIGHT for a in kernel.arguments
+        ):
+            # States that are mixed are sums of products: in float32 the last bits would depend on which of them is fused with
+            # the sum, and that on all that a kernel is compiled for. It takes longer: products in float32 are fused as well.
+            words["enable_fp_fusion"] = "not config.exact"
         return [(n, x if isinstance(x, Expr) else Expr(x)) for n, x in words.items()]
 
     def _warps(self, kernel: Kernel, blocks: bool) -> str:
