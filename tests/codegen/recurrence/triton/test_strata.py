@@ -32,8 +32,9 @@ def main(folder, name, spec):
     r = specs(folder, name).SPECS[spec]()
     c, op = compile_spec(r), chunkform.compile(r)
     case = Case(batch=1, steps=70, width=6, heads=1)
-    # outputs hardly depend on where a stabiliser starts: that gradient is what is left of numbers which nearly cancel
-    allowed = {"d initial m": 1e-4}
+    # outputs hardly depend on where a stabiliser starts: that gradient is what is left of numbers which nearly cancel (2.3e-5
+    # by the kernels, 2e-6 by the torch form)
+    allowed = {"d initial m": 3e-5}
     rows = [x for x in check_op(c, op, case, backend="triton") if x.error > max(x.allowed, allowed.get(x.quantity, 0))]
     bad = [f"{x.quantity} {x.error} {x.allowed}" for x in rows]
     s = sample(c, case)
