@@ -248,7 +248,7 @@ def settle(run: Run, lines: list[str], t: int) -> None:
 
 def test_the_read_write_forms(case):
     run, sections = case
-    if run.c.family == "sequential":
+    if run.c.family in ("sequential", "segment-parallel", "scan") and "Read-write form" not in sections:
         pytest.skip("has none")
     for t in range(1, STEPS + 1):
         settle(run, sections["Read-write form"], t)
@@ -268,7 +268,7 @@ def test_the_read_write_forms(case):
 
 def test_the_form_over_a_chunk(case):
     run, sections = case
-    if run.c.family == "sequential":
+    if run.c.family in ("sequential", "segment-parallel", "scan") and "Read-write form" not in sections:
         pytest.skip("has none")
     test_the_read_write_forms(case)  # gives the run the quantities that a chunk is made of
     known: dict[str, np.ndarray] = {}
