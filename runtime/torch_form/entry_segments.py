@@ -98,8 +98,9 @@ class InSegments:
         if parts is None:
             return self._backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
         flat = self._flat(given)
-        kept = {n.removeprefix("part "): x for n, x in saved.items() if n.startswith("part ")}
+        # maps first: what is saved may be made only as it is asked for (`runtime/solves/programs.py`, `Again`)
         linear = {(to, of): saved[f"map {to} {of}"] for g in self.groups for to in g for of in g}
+        kept = {n.removeprefix("part "): x for n, x in saved.items() if n.startswith("part ")}
         some = {n: None if x is None else self._joined(x) for n, x in cotangents.items()}
         wanted = frozenset({*needs, *self.states})
         _, local = self._backward(
