@@ -16,12 +16,15 @@ from typing import Any
 import sympy
 
 from chunkform.spec.language.claims import Quantity, Setting
-from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.formula import Formula, substitute, transform, walk
 from chunkform.spec.language.statements import AtMost
 
 from .evaluate import open_names
 
 HALVINGS = 7
+POINTS = 2000  # of the grid that are tried
+HIGHEST = 40  # power
+DEEPEST = 20  # definitions in definitions
 GRID = [Fraction(k, 8) for k in range(1, 8)]
 
 
@@ -38,26 +41,74 @@ class Bound:
     sides: tuple[Fraction, Fraction] | None = None
 
 
-def decide_bound(statement: AtMost, setting: Setting, fixed: Mapping[str, Fraction] | None = None) -> Bound:
-    """left <= right over the domain; `fixed` gives some quantities a value."""
-    names = sorted({y.attrs[0] for f in (statement.left, statement.right) for y in walk(open_names(f)) if y.op == "at"})
+class Undecided(Exception):
+    """An inequality that is neither proved nor refuted: why it isn't judged."""
+
+
+def decide_bound(
+    statement: AtMost,
+    setting: Setting,
+    fixed: Mapping[str, Fraction] | None = None,
+    bodies: Mapping[str, Formula] | None = None,
+) -> Bound:
+    """left <= right over the domain; `fixed` gives some quantities a value. A quantity at two indices is two variables.
+
+    Raises:
+        NotRational: a side is no rational function of scalars that are given.
+    """
+    sides_of = [free_of_names(f, setting, bodies or {}) for f in (statement.left, statement.right)]
+    nodes = {str(y): y for f in sides_of for y in walk(f) if y.op == "at"}
+    names = sorted(nodes)
     symbols = {name: sympy.Symbol(name) for name in names}
-    left, right = (scalar(f, symbols) for f in (statement.left, statement.right))
-    box, substitution = unit_box(names, setting, symbols, fixed or {})
+    left, right = (scalar(f, symbols) for f in sides_of)
+    box, substitution = unit_box(names, nodes, setting, symbols, fixed or {})
     difference = sympy.together(substituted(right - left, substitution))
     above, below = sympy.fraction(difference)
     sign = sign_on_box(below, box)
     if sign and nonnegative(above * sign, box):
         return Bound(True)
-    for values in itertools.product(GRID, repeat=len(box)):
+    for values in itertools.islice(itertools.product(GRID, repeat=len(box)), POINTS):
         at = dict(zip(box, map(rational, values)))
         point = {n: substituted(symbols[n], substitution).subs(at) for n in names}
         sides = [f.subs({symbols[n]: v for n, v in point.items()}) for f in (left, right)]
+        if not all(s.is_Rational for s in sides):
+            continue
         if sides[0] > sides[1]:
             return Bound(
                 False, tuple((n, fraction(v)) for n, v in point.items()), (fraction(sides[0]), fraction(sides[1]))
             )
     return Bound(False)
+
+
+def free_of_names(x: Formula, setting: Setting, bodies: Mapping[str, Formula], depth: int = 0) -> Formula:
+    """x over scalars that may take any value of their domain: what is defined by a formula is replaced by it.
+
+    Raises:
+        NotRational: a symbol in it is no such scalar.
+    """
+
+    def visit(y: Formula) -> Formula | None:
+        if y.op != "at":
+            return None
+        q = setting.quantities[y.attrs[0]]
+        body = bodies.get(q.name, q.body)
+        if q.kind == "defined" and body is not None and q.start is None and not q.alternatives and depth < DEEPEST:
+            opened = substitute(body, {Formula("index", (), (p,)): a for p, a in zip(q.parameters, y.args)})
+            return free_of_names(opened, setting, bodies, depth + 1)
+        if not is_free(q, setting):
+            raise NotRational(f"{y} is no scalar that may take any value of its domain")
+        return None
+
+    return transform(open_names(x), visit)
+
+
+def is_free(q: Quantity, setting: Setting) -> bool:
+    """Whether a quantity is a number that nothing else determines."""
+    if q.dims != ("1", "1"):
+        return False
+    r = setting.recurrence
+    given = {v.name for v in r.variables} if r is not None else set()
+    return q.kind == "given" or (q.kind == "spec" and (q.source or q.name) in given)
 
 
 def scalar(x: Formula, symbols: Mapping[str, object]) -> Any:
@@ -66,7 +117,7 @@ def scalar(x: Formula, symbols: Mapping[str, object]) -> Any:
         case "number":
             return rational(x.attrs[0])
         case "at":
-            return symbols[x.attrs[0]]
+            return symbols[str(x)]
         case "add":
             return sum((scalar(a, symbols) for a in x.args), sympy.Integer(0))
         case "negative":
@@ -76,7 +127,10 @@ def scalar(x: Formula, symbols: Mapping[str, object]) -> Any:
         case "divide":
             return scalar(x.args[0], symbols) / scalar(x.args[1], symbols)
         case "power":
-            return scalar(x.args[0], symbols) ** scalar(x.args[1], symbols)
+            exponent = scalar(x.args[1], symbols)
+            if not exponent.is_Integer or abs(exponent) > HIGHEST:
+                raise NotRational(f"{x} is no power of a small integer")
+            return scalar(x.args[0], symbols) ** exponent
         case "named" | "call":
             return scalar(x.args[0], symbols)
     raise NotRational(f"{x} is no rational function of scalars")
@@ -91,7 +145,11 @@ def fraction(x: Any) -> Fraction:
 
 
 def unit_box(
-    names: list[str], setting: Setting, symbols: dict[str, Any], fixed: Mapping[str, Fraction]
+    names: list[str],
+    nodes: dict[str, Formula],
+    setting: Setting,
+    symbols: dict[str, Any],
+    fixed: Mapping[str, Fraction],
 ) -> tuple[list, list]:
     """Unit variables, and the substitutions that write the quantities over them, in order."""
     box: list[Any] = []
@@ -104,29 +162,34 @@ def unit_box(
         if name in seen:
             continue
         seen.add(name)
-        q: Quantity = setting.quantities[name]
+        q: Quantity = setting.quantities[nodes[name].attrs[0]]
         symbol = symbols.setdefault(name, sympy.Symbol(name))
-        if name in fixed:
-            first.append((symbol, rational(fixed[name])))
+        if q.name in fixed:
+            first.append((symbol, rational(fixed[q.name])))
             continue
         w = sympy.Symbol(f"w_{name}")
         box.append(w)
         if q.between is not None:
-            for f in q.between:
-                queue += [y.attrs[0] for y in walk(f) if y.op == "at"]
-            for f in q.between:
-                for y in walk(f):
-                    if y.op == "at":
-                        symbols.setdefault(y.attrs[0], sympy.Symbol(y.attrs[0]))
+            for y in (y for f in q.between for y in walk(f) if y.op == "at"):
+                queue.append(str(y))
+                nodes.setdefault(str(y), y)
+                symbols.setdefault(str(y), sympy.Symbol(str(y)))
             low, high = (scalar(f, symbols) for f in q.between)
             between.append((symbol, low + (high - low) * w))
-        elif q.domain == "decay":
+        elif domain_of(q, setting) == "decay":
             first.append((symbol, w))
         elif q.domain == "positive":
             first.append((symbol, w / (1 - w)))
         else:
             first.append((symbol, (2 * w - 1) / (w * (1 - w))))
     return box, between + first
+
+
+def domain_of(q: Quantity, setting: Setting) -> str:
+    """A quantity's domain; that of a recurrence's input is what the recurrence says."""
+    r = setting.recurrence
+    kinds = {v.name: v.kind for v in r.variables} if r is not None and q.kind == "spec" else {}
+    return "decay" if kinds.get(q.source or q.name, "").startswith("decay") else q.domain
 
 
 def substituted(x: Any, substitution: list[tuple[Any, Any]]) -> Any:

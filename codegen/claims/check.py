@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
+import numpy as np
+
 from chunkform.spec.language.claims import LENGTH, Setting
 from chunkform.spec.language.formula import RANGED, Formula, free_indices, walk
 from chunkform.spec.language.statements import Approximates, AtMost, Differs, Equal, Number, Statement, Together
@@ -117,10 +119,24 @@ def _(statement: Differs, evaluate: Evaluator) -> Failure | None:
 @check.register
 def _(statement: AtMost, evaluate: Evaluator) -> Failure | None:
     for env in environments((statement.left, statement.right), statement.over, evaluate):
-        a, b = evaluate(statement.left, env), evaluate(statement.right, env)
-        if any(x > y for x, y in zip(a.a.flat, b.a.flat, strict=True)):
-            sides = (statement.left, statement.right)
-            return Failure("value", "the left side is larger", tuple(env.items()), a, b, sides)
+        try:
+            a, b = evaluate(statement.left, env), evaluate(statement.right, env)
+        except Undefined:
+            continue
+        except ShapeFault as fault:
+            return Failure("shape", str(fault), tuple(env.items()))
+        sides = (statement.left, statement.right)
+        if a.shape != b.shape and not any(f.op == "number" for f in sides):
+            return Failure(
+                "shape", f"{statement.left} is {a.shown}, but {statement.right} is {b.shown}", tuple(env.items())
+            )
+        large, small = np.broadcast_arrays(a.a, b.a)
+        equal = evaluate.instance.arithmetic.equal
+        if any(
+            x > y and not equal(np.array([[x]]), np.array([[y]])) for x, y in zip(large.flat, small.flat, strict=True)
+        ):
+            entry = "" if a.is_scalar and b.is_scalar else " in an entry"
+            return Failure("value", f"the left side is larger{entry}", tuple(env.items()), a, b, sides)
     return None
 
 

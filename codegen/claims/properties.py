@@ -11,14 +11,17 @@ from fractions import Fraction
 from functools import singledispatch
 
 import numpy as np
+import sympy
 
 from chunkform.spec.language.claims import Setting
-from chunkform.spec.language.formula import Formula
+from chunkform.spec.language.formula import Formula, formula
 from chunkform.spec.language.statements import AtMost, Bounded, Eigenvalues, Factors, OnlyIf, Statement, Together
 
-from .arithmetic import FIELD, FRACTION, PRIME
-from .bounds import decide_bound
+from .arithmetic import FIELD, FRACTION, PRIME, Transcendental, Undefined
+from .bounds import NotRational, Undecided, decide_bound
 from .check import Failure, environments
+from .counterexample import smallest
+from .effort import Effort
 from .evaluate import Evaluator
 from .instance import Instance, integer
 from .repair import Repair
@@ -64,17 +67,61 @@ def joined(findings: list[Finding]) -> Finding:
 
 @decide.register
 def _(statement: AtMost, setting: Setting, bodies: Bodies) -> Finding:
-    bound = decide_bound(statement, setting)
+    try:
+        bound = decide_bound(statement, setting, bodies=bodies)
+    except (NotRational, sympy.PolynomialError):
+        return entry_by_entry(statement, setting, bodies)
     if bound.proved:
         return Finding(None, "proved for all values, by the signs of Bernstein coefficients")
     if bound.sides is None:
-        return Finding(Failure("property", "neither proved nor refuted"), "no proof was found")
+        raise Undecided("is neither proved nor refuted: no point was found at which it is false, and no proof")
     counter = Counterexample(
         "the left side is larger",
         given=tuple((n, str(v)) for n, v in bound.point),
         sides=((str(statement.left), str(bound.sides[0])), (str(statement.right), str(bound.sides[1]))),
     )
     return Finding(Failure("value", "the left side is larger"), "a point where it is false", counterexample=counter)
+
+
+def entry_by_entry(statement: AtMost, setting: Setting, bodies: Bodies) -> Finding:
+    """An inequality of what isn't a function of given scalars: refuted by an instance where an entry of the left side is larger,
+    proved where it says that a sum of squares is not negative, else not judged."""
+    how = "exact arithmetic, entry by entry"
+    evaluate = Evaluator(Instance(setting, proof_sizes(setting)[0], FIELD, 0, bodies))
+    for env in environments((statement.left, statement.right), statement.over, evaluate):
+        try:
+            values = [evaluate(f, env) for f in (statement.left, statement.right)]
+        except Undefined:
+            continue
+        except Transcendental:
+            break
+        except ShapeFault as fault:
+            return Finding(Failure("shape", str(fault)), how)
+        if values[0].shape != values[1].shape and not any(f.op == "number" for f in (statement.left, statement.right)):
+            message = f"{statement.left} is {values[0].shown}, but {statement.right} is {values[1].shown}"
+            return Finding(Failure("shape", message), how)
+        numbers = all(v.is_scalar for v in values)
+        if numbers and statement.left == formula(0) and is_square(statement.right):
+            return Finding(None, "proved for all values: a sum of squares is not negative")
+        break
+    found = smallest(statement, setting, bodies, effort=Effort(1.0))
+    if found is None:
+        raise Undecided("is neither proved nor refuted: no instance was found at which it is false, and no proof")
+    return Finding(Failure("value", found.message), "numbers at which it is false", counterexample=found)
+
+
+def is_square(x: Formula) -> bool:
+    """Whether a number is a sum of squares by its form, such as k.T * k or x^2."""
+    match x.op:
+        case "number":
+            return bool(x.attrs[0] >= 0)
+        case "add":
+            return all(is_square(a) for a in x.args)
+        case "power":
+            return x.args[1].op == "number" and x.args[1].attrs[0] % 2 == 0
+        case "product":
+            return len(x.args) == 2 and x.args[0] == x.args[1].T
+    return False
 
 
 @decide.register
@@ -253,7 +300,10 @@ def premise_holds(premise: Statement, setting: Setting, name: str, value: Fracti
 
 def at_most_holds(part: Statement, setting: Setting, name: str, value: Fraction) -> bool:
     assert isinstance(part, AtMost)
-    return decide_bound(part, setting, {name: value}).proved
+    try:
+        return decide_bound(part, setting, {name: value}).proved
+    except (NotRational, sympy.PolynomialError) as why:
+        raise Undecided(f"has a premise that isn't decided: {why}") from None
 
 
 @decide.register

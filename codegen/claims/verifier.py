@@ -20,6 +20,7 @@ from chunkform.spec.language.statements import AtMost, Differs, Equal, Number, O
 
 from . import analysis  # noqa: F401  (its decisions register themselves)
 from .arithmetic import FUNCTIONS, Transcendental
+from .bounds import Undecided
 from .conditions import MEANT, SYMMETRIC, TRIVIAL, rescues, specials, true_under
 from .counterexample import smallest
 from .edit_scope import scope_of
@@ -67,6 +68,10 @@ class Verifier:
                 f"the claim {claim.id} takes {missing}, of which the verifier has no numbers{nearest(str(missing), FUNCTIONS)}",
                 claim.where,
                 "the functions of chunkform.spec.language and of its module formula",
+            ) from None
+        except Undecided as why:
+            raise ClaimError(
+                f"the claim {claim.id} {why}", claim.where, "an inequality between rational functions"
             ) from None
         except TooMany as many:
             raise ClaimError(
@@ -184,7 +189,17 @@ class Verifier:
         if isinstance(statement, Equal | Differs | Number | Together) and not has_property(statement):
             return self.decide_exactly(statement, setting, bodies)
         if isinstance(statement, Together):
-            return joined([self.decided(part, setting, bodies) for part in statement.parts])
+            found, open_ones = [], []
+            for part in statement.parts:
+                try:
+                    found.append(self.decided(part, setting, bodies))
+                except (
+                    Undecided
+                ) as why:  # nothing is true where a part isn't known, but a part that is false says enough
+                    open_ones.append(why)
+            if open_ones and not any(f.failure for f in found):
+                raise open_ones[0]
+            return joined(found)
         return decide(statement, setting, bodies)
 
     def decide_exactly(self, statement: Statement, setting: Setting, bodies: Bodies) -> Finding:

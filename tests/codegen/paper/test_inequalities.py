@@ -1,0 +1,40 @@
+"""Inequalities that a document displays: entry by entry where a side is no number, and never true by a symbol's name alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunkform.codegen.claims.command import judged
+from chunkform.codegen.paper.build import read_paper
+from chunkform.codegen.paper.readings import adopted
+
+R = "$$S_t = \\lambda_t S_{t-1} + k_t v_t^\\top$$\n$$o_t = S_t^\\top q_t$$\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (r"S_t \le S_{t-1}", "fails"),
+        (r"S_t \ge S_{t-1}", "fails"),
+        (r"dS_t \ge 0", "fails"),
+        (r"q_t^\top k_t \ge 0", "fails"),
+        (r"o_t < q_t", "fails"),
+        (r"\lambda_t \le \lambda_{t-1}", "fails"),
+        (r"\exp(q_t^\top k_t) \le 1", "fails"),
+        (r"k_t^\top k_t \ge 0", "holds"),
+        (r"\lambda_t \le 1", "holds"),
+        (r"\lambda_t^2 \le \lambda_t", "holds"),
+        (r"q_t^\top S_t o_t \ge 0", "error"),  # true, and not proved
+    ],
+)
+def test_an_inequality_is_refuted_proved_or_not_judged(tmp_path: Path, row: str, verdict: str) -> None:
+    path = tmp_path / "paper.md"
+    path.write_text(f"{R}\n$${row}$$\n", encoding="utf-8")
+    _, (found,) = adopted(read_paper(path), judged)
+    assert found.verdict == verdict
+    if verdict == "error":
+        assert "neither proved nor refuted" in found.error.text()
+    if verdict == "fails":
+        assert found.counterexample is not None
