@@ -37,7 +37,7 @@ from .resolve import Resolver, statement_sides
 from .row import Fault, Item
 from .shapes import settled
 from .steps import base_of, core, flipped, index, letter_of, lower, safe
-from .symbols import CHUNK, CHUNKS, Symbols, safe_in, size
+from .symbols import CHUNK, CHUNKS, Symbols, safe_in, says_of_an_input, size
 from .words import FUNCTIONS
 
 ENDINGS = (".tex", ".md", ".txt", ".ltx", ".markdown")
@@ -140,6 +140,7 @@ class Builder:
         self.busy: set[str] = set()
         self.said: set[tuple[str, int]] = set()  # functions that the header defines
         self.refused: dict[str, str] = {}
+        self.constant: set[str] = set()  # what the document sets an input to at every step
         equations = self.document.equations
         self.names = {y.attrs[0] for e in equations for x in (e.head, e.side) for y in walk(x) if y.op == "at"}
         self.first: dict[str, Equation] = {}
@@ -488,6 +489,12 @@ class Builder:
             if e.first and self.is_definition(e):
                 r.kind = "definition" if r.kind == "claim" else r.kind
                 continue
+            if says_of_an_input(e, self.s):
+                if e.side.op == "at":
+                    self.constant.add(e.side.attrs[0])
+                r.kind = "fact" if r.kind == "claim" else r.kind
+                r.reason = r.reason or "it says what an input is like, which no computation can show"
+                continue
             try:
                 statement = self.statement(e, r)
             except Fault as fault:
@@ -554,6 +561,9 @@ class Builder:
         relation = e.relation
         if e.side.op in ("integral", "infinity"):
             return self.integral(e)
+        for y in (y for x in (e.head, e.side) for y in walk(x) if y.op == "at" and not y.args):
+            if y.attrs[0] in self.constant:
+                raise Fault(f"it is about the case in which {y.attrs[0]} is the same at every step, which isn't tried")
         left = self.resolve(e.head)
         if relation == "in":
             if e.side.op not in ("interval", "tuple") or len(e.side.args) != 2:

@@ -94,6 +94,9 @@ def tokens_of(source: str, start: int = 0) -> list[Token]:
     return found
 
 
+FRACTIONS = {"frac", "tfrac", "dfrac", "cfrac", "nicefrac", "sfrac"}
+
+
 def expanded(tokens: Iterable[Token], macros: Mapping[str, Macro]) -> list[Token]:
     """The tokens with macros expanded, and with what only says how something is set left out.
 
@@ -101,7 +104,27 @@ def expanded(tokens: Iterable[Token], macros: Mapping[str, Macro]) -> list[Token
         OverflowError: macros expand to more than a display may hold, as one that calls itself does.
     """
     found = _expanded(list(tokens), macros, 0)
-    return _plain(found)
+    return _digits(_plain(found))
+
+
+def _digits(tokens: list[Token]) -> list[Token]:
+    r"""The tokens with a digit each as arguments that stand without braces: \tfrac12 is a half."""
+    out: list[Token] = []
+    waiting = 0
+    for x in tokens:
+        if x.kind == "command" and x.text in FRACTIONS:
+            waiting = 2
+        elif waiting and x.kind == "number" and x.text.isdigit():
+            taken = min(waiting, len(x.text))
+            out += [replace(x, text=c, at=x.at + k) for k, c in enumerate(x.text[:taken])]
+            waiting -= taken
+            if x.text[taken:]:
+                out.append(replace(x, text=x.text[taken:], at=x.at + taken))
+            continue
+        else:
+            waiting = 0
+        out.append(x)
+    return out
 
 
 def _expanded(tokens: list[Token], macros: Mapping[str, Macro], depth: int) -> list[Token]:

@@ -37,8 +37,8 @@ def symbols_of(document: Document, equations: Sequence[Equation], title: str) ->
     header = document.header
     letter = str(header.data.get("steps", "")) or steps_letter(document)
     name = str(header.data.get("name", "")) or spec_name(title)
-    steps = find_steps(equations, bool(header.data.get("chunk")))
     kinds, dims_said = said_kinds(document)
+    steps = find_steps(equations, bool(header.data.get("chunk")), kinds)
     fixed, stacked = declared(document.facts + [f for r in document.rows for f in r.facts], letter)
     if steps.states:  # Q in R^{n x d} and Q_t: a row of it
         stepwise = {*steps.given, *steps.states, *steps.lets, *steps.outputs}

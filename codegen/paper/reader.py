@@ -230,7 +230,7 @@ def opened(tokens: list[Token], source: Source) -> list[Token]:
             if name in ROWS:
                 if t.text == "begin" and [x.text for x in tokens[after : after + 3]] in (["[", c, "]"] for c in "tbc"):
                     after += 3
-                if name.startswith("alignedat") and t.text == "begin":
+                if name.startswith(("alignat", "alignedat")) and t.text == "begin":
                     _, after = argument_at(tokens, after)
                 i = after
                 continue

@@ -26,6 +26,7 @@ from .row import Fault
 from .shapes import SCALAR, Shape, is_row
 
 STEP = "t"
+OUTPUTS = {n + accent for n in ("o", "y", "h", "out", "O", "Y", "H") for accent in ("", "hat", "tilde", "bar")}
 DECAYS = set("lam alpha gamma g a w f decay Lambda".split())
 
 
@@ -103,7 +104,7 @@ def twins(names: Iterable[str]) -> set[str]:
     return found
 
 
-def find_steps(equations: Sequence[Equation], chunked: bool = False) -> Steps:
+def find_steps(equations: Sequence[Equation], chunked: bool = False, kinds: Mapping[str, str] | None = None) -> Steps:
     """The equations that say what a step does: those of states, which read themselves one step before, and of what is
     computed beside them, up to where gradients start."""
     steps = Steps()
@@ -173,6 +174,7 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False) -> Steps:
             del steps.lets[name]
         elif name not in kept:
             steps.outputs[name] = steps.lets.pop(name)
+    leave_out_abbreviations(steps, equations, names, kinds or {})
     if not steps.outputs:  # what is written is what is given out, as in a solve
         last = next((n for n in reversed(list(steps.lets)) if any(y in steps.states for y in reads(n, steps))), None)
         steps.outputs = (
@@ -183,6 +185,61 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False) -> Steps:
     leave_out_what_no_output_reads(steps)
     steps.initial = {n: body for n, body in steps.initial.items() if n in steps.states}
     return steps
+
+
+def leave_out_abbreviations(
+    steps: Steps, equations: Sequence[Equation], names: set[str], kinds: Mapping[str, str]
+) -> None:
+    """Leave out of the outputs what only abbreviates: in a document of gradients, an output is what has a gradient that is given
+    (do_t, and no formula for it), else what is called as outputs are. What restates a part of an update stays, in its place."""
+    heads = {core(e.head).attrs[0] for e in equations if e.first and core(e.head).op == "at"}
+    heads |= {"d" + core(e.head.args[1]).attrs[0] for e in equations if e.first and derivative_by_symbol(e.head)}
+    nodes = (y for e in equations for x in (e.head, e.side) for y in walk(x))
+    names = names | {"d" + core(y.args[1]).attrs[0] for y in nodes if derivative_by_symbol(y)}
+    found = {n for n in steps.outputs if kinds.get(n) == "output"}
+    abbreviations = {n for n in steps.outputs if kinds.get(n) in ("let", "defined")}
+    if any(is_gradient(n, names) for n in names):
+        open_ones = set(steps.outputs) - abbreviations
+        found |= {n for n in open_ones if "d" + n in names and ("d" + n not in heads or n in OUTPUTS)}
+        found = found or {n for n in open_ones if n in OUTPUTS}
+        abbreviations |= open_ones - found if found else set()
+    if len(abbreviations) == len(steps.outputs):
+        return
+    for n in abbreviations:
+        body = steps.outputs.pop(n)
+        states = {m: with_part(b, body, n) for m, b in steps.states.items()}
+        if states != steps.states:
+            steps.states, steps.lets[n] = states, body
+        else:
+            steps.equations = [e for e in steps.equations if core(e.head).attrs[0] != n]
+    kept = needed(steps)
+    unread = [n for n in steps.lets if n not in kept and not any(n in read_names(b) for b in steps.outputs.values())]
+    for n in unread if abbreviations else ():
+        steps.equations = [e for e in steps.equations if core(e.head).attrs[0] != n]
+        del steps.lets[n]
+
+
+def derivative_by_symbol(x: Formula) -> bool:
+    return x.op == "partial" and core(x.args[1]).op == "at"
+
+
+def with_part(x: Formula, part: Formula, name: str) -> Formula:
+    """x with a symbol at step t in place of each part of it that says the same: the whole, or factors that stand together."""
+    at = Formula("at", (index(STEP),), (name,))
+    if part.op in ("at", "number"):
+        return x
+
+    def placed(y: Formula) -> Formula | None:
+        if y == part:
+            return at
+        if y.op == part.op == "product":
+            for k in range(len(y.args) - len(part.args) + 1):
+                if y.args[k : k + len(part.args)] == part.args:
+                    left = (*y.args[:k], at, *y.args[k + len(part.args) :])
+                    return Formula("product", left, y.attrs)
+        return None
+
+    return transform(x, placed)
 
 
 def leave_out_what_no_output_reads(steps: Steps) -> None:

@@ -301,6 +301,26 @@ def shape_words(shape: Shape) -> str:
     return "" if not dims else f" over {' x '.join(dims)}"
 
 
+def says_of_an_input(e: Equation, found: Symbols) -> bool:
+    """Whether a row says where an input lies, as in 0 < lam_t <= 1, or that it is constant: what is assumed."""
+    if found.recurrence is None:
+        return False
+    inputs = {n for n in found.steps.given if n in found.names}
+
+    def of_numbers(x: Formula) -> bool:
+        return all(y.op not in ("at", "index", "size", "apply", "unknown") for y in walk(x))
+
+    sides = [core(e.head), core(e.side)]
+    bare = [x.op == "at" and x.attrs[0] in inputs for x in sides]
+    if e.relation in ("in", "not in"):
+        members = e.head.args if e.head.op == "tuple" else (core(e.head),)
+        return all(x.op == "at" and x.attrs[0] in inputs for x in members) and of_numbers(e.side)
+    if e.relation in ("<", "<=", ">", ">=", "!="):
+        return any(b and of_numbers(other) for b, other in zip(bare, reversed(sides)))
+    constant = (sides[1].op == "at" and not sides[1].args) or of_numbers(sides[1])
+    return e.relation in ("=", ":=") and e.first and bare[0] and bool(sides[0].args) and constant
+
+
 def safe_in(setting: Setting, name: str) -> str:
     while name in setting.quantities or name in setting.sizes:
         name += "1"
