@@ -24,7 +24,6 @@ R = "$$S_t = \\lambda_t S_{t-1} + k_t v_t^\\top$$\n$$o_t = S_t^\\top q_t$$\n"
         (r"\lambda_t \le \lambda_{t-1}", "fails"),
         (r"\exp(q_t^\top k_t) \le 1", "fails"),
         (r"k_t^\top k_t \ge 0", "holds"),
-        (r"\lambda_t \le 1", "holds"),
         (r"\lambda_t^2 \le \lambda_t", "holds"),
         (r"q_t^\top S_t o_t \ge 0", "error"),  # true, and not proved
     ],

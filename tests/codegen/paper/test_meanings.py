@@ -58,6 +58,7 @@ def test_the_header_says_what_is_an_output(tmp_path: Path) -> None:
         r"\lambda_t \in (0,1)",
         r"\lambda_t \in (0, \tfrac12)",
         r"0 < \lambda_t \le 1",
+        r"\lambda_t \le 1",
         r"\lambda_t = \lambda, \quad t = 1, \ldots, n",
     ],
 )
