@@ -27,7 +27,7 @@ from chunkform.spec.language.formula import (
 from chunkform.spec.language.source import Source as Place
 from chunkform.spec.language.statements import AtMost, Differs, Equal, Integral, Statement, Together
 
-from .document import Document, Equation, ReadRow, read_document
+from .document import LOSSES, Document, Equation, ReadRow, read_document
 from .header import Header, find_header, name_of
 from .lexer import expanded, tokens_of
 from .parser import read_row
@@ -495,6 +495,9 @@ class Builder:
                 r.kind = "fact" if r.kind == "claim" else r.kind
                 r.reason = r.reason or "it says what an input is like, which no computation can show"
                 continue
+            if self.says_the_loss(e):
+                r.reason = "it is the gradient of the loss that is displayed; judged is what holds for every loss"
+                continue
             try:
                 statement = self.statement(e, r)
             except Fault as fault:
@@ -524,6 +527,28 @@ class Builder:
             r.kind = "claim"
         elif r.kind == "claim":
             r.kind = "not judged"
+
+    def knows_its_chunks(self, e: Equation) -> None:
+        """Raise where a row speaks of chunks, and of a letter that may be their size, which nothing says."""
+        nodes = [y for x in (e.head, e.side) for y in walk(x)]
+        if self.document.header.data.get("chunk") or not any(y.op == "at" and y.attrs[0].endswith("[]") for y in nodes):
+            return
+        known = {*self.s.names, *self.s.ranges, *self.s.setting.sizes, *self.first}
+        for y in nodes:
+            letter = y.attrs[0] if y.op in ("at", "index", "size") and not y.args else ""
+            if len(letter) == 1 and letter.isupper() and letter not in known and lower(letter) not in self.s.names:
+                raise Fault(
+                    f'{letter} isn\'t known: if it is the size of a chunk, say chunk = "{letter}" in the header'
+                )
+
+    def says_the_loss(self, e: Equation) -> bool:
+        """Whether a row says the gradient by an output, where the document displays a loss of its own."""
+        outputs = self.s.steps.outputs
+        head = core(e.head)
+        by = core(head.args[1]) if head.op == "partial" else head
+        name = by.attrs[0] if by.op == "at" else ""
+        own = any(core(x.head).op == "at" and core(x.head).attrs[0] in LOSSES for x in self.document.equations)
+        return own and (name if head.op == "partial" else base_of(name)) in outputs
 
     def is_definition(self, e: Equation) -> bool:
         """Whether a row is what a quantity was defined by, or says the same again."""
@@ -564,6 +589,7 @@ class Builder:
         for y in (y for x in (e.head, e.side) for y in walk(x) if y.op == "at" and not y.args):
             if y.attrs[0] in self.constant:
                 raise Fault(f"it is about the case in which {y.attrs[0]} is the same at every step, which isn't tried")
+        self.knows_its_chunks(e)
         left = self.resolve(e.head)
         if relation == "in":
             if e.side.op not in ("interval", "tuple") or len(e.side.args) != 2:

@@ -270,7 +270,7 @@ def notation_of(source: Source, header: Header) -> Notation:
                 sizes |= {n for n in row.items[k + 2].sides[0].attrs if n.isupper() or n == "n"}
             for side in item.sides:
                 for y in walk(side):
-                    if y.op in ("sum", "product over") and y.args[1].op == "size":
+                    if y.op in ("sum", "product over", "hadamard over") and y.args[1].op == "size":
                         sizes |= {n for n in y.args[1].attrs if n.isupper() or n == "n"}
                     if y.op == "reals":
                         sizes |= {

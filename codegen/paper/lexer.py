@@ -104,7 +104,21 @@ def expanded(tokens: Iterable[Token], macros: Mapping[str, Macro]) -> list[Token
         OverflowError: macros expand to more than a display may hold, as one that calls itself does.
     """
     found = _expanded(list(tokens), macros, 0)
-    return _digits(_plain(found))
+    return _unboxed(_digits(_plain(found)))
+
+
+def _unboxed(tokens: list[Token]) -> list[Token]:
+    r"""The tokens without the boxes around whole formulas, as in \boxed{x = y}."""
+    out: list[Token] = []
+    i = 0
+    while i < len(tokens):
+        content, after = argument_at(tokens, i + 1)
+        if tokens[i].kind == "command" and tokens[i].text == "boxed" and any(t.text in ("=", "&") for t in content):
+            tokens = [*tokens[:i], *content, *tokens[after:]]
+            continue
+        out.append(tokens[i])
+        i += 1
+    return out
 
 
 def _digits(tokens: list[Token]) -> list[Token]:

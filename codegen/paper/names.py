@@ -76,7 +76,7 @@ class Names(Scripts):
             x.kind == "command" and (x.text in GREEK | set(FONTS) | set(ACCENTS) or x.text in ("log", "ln"))
         )
         upright = upright or at.kind == "command"
-        if not starts or not (x.glued or upright or self.is_indexed_name()):
+        if not starts or not (x.glued or upright or self.is_indexed_name(x.text in ("log", "ln"))):
             return None
         if x.kind == "letter" and x.text in self.notation.sizes and not upright:
             return None
@@ -96,10 +96,11 @@ class Names(Scripts):
         renamed = Formula("at", heart.args, ("dlog_" * log + "d" * (not log) + heart.attrs[0],))
         return substitute(inner, {heart: renamed})
 
-    def is_indexed_name(self) -> bool:
-        """Whether a name of the document with an index follows."""
-        end = next((k for k in range(self.i, len(self.tokens)) if self.tokens[k].text == "_"), self.i)
-        return (spelled(self.tokens[self.i : end]) or "") in self.notation.names
+    def is_indexed_name(self, behind: bool = False) -> bool:
+        """Whether a name of the document with an index follows, or stands behind what follows."""
+        start = self.i + behind
+        end = next((k for k in range(start, len(self.tokens)) if self.tokens[k].text == "_"), start)
+        return (spelled(self.tokens[start:end]) or "") in self.notation.names
 
     def on_operatorname(self) -> Formula:
         """A function's name, or a word."""

@@ -78,6 +78,9 @@ class Operators(Names):
     def on_prod(self) -> Formula:
         return self.big("product over")
 
+    def on_bigodot(self) -> Formula:
+        return self.big("hadamard over")
+
     def big(self, op: str) -> Formula:
         """A sum or a product over an index."""
         start = self.token

@@ -17,7 +17,7 @@ from chunkform.spec.language.formula import Formula, add, formula, hadamard, neg
 from .groups import Groups
 from .lexer import Token, argument_at
 from .pieces import of_all_pairs, quotient, times
-from .row import Fault, Item, Notation, Row, balanced, split
+from .row import Fault, Item, Notation, Row, balanced, depth_of, split
 from .words import CLOSING, FUNCTIONS, OPENING, RELATIONS, WORDS
 
 PLAIN = Notation()
@@ -69,12 +69,13 @@ class Parser(Groups):
                 self.i += 1
                 continue
             if self.is_command(
-                "quad", "qquad", "\\", "newline", "forall", "text-end", "because", "therefore", "dots", "ldots"
+                "quad", "qquad", "\\", "newline", "forall", "text-end", "because", "therefore", "dots", "ldots", "cdots"
             ):
-                if self.is_command("dots", "ldots"):
+                if self.is_command("dots", "ldots", "cdots"):
                     self.out.items.append(Item([Formula("dots")], []))
                 self.i += 1
                 continue
+            self.open_brackets_of_a_condition()
             prose = self.prose()
             if prose is not None:
                 words.append(prose)
@@ -170,6 +171,17 @@ class Parser(Groups):
                 return found
         return self.expression()
 
+    def open_brackets_of_a_condition(self) -> None:
+        """Leave out the brackets around a condition behind a formula, as in `(r < t)`."""
+        if not self.out.items or not self.is_mark("("):
+            return
+        end = self.closing_at(self.i)
+        inner, after = self.tokens[self.i + 1 : end], self.tokens[end + 1 : end + 2]
+        compares = any(t.text in RELATIONS and depth_of(inner[:k]) == 0 for k, t in enumerate(inner))
+        if compares and (not after or after[0].text in (",", ";", ".", "quad", "qquad")):
+            del self.tokens[end : end + 1]
+            self.i += 1
+
     def domain(self) -> Formula | None:
         """A set after \\in: the reals with their sizes, or an interval."""
         start = self.i
@@ -238,7 +250,11 @@ class Parser(Groups):
     def term(self) -> Formula:
         """Products of entries of products."""
         parts = [self.product()]
-        while self.is_command("odot", "circ", "ast", "star", "bullet") or self.is_mark("*"):
+        while self.is_command("odot", "circ", "ast", "star", "bullet", "oslash") or self.is_mark("*"):
+            if self.is_command("oslash"):
+                self.i += 1
+                parts.append(quotient(parts.pop(), self.product()))
+                continue
             if self.is_mark("*"):  # the product of programs
                 self.i += 1
                 parts.append(product(parts.pop(), self.product()))
@@ -280,8 +296,9 @@ class Parser(Groups):
             return False
         if self.starts_prose():
             return False
-        return x.text not in ("quad", "qquad", "odot", "circ", "ast", "over", "forall", "text-end", "not", "pm", "mp", "minus",
-                              "overset", "stackrel", "ldots", "dots", "newline", "star", "bullet", "mid", "vert-end")  # fmt: skip
+        return x.text not in ("quad", "qquad", "odot", "oslash", "circ", "ast", "over", "forall", "text-end", "not", "pm", "mp",
+                              "minus", "overset", "stackrel", "ldots", "dots", "newline", "star", "bullet", "mid",
+                              "vert-end")  # fmt: skip
 
     # --- factors
 

@@ -257,7 +257,7 @@ def reaches_zero(e: Equation, name: str) -> bool:
     """Whether a sum or product over a quantity starts at 0."""
     for x in (e.head, e.side):
         for y in walk(x):
-            if y.op in ("sum", "product over") and y.args[0] == formula(0):
+            if y.op in ("sum", "product over", "hadamard over") and y.args[0] == formula(0):
                 i = index(y.attrs[0])
                 if any(z.op == "at" and z.attrs[0] == name and i in z.args for z in walk(y.args[2])):
                     return True

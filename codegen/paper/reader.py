@@ -96,6 +96,7 @@ def without_code(text: str, tex: bool) -> str:
     def blank(m: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", m.group(0))
 
+    hidden = r"\\iffalse(?![A-Za-z]).*?(?:\\else(?![A-Za-z])(.*?))?\\fi(?![A-Za-z])"
     if tex:
         text = re.sub(r"(?<!\\)%[^\n]*", blank, text)
         text = re.sub(
@@ -104,6 +105,7 @@ def without_code(text: str, tex: bool) -> str:
             text,
             flags=re.S,
         )
+        text = re.sub(hidden, _live, text, flags=re.S)
         text = re.sub(r"\\verb\*?([^\w\s])[^\n]*?\1", blank, text)
         ends = text.find("\\end{document}")
         return text if ends < 0 else text[:ends] + re.sub(r"[^\n]", " ", text[ends:])
@@ -140,6 +142,14 @@ def sections_of(text: str) -> Iterator[tuple[int, str]]:
 
 
 _OPEN = re.compile(r"\\begin\{(?P<env>" + "|".join(sorted(ROWS)) + r")(?P<star>\*?)\}|(?<!\\)\\\[|(?<!\\)\$\$")
+
+
+def _live(m: re.Match[str]) -> str:
+    """What TeX reads of \\iffalse ... \\else ... \\fi, at its place."""
+    return "".join(
+        c if c == "\n" or (m.start(1) >= 0 and m.start(1) <= m.start() + k < m.end(1)) else " "
+        for k, c in enumerate(m.group(0))
+    )
 
 
 def displays(text: str, start: int, source: Source) -> Iterator[tuple[int, int]]:

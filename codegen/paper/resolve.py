@@ -71,7 +71,7 @@ class Resolver:
                 return self.partial(x.args[0], x.args[1])
             case "apply":
                 return self.apply(x)
-            case "sum" | "product over":
+            case "sum" | "product over" | "hadamard over":
                 return self.big(x)
             case "softmax":
                 return self.softmax(self(x.args[0]))
@@ -146,7 +146,12 @@ class Resolver:
         if len(args) == len(q.parameters):
             made = q(*args)
         elif len(args) < len(q.parameters) <= len(args) + 2:
-            made = self.gathered(q, args)
+            return self.gathered(q, args)  # a row for each step, however one is displayed
+        elif len(q.parameters) == 1 and len(args) == 2 and args[1].op == "size":
+            made = q(product(*args))  # S_{iC}, the state at step i C
+        elif len(args) == 2 and len(q.parameters) == 1 and args[1].op == "index" and args[1].attrs[0].isupper():
+            letter = args[1].attrs[0]
+            raise Fault(f'{letter} isn\'t known: if it is the size of a chunk, say chunk = "{letter}" in the header')
         elif len(args) == len(q.parameters) + 1 and q.parameters:
             made = self.one_row(q(*args[:-1]), args[-1])
         elif len(q.parameters) == 1 and len(args) > 1 and all(a.op in ("index", "size") for a in args):
@@ -414,7 +419,10 @@ class Resolver:
         ):
             raise Fault(f"the last value of {letter} isn't known: say in the header what it runs over")
         last = known[1] if high.op == "unknown" else high if high.op == "infinity" else self(high)
-        return Formula(op, (first, last, self(body)), (letter,))
+        over = self(body)
+        if op == "product over" and self.is_vector(over):  # columns have no product but that of their entries
+            op = "hadamard over"
+        return Formula(op, (first, last, over), (letter,))
 
     def entry(self, x: Formula, indices: list[Formula]) -> Formula:
         if len(indices) == 1:

@@ -79,3 +79,65 @@ def test_the_count_of_columns_of_an_alignment_is_no_factor(tmp_path: Path) -> No
         r"\end{alignat}\end{subequations}"
     )
     assert rows(tmp_path, f"$${text}$$") == ["recurrence", "recurrence"]
+
+
+GATED = r"$$S_t = \mathrm{diag}(\alpha_t) S_{t-1} + k_t v_t^\top$$" + "\n" + r"$$o_t = S_t^\top q_t$$" + "\n"
+
+
+@pytest.mark.parametrize("product", [r"\prod", r"\bigodot"])
+@pytest.mark.parametrize("ratio", [r"k_j / b_j", r"k_j \oslash b_j"])
+def test_a_product_over_columns_is_of_their_entries(tmp_path: Path, product: str, ratio: str) -> None:
+    sums = rf"\sum_{{j=1}}^t v_j ((q_t \odot b_t)^\top ({ratio}))$$"
+    text = GATED + rf"$$b_t = {product}_{{i=1}}^t \alpha_i$$" + "\n"
+    text += rf"$$o_t = S_0^\top (q_t \odot b_t) + {sums}" + "\n" + rf"$$o_t = S_0^\top q_t + {sums}"
+    assert rows(tmp_path, text)[-3:] == ["definition", "holds", "fails"]
+
+
+def test_the_gradient_of_a_loss_that_is_displayed_is_not_judged(tmp_path: Path) -> None:
+    text = DECAY + r"$$\mathcal L = \sum_t \|o_t - v_t\|^2$$" + "\n$$do_t = 2 (o_t - v_t)$$\n$$dq_t = S_t do_t$$"
+    assert rows(tmp_path, text)[-3:] == ["definition", "not judged", "holds"]
+
+
+@pytest.mark.parametrize(
+    "row, verdict",
+    [
+        (r"d \log \lambda_t = \lambda_t d\lambda_t", "holds"),
+        (r"\boxed{dq_t = S_t do_t}", "holds"),
+        (r"\boxed{dq_t = S_{t-1} do_t}", "fails"),
+        (r"dq_t = S_t do_t, \quad t = 1, \cdots, n", "holds"),
+        (r"dq_t = S_t do_t \quad (t \ge 1)", "holds"),
+    ],
+)
+def test_what_authors_write_around_a_formula(tmp_path: Path, row: str, verdict: str) -> None:
+    assert rows(tmp_path, "with $q_t \\in \\mathbb R^d$\n" + DECAY + f"$${row}$$")[-1] == verdict
+
+
+def test_what_is_commented_out_by_iffalse_is_not_read(tmp_path: Path) -> None:
+    hidden = "\\iffalse\n$$dq_t = do_t$$\n\\else\n$$dq_t = S_t do_t$$\n\\fi\n\\iffalse $$dk_t = 0$$ \\fi\n"
+    (tmp_path / "a.tex").write_text("\\begin{document}\n" + DECAY + hidden + "\\end{document}", encoding="utf-8")
+    assert [c.latex for c in read_paper(tmp_path / "a.tex").claims] == ["dq_t = S_t do_t"]
+
+
+RETENTION = r"""rows $Q_n, K_n \in \mathbb R^{1 \times d}$, $V_n \in \mathbb R^{1 \times e}$
+$$S_n = \gamma S_{n-1} + K_n^\top V_n, \quad S_0 = 0$$
+$$O_n = Q_n S_n$$
+$$D_{nm} = \begin{cases} \gamma^{n-m}, & n \ge m \\ 0, & n < m \end{cases}$$
+"""
+
+
+def test_a_matrix_of_rows_has_them_as_its_rows(tmp_path: Path) -> None:
+    right, wrong = r"$$O = (Q K^\top \odot D) V$$", r"$$O = (Q K^\top \odot D^\top) V$$"
+    assert rows(tmp_path, RETENTION + right + "\n" + wrong)[-2:] == ["holds", "fails"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        r"S_{iB} = \gamma^B S_{(i-1)B} + \sum_{j=1}^{B} \gamma^{B-j} K_{(i-1)B+j}^\top V_{(i-1)B+j}",
+        r"S_{[i]} = \gamma^B S_{[i-1]} + \sum_{j=1}^{B} \gamma^{B-j} K_{(i-1)B+j}^\top V_{(i-1)B+j}",
+    ],
+)
+def test_chunks_of_a_size_that_nothing_says_are_not_judged(tmp_path: Path, row: str) -> None:
+    assert rows(tmp_path, RETENTION + f"$${row}$$")[-1] == "not judged"
+    header = '<!-- chunkform\nchunk = "B"\n-->\n'
+    assert rows(tmp_path, header + RETENTION + f"$${row}$$")[-1] != "not judged"
