@@ -36,6 +36,7 @@ from .reader import LARGEST
 from .resolve import Resolver, statement_sides
 from .row import Fault, Item
 from .shapes import settled
+from .special_cases import says_nothing_of, special_case
 from .steps import base_of, core, flipped, index, letter_of, lower, safe
 from .symbols import CHUNK, CHUNKS, Symbols, safe_in, says_of_an_input, size
 from .words import FUNCTIONS
@@ -198,7 +199,12 @@ class Builder:
             name = e.head.attrs[0]
             parameters = e.head.args
             key = name, len(parameters)
-            if all(p.op in ("at", "index") for p in parameters) and not self.says_itself(key, e.side):
+            if (
+                all(p.op in ("at", "index") for p in parameters)
+                and name not in FUNCTIONS.values()
+                and not says_nothing_of(self.s, parameters, e.side)
+                and not self.says_itself(key, e.side)
+            ):
                 self.s.functions.setdefault(key, (parameters, e.side))
         for tex, said in self.document.header.table("define").items():
             if "(" in tex:
@@ -475,7 +481,7 @@ class Builder:
                 r.kind = "definition" if r.kind == "claim" else r.kind
                 continue
             if e.relation in ("->", "=>", "<=>", "sampled", "propto", "not in"):
-                r.reason = f"the relation {e.relation} isn't judged"
+                r.leave_out(e, f"the relation {e.relation} isn't judged")
                 continue
             if (
                 head.op == "at"
@@ -489,6 +495,9 @@ class Builder:
             if e.first and self.is_definition(e):
                 r.kind = "definition" if r.kind == "claim" else r.kind
                 continue
+            if special_case(self.s, e):
+                r.leave_out(e, special_case(self.s, e))
+                continue
             if says_of_an_input(e, self.s):
                 if e.side.op == "at":
                     self.constant.add(e.side.attrs[0])
@@ -496,15 +505,15 @@ class Builder:
                 r.reason = r.reason or "it says what an input is like, which no computation can show"
                 continue
             if self.says_the_loss(e):
-                r.reason = "it is the gradient of the loss that is displayed; judged is what holds for every loss"
+                r.leave_out(e, "it is the gradient of the loss that is displayed; judged is what holds for every loss")
                 continue
             try:
                 statement = self.statement(e, r)
             except Fault as fault:
-                r.reason = fault.message
+                r.leave_out(e, fault.message)
                 continue
             except RecursionError:
-                r.reason = "its definitions go round in a circle"
+                r.leave_out(e, "its definitions go round in a circle")
                 continue
             if statement is None:
                 r.kind = "definition" if r.kind == "claim" else r.kind
@@ -640,7 +649,7 @@ class Builder:
         explicit: set[str] = set()
         for c in conditions:
             limits = self.limits(c, letters, found)
-            if not limits and c.relations != ["range"] and not all(indexed(x) or x.op == "number" for x in c.sides):
+            if not limits and c.relations != ["range"] and not all(self.counts(x) for x in c.sides):
                 raise Fault("its condition isn't one on indices, and isn't tried")
             for letter, low, high in limits:
                 found[letter] = low, high
@@ -650,6 +659,10 @@ class Builder:
             return ()
         order = sorted(found, key=lambda i: (bool(free_indices(found[i][0]) | free_indices(found[i][1])), i))
         return tuple((i, *found[i]) for i in order)
+
+    def counts(self, x: Formula) -> bool:
+        """Whether a side of a condition is an index, a size or a number."""
+        return x.op == "number" or indexed(x) not in ("", *self.s.setting.quantities)
 
     def role(self, letter: str, e: Equation) -> tuple[Formula, Formula] | None:
         """What an index runs over, by what it counts: chunks, or the steps of one."""

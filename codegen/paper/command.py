@@ -22,7 +22,7 @@ from chunkform.runtime.launch.files import write_whole
 
 from .annotate import annotated
 from .build import Paper, read_paper
-from .counts import counts_text, kind_text
+from .counts import counts_text, equation_text, kind_text
 from .readings import adopted
 
 HOLDS, FAILS, DEPENDS = 0, 1, 3
@@ -63,15 +63,21 @@ def verify_papers(
         from .page import page
 
         write_whole(Path(html_path), page(found))
-    if latex_path is not None:
-        from .appendix import appendix
-
-        write_whole(Path(latex_path), "".join(appendix(p, vs) for p, vs in found))
     if annotate_path is not None:
         if len(found) != 1:
             raise ArgumentError("--annotate writes a copy of one document; give one")
         write_whole(Path(annotate_path), annotated(*found[0]))
-    if any(v.verdict == "error" for v in everything) or any(v.verdict == "fails" for v in shown):
+    failed = any(v.verdict == "error" for v in everything) or any(v.verdict == "fails" for v in shown)
+    if latex_path is not None:
+        from .appendix import appendix
+
+        try:
+            write_whole(Path(latex_path), "".join(appendix(p, vs) for p, vs in found))
+        except LoadError as error:
+            if not failed:
+                raise
+            console.print(f"--latex wrote nothing: {escaped(str(error))}", style="red", highlight=False)
+    if failed:
         return FAILS
     return DEPENDS if strict and any(v.verdict == "depends" for v in shown) else HOLDS
 
@@ -172,6 +178,8 @@ def show(paper: Paper, verdicts: Sequence[Verdict], only: str | None, console: C
                     f"{r.source.text[:110]}\n{said}" if r.kind in ("unread", "not judged") else f"{r.source.text[:110]}"
                 ),
             )
+        for e, why in r.beside if only is None else ():
+            table.add_row(str(r.line), "[dim]not judged[/dim]", escaped(f"{equation_text(e)}\n{why}"))
     console.print(table)
     for slip in paper.document.slips:
         console.print(f"slip at {slip.line}:{slip.column}: {escaped(slip.message)}", style="yellow", highlight=False)
@@ -208,6 +216,10 @@ def as_json(found: Sequence[tuple[Paper, Sequence[Verdict]]], only: str | None) 
                         **place,
                     }
                 )
+            unjudged = {"id": f"{Path(paper.path).stem}:{r.line}", "verdict": None, "kind": "not judged"}
+            out += [
+                {**unjudged, "reason": why, "latex": equation_text(e), **place} for e, why in r.beside if only is None
+            ]
         out += [
             {"verdict": None, "kind": "slip", "reason": s.message, "line": s.line, "column": s.column}
             for s in paper.document.slips

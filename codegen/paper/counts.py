@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .build import Paper
+from .document import Equation
 
 
 def kind_text(kind: str) -> str:
@@ -21,4 +22,11 @@ def counts_text(paper: Paper) -> str:
     total = sum(found.values())
     read = total - found["unread"]
     parts = ", ".join(f"{n} {kind_text(k)}" for k, n in sorted(found.items(), key=lambda x: -x[1]))
-    return f"{total} rows, {read} read: {parts}"
+    more = sum(len(r.beside) for r in paper.document.rows)
+    beside = f"; beside them, {more} formula{'s' * (more > 1)} of these rows not judged" if more else ""
+    return f"{total} rows, {read} read: {parts}{beside}"
+
+
+def equation_text(e: Equation) -> str:
+    """A formula as it is read, where it is one of several of a row."""
+    return f"{e.head} {e.relation} {e.side}"

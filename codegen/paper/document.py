@@ -41,12 +41,24 @@ class ReadRow:
     reason: str = ""
     equations: list[Equation] = field(default_factory=list)
     conditions: list[Item] = field(default_factory=list)
+    premised: bool = False  # a condition is on quantities, as v_t = 0
     facts: list[Item] = field(default_factory=list)
     claims: list = field(default_factory=list)
+    left_out: list[tuple[Equation, str]] = field(default_factory=list)  # what isn't judged of it, and why
 
     @property
     def line(self) -> int:
         return self.source.line
+
+    def leave_out(self, e: Equation, why: str) -> None:
+        """Keep a formula as one that isn't judged, with the reason."""
+        self.left_out.append((e, why))
+        self.reason = why
+
+    @property
+    def beside(self) -> list[tuple[Equation, str]]:
+        """What isn't judged of a row of which something else is a claim, a definition, or the recurrence."""
+        return [] if self.kind == "not judged" else self.left_out
 
 
 @dataclass
@@ -157,7 +169,7 @@ def sorted_out(r: ReadRow, head: Formula | None, chain: list[ReadRow]) -> Formul
         if not relations:
             continue
         limits = bool(r.equations) and set(relations) <= {"<=", "<", ">=", ">"}  # such as |x| <= c
-        if (limits or is_condition(item, r.equations)) and not goes_on:
+        if not goes_on and (limits or is_condition(item, r.equations) or is_premise(item, r, k < len(items))):
             r.conditions.append(item)
             continue
         if not goes_on:
@@ -175,11 +187,33 @@ def sorted_out(r: ReadRow, head: Formula | None, chain: list[ReadRow]) -> Formul
         r.kind = "condition"
         for other in chain:  # a range behind a chain is meant for all of it
             other.conditions += r.conditions
+            other.premised |= r.premised
     elif r.facts:
         r.kind = "fact"
     elif not r.reason:
         r.kind = "remark"
+    bind_premises([r, *chain])
     return head
+
+
+def bind_premises(rows: list[ReadRow]) -> None:
+    """What is so in one case only says nothing of what a symbol is."""
+    for e in (e for r in rows if r.premised for e in r.equations):
+        e.first = False
+
+
+PREMISES = {"if", "when", "whenever", "provided", "assuming", "unless", "for", "given"}
+
+
+def is_premise(item: Item, r: ReadRow, more: bool) -> bool:
+    """Whether an item says of quantities when the equations of its row hold: `if v_t = 0`, or `, \\lambda_t = 1` behind it."""
+    constant = len(item.sides) == 2 and not any(y.op == "at" for y in walk(item.sides[1]))
+    if (item.words.split() or [""])[0].lower() in PREMISES:
+        found = bool(r.equations) or more or set(item.relations) == {"="}
+    else:
+        found = r.premised and bool(r.equations) and constant and item.words in ("", "and")
+    r.premised |= found
+    return found
 
 
 def is_range(items: list[Item], k: int) -> bool:

@@ -11,7 +11,7 @@ from chunkform.codegen.claims.mathml import mathml
 from chunkform.codegen.claims.verdict import Verdict
 
 from .build import Paper
-from .counts import counts_text
+from .counts import counts_text, equation_text
 
 
 def page(found: Sequence[tuple[Paper, Sequence[Verdict]]]) -> str:
@@ -35,6 +35,7 @@ def page(found: Sequence[tuple[Paper, Sequence[Verdict]]]) -> str:
             parts += [shown_entry(v) for v in mine]
             if not mine:
                 parts.append(plain_row(r.source.text, r.line, r.kind, r.reason))
+            parts += [plain_row(equation_text(e), r.line, "not judged", why) for e, why in r.beside]
         if paper.document.slips:
             slips = "".join(f"<li>{s.line}:{s.column}: {escape(s.message)}</li>" for s in paper.document.slips)
             parts.append(f"<h3>Slips</h3><ul>{slips}</ul>")

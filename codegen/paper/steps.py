@@ -141,7 +141,7 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False, kinds: Mapp
     if not steps.states:
         return Steps()
     known = set(steps.states)
-    for e in equations:
+    for e in without_special_cases(equations, steps):
         if not e.first or e.relation not in ("=", ":=") or core(e.head).op != "at":
             continue
         head = core(e.head)
@@ -240,6 +240,12 @@ def with_part(x: Formula, part: Formula, name: str) -> Formula:
         return None
 
     return transform(x, placed)
+
+
+def without_special_cases(equations: Sequence[Equation], steps: Steps) -> list[Equation]:
+    """The equations without those behind a state's that set a symbol to a number, as lambda_t = 1: they speak of one case."""
+    start = next((k for k, e in enumerate(equations) if any(e is x for x in steps.equations)), len(equations))
+    return [e for k, e in enumerate(equations) if k < start or read_names(e.side)]
 
 
 def leave_out_what_no_output_reads(steps: Steps) -> None:
