@@ -332,7 +332,7 @@ def _apply(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict
 
 
 BEYOND = "beyond"  # in sizes: how many of a chunk's last rows are beyond the sequence's end, where decays are one
-CHUNK_OPERATIONS: dict[str, Any] = {}  # filled by chunk.py with the exact meaning of its operations
+CHUNK_OPERATIONS: dict[str, Any] = {}  # filled by chunk_program.py with the exact meaning of its operations
 WHOLES: dict[str, Callable[[Node], Node]] = {}  # by operations that take parts of a whole: the node of that, made once
 
 
