@@ -147,7 +147,9 @@ def test_what_decays_leave_nothing_of_is_not_swept():
     assert_small(interpret(names[:3], [], unseen=True), 0.0)
 
 
-@pytest.mark.parametrize("decay", ["none", "strong", "extreme"])
+@pytest.mark.parametrize(
+    "decay", [pytest.param("none", marks=pytest.mark.long), pytest.param("strong", marks=pytest.mark.long), "extreme"]
+)
 def test_parts_in_two_pieces(decay):
     """The head is swept where the tail's matrix isn't zero, which other launches than one for both do as well."""
     names = ("gated_delta_rule", "kimi_delta_attention")
@@ -196,7 +198,13 @@ def test_one_argument_alone_may_have_all_heads():
 
 
 @pytest.mark.parametrize(
-    "name", ["lightning_attention", "gated_delta_rule", "gated_linear_attention", "scaled_retention"]
+    "name",
+    [
+        "lightning_attention",
+        "gated_delta_rule",
+        "gated_linear_attention",
+        pytest.param("scaled_retention", marks=pytest.mark.long),
+    ],
 )
 def test_parts_of_a_sequence_and_packed_sequences(name):
     assert_small(interpret((name,), [], parts=PARTS), 1e-5)
@@ -231,11 +239,13 @@ def test_states_that_read_each_other_and_transitions_that_are_matrices():
     assert_small(interpret(names, [SMALL]), 1e-5)
 
 
+@pytest.mark.long
 def test_parts_of_two_tiles_whose_writes_are_functions_or_the_same_for_all_columns():
     """The matrix of a segment's map is in tiles beyond those of the state, where all that is written must vanish."""
     assert_small(interpret(("squashed", "pulled"), [], parts=[*PARTS, 40]), 1e-5)
 
 
+@pytest.mark.long
 def test_what_sweeps_sum_for_decays_in_float16_cancels_over_parts_and_at_the_end():
     rows = interpret(("retention", "stacked"), [], decays=True)
     assert [r["quantity"] for r in rows] == ["dgamma", "dlam", "dmu"]
