@@ -27,6 +27,7 @@ from .shapes import SCALAR, Shape, is_row
 
 STEP = "t"
 OUTPUTS = {n + accent for n in ("o", "y", "h", "out", "O", "Y", "H") for accent in ("", "hat", "tilde", "bar")}
+OVER = ("sum", "product over", "hadamard over")
 DECAYS = set("lam alpha gamma g a w f decay Lambda".split())
 
 
@@ -182,7 +183,7 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False, kinds: Mapp
             if last
             else {n: Formula("at", (index(STEP),), (n,)) for n in steps.states}
         )
-    leave_out_what_no_output_reads(steps)
+    leave_out_what_no_output_reads(steps, equations)
     steps.initial = {n: body for n, body in steps.initial.items() if n in steps.states}
     return steps
 
@@ -248,9 +249,10 @@ def without_special_cases(equations: Sequence[Equation], steps: Steps) -> list[E
     return [e for k, e in enumerate(equations) if k < start or read_names(e.side)]
 
 
-def leave_out_what_no_output_reads(steps: Steps) -> None:
-    """Leave out states that no output reads, directly or through others, and that the document says the first value of: sequences
-    that it defines, such as the product of decays so far, of which no loss takes anything."""
+def leave_out_what_no_output_reads(steps: Steps, equations: Sequence[Equation]) -> None:
+    """Leave out states that no output reads, directly or through others, and that the document says the first value of,
+    or all values as a sum or a product: sequences that it defines, such as the product of decays so far, of which no loss
+    takes anything."""
     bodies = {**steps.states, **steps.lets, **steps.outputs}
     live, waiting = set(steps.outputs), list(steps.outputs)
     while waiting:
@@ -258,7 +260,12 @@ def leave_out_what_no_output_reads(steps: Steps) -> None:
             if n in bodies and n not in live:
                 live.add(n)
                 waiting.append(n)
-    for n in [n for n in steps.states if n not in live and n in steps.initial]:
+    whole = {
+        core(e.head).attrs[0]
+        for e in equations
+        if e.first and e.relation in ("=", ":=") and core(e.head).op == "at" and e.side.op in OVER
+    }
+    for n in [n for n in steps.states if n not in live and (n in steps.initial or n in whole)]:
         del steps.states[n]
         steps.equations = [e for e in steps.equations if core(e.head).attrs[0] != n]
 

@@ -141,3 +141,9 @@ def test_chunks_of_a_size_that_nothing_says_are_not_judged(tmp_path: Path, row: 
     assert rows(tmp_path, RETENTION + f"$${row}$$")[-1] == "not judged"
     header = '<!-- chunkform\nchunk = "B"\n-->\n'
     assert rows(tmp_path, header + RETENTION + f"$${row}$$")[-1] != "not judged"
+
+
+def test_a_product_that_is_said_step_by_step_as_well_is_no_state(tmp_path: Path) -> None:
+    text = GATED + r"$$b_t = \prod_{i=1}^t \alpha_i$$" + "\n" + r"$$b_t = b_{t-1} \odot \alpha_t$$" + "\n"
+    text += r"$$b_t = b_{t-1} \odot \alpha_{t-1}$$"
+    assert rows(tmp_path, text) == ["recurrence", "recurrence", "definition", "holds", "fails"]
