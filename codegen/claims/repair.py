@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from chunkform.spec.language.claims import Setting
-from chunkform.spec.language.formula import Formula, add, formula, negative, product
+from chunkform.spec.language.formula import Formula, add, formula, negative, product, walk
 from chunkform.spec.language.statements import Equal
 
 from .candidate_terms import Pool, term_pool
@@ -26,6 +26,7 @@ from .mutations import BROUGHT, COSTS, Edit, edits
 
 NOTHING = "nothing at all there"
 TRIED = 24  # candidates with products of scalars: each has the right value at two indices
+PLAIN_SIZE = 200  # nodes of a formula that is not long
 MAKING = 4  # operations that a candidate takes before it is evaluated
 
 
@@ -48,7 +49,7 @@ class Target:
     new: Callable[[Formula], bool]
 
     def true(self, candidate: Formula) -> bool:
-        WORK.done += MAKING
+        WORK.done += MAKING + burden(candidate)
         return self.quick(candidate) and self.proved(candidate)
 
 
@@ -74,7 +75,11 @@ def search(
     first = near[stated, beside] if near is not None and (stated, beside) in near else None
     if first is None:
         first = sorted(
-            unique(itertools.chain(edits(stated, replace(scope, factors=())), nothing(stated)), stated),
+            made(
+                unique(itertools.chain(edits(stated, replace(scope, factors=())), nothing(stated)), stated),
+                stated,
+                effort,
+            ),
             key=lambda e: (COSTS[e.kind], len(str(e.result))),
         )
     if near is not None:
@@ -114,6 +119,21 @@ def search(
         found = [Repair(x, (what,), cost) for x, what, cost in itertools.islice(more, TRIED) if target.true(x)]
         found = ranked(found, stated) or list(instead(residual, terms, target))
     return found
+
+
+def burden(x: Formula) -> int:
+    """What a candidate costs beyond a plain one, as it is long."""
+    return max(0, sum(1 for _ in walk(x)) - PLAIN_SIZE) // 10
+
+
+def made(candidates: Iterator[Edit], stated: Formula, effort: Effort) -> Iterator[Edit]:
+    """Edits of a formula; of a long one, as many as the effort makes."""
+    cost = burden(stated)
+    for e in candidates:
+        yield e
+        WORK.done += cost
+        if cost and effort.spent():
+            return
 
 
 def with_missing_factor(stated: Formula, scope: Scope, target: Target, effort: Effort) -> Iterator[Repair]:

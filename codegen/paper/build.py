@@ -27,8 +27,9 @@ from chunkform.spec.language.formula import (
 from chunkform.spec.language.source import Source as Place
 from chunkform.spec.language.statements import AtMost, Differs, Equal, Integral, Statement, Together
 
-from .document import LOSSES, Document, Equation, ReadRow, read_document
+from .document import Document, Equation, ReadRow, read_document
 from .header import Header, find_header, name_of
+from .heads import indexed, is_inverse_of, key_of, sized
 from .lexer import expanded, tokens_of
 from .parser import read_row
 from .quantities import plain_head, set_loss, symbols_of
@@ -36,7 +37,7 @@ from .reader import LARGEST
 from .resolve import Resolver, statement_sides
 from .row import Fault, Item
 from .shapes import settled
-from .special_cases import says_nothing_of, special_case
+from .special_cases import knows_its_chunks, says_nothing_of, unjudged
 from .steps import base_of, core, flipped, index, letter_of, lower, safe
 from .symbols import CHUNK, CHUNKS, Symbols, safe_in, says_of_an_input, size
 from .words import FUNCTIONS
@@ -468,44 +469,21 @@ class Builder:
             if id(e) in made:
                 r.kind = "recurrence" if r.kind == "claim" else r.kind
                 continue
-            head = core(e.head)
-            if e.head.op == "apply" and (e.head.attrs[0], len(e.head.args)) in self.said:
-                r.kind = "definition" if r.kind == "claim" else r.kind
-                r.reason = r.reason or "the header says what it is"
+            known = self.already(e)
+            if known:
+                r.kind = known if r.kind == "claim" else r.kind
+                if known == "definition" and e.head.op == "apply" and self.said_in_header(e):
+                    r.reason = r.reason or "the header says what it is"
                 continue
-            defines = head.op == "at" and self.s.definitions.get(head.attrs[0]) is e
-            if defines or (
-                e.head.op == "apply"
-                and self.s.functions.get((e.head.attrs[0], len(e.head.args)), ((), None))[1] is e.side
-            ):
-                r.kind = "definition" if r.kind == "claim" else r.kind
-                continue
-            if e.relation in ("->", "=>", "<=>", "sampled", "propto", "not in"):
-                r.leave_out(e, f"the relation {e.relation} isn't judged")
-                continue
-            if (
-                head.op == "at"
-                and len(head.args) == 1
-                and head.args[0].op == "number"
-                and (head.attrs[0] in self.s.steps.initial or self.recursion(head.attrs[0]) is not None)
-                and e.first
-            ):
-                r.kind = "recurrence" if r.kind == "claim" else r.kind
-                continue
-            if e.first and self.is_definition(e):
-                r.kind = "definition" if r.kind == "claim" else r.kind
-                continue
-            if special_case(self.s, e):
-                r.leave_out(e, special_case(self.s, e))
+            why = unjudged(self.s, self.document, e)
+            if why:
+                r.leave_out(e, why)
                 continue
             if says_of_an_input(e, self.s):
                 if e.side.op == "at":
                     self.constant.add(e.side.attrs[0])
                 r.kind = "fact" if r.kind == "claim" else r.kind
                 r.reason = r.reason or "it says what an input is like, which no computation can show"
-                continue
-            if self.says_the_loss(e):
-                r.leave_out(e, "it is the gradient of the loss that is displayed; judged is what holds for every loss")
                 continue
             try:
                 statement = self.statement(e, r)
@@ -537,27 +515,24 @@ class Builder:
         elif r.kind == "claim":
             r.kind = "not judged"
 
-    def knows_its_chunks(self, e: Equation) -> None:
-        """Raise where a row speaks of chunks, and of a letter that may be their size, which nothing says."""
-        nodes = [y for x in (e.head, e.side) for y in walk(x)]
-        if self.document.header.data.get("chunk") or not any(y.op == "at" and y.attrs[0].endswith("[]") for y in nodes):
-            return
-        known = {*self.s.names, *self.s.ranges, *self.s.setting.sizes, *self.first}
-        for y in nodes:
-            letter = y.attrs[0] if y.op in ("at", "index", "size") and not y.args else ""
-            if len(letter) == 1 and letter.isupper() and letter not in known and lower(letter) not in self.s.names:
-                raise Fault(
-                    f'{letter} isn\'t known: if it is the size of a chunk, say chunk = "{letter}" in the header'
-                )
+    def said_in_header(self, e: Equation) -> bool:
+        return (e.head.attrs[0], len(e.head.args)) in self.said
 
-    def says_the_loss(self, e: Equation) -> bool:
-        """Whether a row says the gradient by an output, where the document displays a loss of its own."""
-        outputs = self.s.steps.outputs
+    def already(self, e: Equation) -> str:
+        """definition or recurrence, where an equation says what a symbol is or starts with."""
         head = core(e.head)
-        by = core(head.args[1]) if head.op == "partial" else head
-        name = by.attrs[0] if by.op == "at" else ""
-        own = any(core(x.head).op == "at" and core(x.head).attrs[0] in LOSSES for x in self.document.equations)
-        return own and (name if head.op == "partial" else base_of(name)) in outputs
+        if e.head.op == "apply":
+            key = e.head.attrs[0], len(e.head.args)
+            return "definition" if key in self.said or self.s.functions.get(key, ((), None))[1] is e.side else ""
+        if head.op != "at" or not e.first:
+            return ""
+        name = head.attrs[0]
+        if self.s.definitions.get(name) is e:
+            return "definition"
+        numbered = len(head.args) == 1 and head.args[0].op == "number"
+        if numbered and (name in self.s.steps.initial or self.recursion(name) is not None):
+            return "recurrence"
+        return "definition" if self.is_definition(e) else ""
 
     def is_definition(self, e: Equation) -> bool:
         """Whether a row is what a quantity was defined by, or says the same again."""
@@ -598,7 +573,7 @@ class Builder:
         for y in (y for x in (e.head, e.side) for y in walk(x) if y.op == "at" and not y.args):
             if y.attrs[0] in self.constant:
                 raise Fault(f"it is about the case in which {y.attrs[0]} is the same at every step, which isn't tried")
-        self.knows_its_chunks(e)
+        knows_its_chunks(self.s, self.document, self.first, e)
         left = self.resolve(e.head)
         if relation == "in":
             if e.side.op not in ("interval", "tuple") or len(e.side.args) != 2:
@@ -723,23 +698,3 @@ def defines(e: Equation) -> bool:
     """Whether an equation may say what a symbol is: the symbol, with letters as indices, stands alone on its left."""
     head = core(e.head)
     return head.op == "at" and e.first and e.relation in ("=", ":=") and plain_head(head)
-
-
-def is_inverse_of(x: Formula, name: str) -> bool:
-    return x.op == "inverse" and x.args[0].op == "at" and x.args[0].attrs[0] == name
-
-
-def key_of(name: str, count: int) -> str:
-    """What a name with an index is known as, where the name alone may be something else."""
-    return f"{name}/1" if count else name
-
-
-def indexed(x: Formula) -> str:
-    return x.attrs[0] if x.op in ("at", "index", "size") and not x.args else ""
-
-
-def sized(x: Formula) -> Formula:
-    """x with bare names as indices or sizes: n is the size, t an index."""
-    if x.op == "at" and not x.args:
-        return Formula("size" if x.attrs[0] in ("n", "N", "T", "c", "C", "k", "m", "L") else "index", (), x.attrs)
-    return x if not x.args else Formula(x.op, tuple(sized(a) for a in x.args), x.attrs)

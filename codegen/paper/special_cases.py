@@ -3,12 +3,13 @@ None of it says what a symbol is in other rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from chunkform.spec.language.formula import Formula, walk
 
-from .document import Equation
-from .steps import core
+from .document import LOSSES, Document, Equation
+from .row import Fault
+from .steps import base_of, core, lower
 from .symbols import Symbols
 
 
@@ -30,3 +31,33 @@ def says_nothing_of(s: Symbols, parameters: Sequence[Formula], side: Formula) ->
     constant = not any(y.op in ("at", "index") for y in said)
     known = [p for p in parameters if p.op == "at" and (p.attrs[0] in of_steps or (constant and p.args))]
     return any(p not in said for p in known)
+
+
+def says_the_loss(s: Symbols, document: Document, e: Equation) -> bool:
+    """Whether a row says the gradient by an output, where the document displays a loss of its own."""
+    head = core(e.head)
+    by = core(head.args[1]) if head.op == "partial" else head
+    name = by.attrs[0] if by.op == "at" else ""
+    own = any(core(x.head).op == "at" and core(x.head).attrs[0] in LOSSES for x in document.equations)
+    return own and (name if head.op == "partial" else base_of(name)) in s.steps.outputs
+
+
+def unjudged(s: Symbols, document: Document, e: Equation) -> str:
+    """Why an equation isn't judged by what it is; nothing for others."""
+    if e.relation in ("->", "=>", "<=>", "sampled", "propto", "not in"):
+        return f"the relation {e.relation} isn't judged"
+    if says_the_loss(s, document, e):
+        return "it is the gradient of the loss that is displayed; judged is what holds for every loss"
+    return special_case(s, e)
+
+
+def knows_its_chunks(s: Symbols, document: Document, first: Collection[str], e: Equation) -> None:
+    """Raise where a row speaks of chunks, and of a letter that may be their size, which nothing says."""
+    nodes = [y for x in (e.head, e.side) for y in walk(x)]
+    if document.header.data.get("chunk") or not any(y.op == "at" and y.attrs[0].endswith("[]") for y in nodes):
+        return
+    known = {*s.names, *s.ranges, *s.setting.sizes, *first}
+    for y in nodes:
+        letter = y.attrs[0] if y.op in ("at", "index", "size") and not y.args else ""
+        if len(letter) == 1 and letter.isupper() and letter not in known and lower(letter) not in s.names:
+            raise Fault(f'{letter} isn\'t known: if it is the size of a chunk, say chunk = "{letter}" in the header')

@@ -114,3 +114,13 @@ def test_without_a_recurrence_the_rest_is_written(tmp_path: Path, capsys: pytest
     assert run(str(tmp_path / "paper.md"), *arguments) == 1
     assert "has no recurrence" in " ".join(capsys.readouterr().out.split())
     assert copy.exists()
+
+
+def test_a_long_row_that_is_false_ends_with_its_budget(tmp_path: Path) -> None:
+    side = " + ".join(f"{k} S_t^\\top q_t + {k} v_t k_t^\\top q_t" for k in range(2, 60))
+    paper = paper_of(tmp_path, f"{R}\n$$o_t = {side}$$\n")
+    found = Verifier(effort=0.5).judge(paper.claims[0])
+    assert found.verdict == "fails"
+    assert found.search is not None
+    assert not found.search.complete
+    assert found.seconds < 5  # processor time; 20 where only evaluating counts
