@@ -97,7 +97,7 @@ def plain(
     }
     sizes |= set(document.notation.sizes & names_of_sizes(equations)) - {letter}
     sizes = (sizes | set(str(document.header.data.get("sizes", "")).split())) - {letter} | {LENGTH}
-    for d in sorted(sizes, key=lambda d: d != LENGTH):
+    for d in sorted(sizes, key=lambda d: (d != LENGTH, d)):
         setting.dims(d)
     if letter and letter != LENGTH:
         found.names[letter] = LENGTH
