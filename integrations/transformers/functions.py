@@ -60,8 +60,8 @@ def recurrent_gated_delta_rule(
     **kwargs: object,
 ) -> tuple[Tensor, Tensor | None]:
     """As `chunk_gated_delta_rule`; one step without gradients is the op's decoding step."""
-    return _delta(
-        gated_delta_rule, query, key, value, g, beta, initial_state, output_final_state, use_qk_l2norm_in_kernel, kwargs
+    return chunk_gated_delta_rule(
+        query, key, value, g, beta, 64, initial_state, output_final_state, use_qk_l2norm_in_kernel, **kwargs
     )
 
 
