@@ -32,10 +32,7 @@ def main(folder, name, spec):
     r = specs(folder, name).SPECS[spec]()
     c, op = compile_spec(r), chunkform.compile(r)
     case = Case(batch=1, steps=70, width=6, heads=1)
-    # outputs hardly depend on where a stabiliser starts: that gradient is what is left of numbers which nearly cancel (2.3e-5
-    # by the kernels, 2e-6 by the torch form)
-    allowed = {"d initial m": 3e-5}
-    rows = [x for x in check_op(c, op, case, backend="triton") if x.error > max(x.allowed, allowed.get(x.quantity, 0))]
+    rows = [x for x in check_op(c, op, case, backend="triton") if x.error > x.allowed]
     bad = [f"{x.quantity} {x.error} {x.allowed}" for x in rows]
     s = sample(c, case)
     given = {
@@ -67,7 +64,12 @@ def test_kernels_agree_with_the_oracle(folder, name, spec):
         cwd=HERE.parents[3],
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == []
+    bad = json.loads(done.stdout.splitlines()[-1])
+    # outputs hardly depend on where a stabiliser starts: that gradient is what is left of numbers which nearly cancel
+    known = [x for x in bad if x.startswith("d initial m ") and float(x.split()[3]) < 3e-5]
+    assert bad == known
+    if known:
+        pytest.xfail(f"{known[0]}: error and bound; the torch form has 2e-6")
 
 
 if __name__ == "__main__":
