@@ -124,16 +124,8 @@ def scan_kernel(
         ]
     else:
         loop.append(alone)
-    at_edge = f"{edge}[:, None]" if axes else edge
-    loop += [
-        f"{names(after)} = {w} + {f} * {entering}",
-        f"{edge} = i == {'C - 1' if forward else '0'}  # steps beyond the end keep states as they are",
-        f"{S} = tl.sum(tl.where({at_edge}, {names(after)}, 0.0), axis=0)",
-    ]
-    if results:
-        made, texts = printed.statements({r.name: r.node for r in results}, {r.name: r.order for r in results})
-        stores = [line for r in results for line in stored(r, texts[r.name])]
-        loop += ["if RESULTS:", *(f"    {line}" for line in (*made, *stores))]
+    loop += [f"{names(after)} = {w} + {f} * {entering}", *_left_by_round(S, names(after), edge, axes, forward)]
+    loop += _yielded(results, printed)
     last = [f"if {S}_first is not None:", f"    {S} += tl.where(count == 0, tl.sum({enters}, axis=0), 0.0)"]
     last += [*_left(f"{S}_last", S, axes), *_left(f"{S}_linear", f"tl.reduce({whole}, 0, times)", axes)]
     return _kernel(name, e, axes, forward, results, printed, S, {"setup": setup, "loop": loop, "after": last})
@@ -208,16 +200,11 @@ def _other_scan(
         ]
     else:
         loop += alone
-    at_edge = f"{edge}[:, None]" if axes else edge
     loop += [
         f"{names(after)} = {e.kind}_at({', '.join(maps)}, {entering})",
-        f"{edge} = i == {'C - 1' if forward else '0'}  # steps beyond the end keep states as they are",
-        f"{S} = tl.sum(tl.where({at_edge}, {names(after)}, 0.0), axis=0)",
+        *_left_by_round(S, names(after), edge, axes, forward),
     ]
-    if results:
-        made, texts = printed.statements({r.name: r.node for r in results}, {r.name: r.order for r in results})
-        stores = [line for r in results for line in stored(r, texts[r.name])]
-        loop += ["if RESULTS:", *(f"    {line}" for line in (*made, *stores))]
+    loop += _yielded(results, printed)
     last = [f"if {S}_first is not None:", f"    {S} += tl.where(count == 0, tl.sum({enters}, axis=0), 0.0)"]
     last += _left(f"{S}_last", S, axes)
     return _kernel(name, e, axes, forward, results, printed, S, {"setup": setup, "loop": loop, "after": last})
@@ -258,6 +245,24 @@ def _entering(name: str, pointer: str, axes: Axes, forward: bool) -> list[str]:
         place = f"{pointer} + sh * {size} + {index}[None, :] + i[:, None] * 0"
         ok = f"({at_first})[:, None] & {index}_ok[None, :]"
     return [f"if {pointer} is not None:", f"    {name} = tl.load({place}, mask={ok}, other=0.0)"]
+
+
+def _left_by_round(S: str, after: str, edge: str, axes: Axes, forward: bool) -> list[str]:
+    """The state that the next steps begin with."""
+    at_edge = f"{edge}[:, None]" if axes else edge
+    return [
+        f"{edge} = i == {'C - 1' if forward else '0'}  # steps beyond the end keep states as they are",
+        f"{S} = tl.sum(tl.where({at_edge}, {after}, 0.0), axis=0)",
+    ]
+
+
+def _yielded(results: list[Result], printed: _Values) -> list[str]:
+    """What is made of the states of these steps, and stored."""
+    if not results:
+        return []
+    made, texts = printed.statements({r.name: r.node for r in results}, {r.name: r.order for r in results})
+    stores = [line for r in results for line in stored(r, texts[r.name])]
+    return ["if RESULTS:", *(f"    {line}" for line in (*made, *stores))]
 
 
 def _left(pointer: str, value: str, axes: Axes) -> list[str]:
