@@ -16,7 +16,8 @@ from ..printing.templates import render
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
 from ..recurrence.step.adjoint import gradient_name
-from ..recurrence.triton.kernels.tile_lowering import Argument, Tiles, Value
+from ..recurrence.triton.kernels.arguments import Argument, Role
+from ..recurrence.triton.kernels.tile_lowering import Tiles, Value
 from ..recurrence.triton.plan_passes.hoist import Opened, opened
 from ..recurrence.triton.plan_passes.roles import CannotPrint, at_row
 from ..recurrence.triton.print.axis_names import axis_name, block_name, size_name
@@ -90,7 +91,7 @@ class _Chunk(Tiles):
         if node.op != "leaf" or node.attrs[0] != "decay" or node.axes:
             raise CannotPrint("its decay isn't one argument, a scalar a step")
         name = self.name_of(node)
-        self.argument(f"{name}_p", "step", node)
+        self.argument(name, Role.GIVEN, "step", node)
         if (name, "sums") not in self.loads:
             self.loads[name, "sums"] = name
             self.names |= {f"{name}_{x}" for x in ("own", "a", "a_before", "a_end", "n")}
@@ -284,8 +285,8 @@ class _Solve:
             solve=solved,
             parameters=parameters,
             passed=self.passed,
-            bases=[a.name.removesuffix("_p") for a in walked.arguments if a.layout == "step"],
-            solve_bases=[a.name.removesuffix("_p") for a in solved.arguments if a.layout == "step"],
+            bases=[a.base for a in walked.arguments if a.layout == "step"],
+            solve_bases=[a.base for a in solved.arguments if a.layout == "step"],
             tensors=[
                 (self.name_of(v.leaf), v.name, v.per_step)
                 for v in p.variables
@@ -295,7 +296,7 @@ class _Solve:
             initial=self.initial(),
             sums=sums,
             found=found,
-            sums_bases=[a.name.removesuffix("_p") for a in sums.arguments if a.layout == "step"],
+            sums_bases=[a.base for a in sums.arguments if a.layout == "step"],
             sums_tensors=[
                 (self.name_of(a.source), _given(a.source))
                 for a in sums.arguments
@@ -345,6 +346,5 @@ def _given(x: Node) -> str:
 
 def parameters(a: Argument) -> str:
     if a.layout == "step":
-        base = a.name.removesuffix("_p")
-        return f"{a.name}, {base}_b, {base}_t, {base}_h"
+        return f"{a.name}, {a.base}_b, {a.base}_t, {a.base}_h"
     return a.name

@@ -37,6 +37,7 @@ from ..plan_passes.roles import PER_HEAD, PER_STEP, at_row, is_state
 from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Fused, Store
 from ..print.axis_names import block_name, size_name
+from .arguments import Role
 from .sweep_kernels import Kernel, NameOf, bases, chunk_header, header, load_state, same_size, store_state
 from .tile_lowering import Tiles, Value
 
@@ -181,7 +182,7 @@ class WholeTiles(Tiles):
     def load(self, base: str, x: Node, own: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         if not own:
             return super().load(base, x, own)
-        self.argument(f"{base}_p", "step", x, own)
+        self.argument(base, Role.GIVEN, "step", x, own)
         return f"{rows_name(base)}.load([first_row, 0])", (ROW, *own)
 
 
@@ -207,7 +208,7 @@ class Steps:
 
     def argument(self, what: str, tiles: Tiles) -> str:
         x = leaf("sums", f"{self.state}.{what}")
-        return tiles.argument(f"{self.name_of(x)}_out", "sums", x, stores=True)
+        return tiles.argument(self.name_of(x), Role.OUT, "sums", x, stores=True)
 
     def add(self, slot: str, text: str, tiles: Tiles) -> str:
         """The line that adds sums [1 or 16, C]."""
@@ -242,7 +243,7 @@ def fused_backward_kernel(
         leaf("state in", t.gradient.name, t.gradient.axes): Value(gradient, (rows, columns)),
     }
     tiles.memo |= known
-    tiles.argument(f"{state}_borders", "border", leaf("border", t.state.name, t.state.axes), t.state.axes)
+    tiles.argument(state, Role.CHECKPOINTS, "border", leaf("border", t.state.name, t.state.axes), t.state.axes)
     tiles.lines.append(f"{state} = {state}_rows.load([c * {block_name(rows)}, 0])")
     if t.state.decay is not None and any(o.sums for o in t.opened.values()):
         _store_spans(t, first, tiles, state, gradient, name_of)
@@ -276,14 +277,14 @@ def fused_backward_kernel(
     steps.store(state_tiles)
     s = t.gradient
     start = load_state(s, gradient, (rows, columns), tiles)
-    tiles.argument(f"{gradient}_last", "state", leaf("last", s.name, s.axes), s.axes, stores=True)
+    tiles.argument(gradient, Role.LAST, "state", leaf("last", s.name, s.axes), s.axes, stores=True)
     end = store_state(s, gradient, (rows, columns), -1, False)
     arguments = tuple(tiles.arguments.values())
     setup = [*header((columns, rows), None, sweeps=True, sliced=False), *start, *bases(tiles)]
     setup += ["APART: tl.constexpr = WARPS > 4"] if steps.begun else []
     for a in arguments:
         if a.layout == "step" and a.axes:
-            base, axis = a.name.removesuffix("_p"), a.axes[0]
+            base, axis = a.base, a.axes[0]
             width = size_name(dim_of(axis))
             setup.append(f"{rows_name(base)} = rows_of({a.name}, {width}, {base}_t, stop, C, {block_name(axis)})")
     place, width, block = f"b * chunks * {block_name(rows)} * H + h", size_name(dim_of(columns)), block_name(rows)
@@ -443,7 +444,7 @@ def _uses(node: Node, made: set[tuple[str, str]]) -> bool:
 def _store_spans(t: FusedBackward, o: Opened, tiles: Tiles, state: str, gradient: str, name_of: NameOf) -> None:
     assert t.state.decay is not None
     kept = tiles.kept(rename(t.state.decay, o.rename))
-    target = tiles.argument(f"{name_of(spans_of(t.state.name))}_out", "sums", spans_of(t.state.name), stores=True)
+    target = tiles.argument(name_of(spans_of(t.state.name)), Role.OUT, "sums", spans_of(t.state.name), stores=True)
     note = f"the decays of the block times <{t.state.name}, {t.gradient.name}>"
     spans = name_of(spans_of(t.state.name))
     paired = f"paired_states({state}, {gradient}, WARPS if APART else 1)"
@@ -521,7 +522,9 @@ def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: se
     v = tiles.value(at_row(rename(store.node, o.rename)))
     name, note = steps.name_of(x), store.root or steps.name_of(x)
     if store.kind == "sums":
-        tiles.lines.append(f"{_sum_over(tiles.argument(f'{name}_out', 'sums', x, stores=True), v, tiles)[1]}  # {note}")
+        tiles.lines.append(
+            f"{_sum_over(tiles.argument(name, Role.OUT, 'sums', x, stores=True), v, tiles)[1]}  # {note}"
+        )
         return
     if not v.text.isidentifier():
         v = tiles.assign("terms", v.over(v.axes), v.axes, note=note)
@@ -529,10 +532,10 @@ def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: se
     if x in inside:
         return
     if not own:
-        target = tiles.argument(f"{name}_out", "out", x, own, stores=True)
+        target = tiles.argument(name, Role.OUT, "out", x, own, stores=True)
         tiles.lines.append(f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok)  # {note}")
         return
-    tiles.argument(f"{name}_p", "step", x, own, stores=True)
+    tiles.argument(name, Role.GIVEN, "step", x, own, stores=True)
     outputs.add(f"{name}_p")
     # what is loaded elsewhere is rounded as well, and takes half of the registers so
     v = tiles.assign(f"{v.text}_rounded", f"{v.over(v.axes)}.to({rows_name(name)}.dtype)", v.axes, raw=True)

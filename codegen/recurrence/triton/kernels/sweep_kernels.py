@@ -17,8 +17,9 @@ from ..plan_passes.roles import PER_HEAD, PER_STEP, WEIGHT, CannotPrint, at_row,
 from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import KEPT, axis_name, block_name, count_of, counter, part_name, size_name
+from .arguments import Argument, Role
 from .strip_mine import needed_for, sliced
-from .tile_lowering import Argument, Fine, Tiles, Value
+from .tile_lowering import Fine, Tiles, Value
 
 NameOf = Callable[[Node], str]
 # KiB of a chunk's tiles that a sweep which makes several reads loads at most, for dims of 128 in 16 bits, where no launch can
@@ -86,7 +87,7 @@ class Kernel:
         """The parameters, a few to a line."""
         lines = []
         for a in self.arguments:
-            lines.append(", ".join(parameters(a)) + ",")
+            lines.append(", ".join(a.parameters) + ",")
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*self.axes, *self.parts))
         lines.append(
             "T, H, chunks, starts, parts, length," if self.sweeps else "T, H, chunks, begins, stops, programs,"
@@ -126,7 +127,7 @@ def slow_path_name(kernel: str) -> str:
 
 def _wide(a: Argument) -> bool:
     """Has it a row of channels for each step?"""
-    return a.layout in ("step", "chunked") and bool(a.axes) and not a.name.endswith("_rests")
+    return a.layout in ("step", "chunked") and bool(a.axes) and a.role is not Role.RESTS
 
 
 def _loads(tiles: Tiles) -> tuple[tuple[str, str | None], ...]:
@@ -136,9 +137,9 @@ def _loads(tiles: Tiles) -> tuple[tuple[str, str | None], ...]:
     for a in tiles.arguments.values():
         if a.layout == "matrix":
             found.append((a.name, None))
-        elif a.name.endswith("_sums"):
-            found += [(a.name, a.axes[0] if a.axes else ROW)] * sums.count(a.name.removesuffix("_sums"))
-        elif a.name.endswith("_by_head") or _is_weight(a):
+        elif a.role is Role.SUMS:
+            found += [(a.name, a.axes[0] if a.axes else ROW)] * sums.count(a.base)
+        elif a.role is Role.BY_HEAD or _is_weight(a):
             found.append((a.name, ROW))
     return tuple(found)
 
@@ -154,17 +155,11 @@ def _heavy(tiles: Tiles, tiled: str | None) -> bool:
     steps, tile, dim = 32, 64, 128
     bits = 0
     for name, axis in (x for x in _loads(tiles) if x[1] != ROW):
-        x = tiles.arguments[name].source
-        wide = name.endswith("_sums") or (x is not None and x.attrs[0] == "intra")
+        a = tiles.arguments[name]
+        x = a.source
+        wide = a.role is Role.SUMS or (x is not None and x.attrs[0] == "intra")
         bits += steps * (steps if axis is None else tile if axis == tiled else dim) * (32 if wide else 16)
     return bits / 8 / 1024 > MOST
-
-
-def parameters(a: Argument) -> list[str]:
-    if a.layout == "step":
-        base = a.name.removesuffix("_p")
-        return [a.name, f"{base}_b", f"{base}_t", f"{base}_h", f"{base}_g"]
-    return [a.name]
 
 
 def sweep_kernel(
@@ -212,11 +207,11 @@ def sweep_kernel(
             setup += _columns(inner, tiled, state, tiles)
         setup += load_state(s, state, own, tiles)
         if ends or s.name in sweep.finals:
-            tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes, stores=True)
+            tiles.argument(state, Role.LAST, "state", leaf("last", s.name, s.axes), s.axes, stores=True)
             after += store_state(s, state, own, o.direction, each, inner is not None)
         if inner is not None:
             assert tiled is not None and s.row is not None
-            target = tiles.argument(f"{state}_linear", "state", leaf("linear", s.name, s.axes), s.axes, stores=True)
+            target = tiles.argument(state, Role.LINEAR, "state", leaf("linear", s.name, s.axes), s.axes, stores=True)
             begin, end = _matrix_columns(inner, tiled, state, target, tiles)
             setup, after = setup + begin, after + end
             if late:
@@ -458,18 +453,18 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
         tiles.by_range, tiles.split, tiles.parted = [], _by_channel(*stage.definitions.values()), True
     for s in (s for s in states if s.name in used):
         source = leaf("border", s.name, axes)
-        target = tiles.argument(f"{name_of(leaf('state', s.name))}_borders", "border", source, axes)
+        target = tiles.argument(name_of(leaf("state", s.name)), Role.CHECKPOINTS, "border", source, axes)
         where, mask = _state_place(s, tiles.ordered(axes), "(bh * chunks + c)")
         tiles.checkpoints[s.name] = f"tl.load({target} + {where}{mask}{', other=0.0' if mask else ''})"
     for x, node in stage.outputs.items():
         if channels is not None:
             v, axes_of = tiles.value(node), tiles.ordered((ROW, channels))
-            target = tiles.argument(f"{name_of(x)}_out", "out", x, (channels,), stores=True)
+            target = tiles.argument(name_of(x), Role.OUT, "out", x, (channels,), stores=True)
             place, mask = _step_place(channels, tiles), tiles.stored(axes_of)
             tiles.lines.append(f"tl.store({target} + {place}, {v.over(axes_of)}, mask={mask})  # {x.attrs[1]}")
             continue
         v = tiles.value(node)
-        target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
+        target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
         tiles.lines.append(f"tl.store({target} + {_tile_place(tiled)}, {v.over((ROW,))}, mask=i_ok)  # {x.attrs[1]}")
     lines, slow_path = _at_once(axes, tiled, tiles, tiles.lines)
     doc = "Products of the states and their gradients at each step, for all blocks at once."
@@ -538,9 +533,8 @@ def _checkpoint(s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> Value
     s = replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes))
     x, own = leaf("state in", s.name, s.axes), tiles.ordered(s.axes)
     if x not in tiles.memo:
-        target = tiles.argument(
-            f"{name_of(leaf('state', s.name))}_borders", "border", leaf("border", s.name, s.axes), s.axes
-        )
+        state = name_of(leaf("state", s.name))
+        target = tiles.argument(state, Role.CHECKPOINTS, "border", leaf("border", s.name, s.axes), s.axes)
         where, mask = _state_place(s, own, "(bh * chunks + c)")
         other = ", other=0.0" if mask else ""
         raw = tiles.fine is None
@@ -604,7 +598,7 @@ def _store_ends(state: str, terms: list[str], s: StateForm, o: Opened, tiles: Ti
     afterwards."""
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
     x = leaf("sums", f"{state}.ends", (own,))
-    target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
+    target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
     return f"tl.store({target} + {_chunk_place(own)}, {_sum(terms)}, mask={tiles.ok(own)})  # {state}: ends"
 
 
@@ -615,11 +609,11 @@ def _store_state_adjoint(
     text, note = _sum(terms), f"  # {state}: pairing"
     if not s.decay_axes:
         x = leaf("sums", f"{state}.pairing")
-        target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
+        target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
         return [f"tl.store({target} + {_tile_place(tiled)}, {text}, mask={tiles.stored_rows}){note}"]
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
     x = leaf("stored", f"{state}.pairing", (own,))
-    target = tiles.argument(f"{name_of(x)}_out", "out", x, (own,), stores=True)
+    target = tiles.argument(name_of(x), Role.OUT, "out", x, (own,), stores=True)
     axes = tiles.ordered((ROW, own))
     late = tiles.value(leaf("stored", f"{state}.late", (ROW, own)))
     inside = f"tl.where({tiles.along('i_ok', ROW, axes)}, {late.over(axes)}, 0.0)"
@@ -646,7 +640,7 @@ def intra_chunk_kernel(
         lines += _by_blocks(axis, o, tiles, name_of, parts, making)
     tiles.lines = []
     for x, node in o.matrices.items():
-        target = tiles.argument(name_of(x), "matrix", x, stores=True)
+        target = tiles.argument(name_of(x), Role.WHOLE, "matrix", x, stores=True)
         v = tiles.value(node)
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
         mask = ""
@@ -801,7 +795,7 @@ def _by_blocks(
         )
         inside.from_slow_path(mask, axis)
     for x, node in scaled.items():
-        target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,), stores=True)
+        target = tiles.argument(name_of(x), Role.GIVEN, "chunked", x, (axis,), stores=True)
         v = inside.value(node)
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
         mask_text = f"{inside.stored_rows}[:, None] & {index}_ok[None, :]"
@@ -818,8 +812,8 @@ def _reach(axis: str, made: str, d: Node, tiles: Tiles) -> list[str]:
     """After a loop that has made sums of a decay: how far they reach, and all of them, where that is too far."""
     index, width = axis_name(axis), size_name(dim_of(axis))
     place = f"{made}_sums + step * {width} + i[:, None] * (H * {width}) + {index}[None, :]"
-    tiles.argument(f"{made}_sums", "chunked", tiles.decays[d], (axis,), stores=True)
-    tiles.argument(f"{made}_extents", "extent", tiles.decays[d], (axis,), stores=True)
+    tiles.argument(made, Role.SUMS, "chunked", tiles.decays[d], (axis,), stores=True)
+    tiles.argument(made, Role.EXTENTS, "extent", tiles.decays[d], (axis,), stores=True)
     return [
         "if SUMS:",
         f"    tl.store({made}_extents + at, {made}_most - {made}_least)",
@@ -842,7 +836,7 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
     inside.by_range, inside.split = tiles.by_range, tiles.split
     for x, node in intra.items():
-        target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,), stores=True)
+        target = tiles.argument(name_of(x), Role.GIVEN, "chunked", x, (axis,), stores=True)
         v = inside.decayed_sums(node, tiles)
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
         mask = f"{inside.stored_rows}[:, None] & {index}_ok[None, :]"
@@ -904,8 +898,7 @@ def bases(tiles: Tiles) -> list[str]:
     lines = []
     for a in tiles.arguments.values():
         if a.layout == "step":
-            base = a.name.removesuffix("_p")
-            lines.append(f"{a.name} += b * {base}_b + h // {base}_g * {base}_h")
+            lines.append(f"{a.name} += b * {a.base}_b + h // {a.base}_g * {a.base}_h")
     return lines
 
 
@@ -972,7 +965,7 @@ def _store_checkpoints(
     lines = []
     for s in group:
         state, own = carried[s.name], tiles.ordered(s.axes)
-        target = tiles.argument(f"{state}_borders", "border", leaf("border", s.name, s.axes), s.axes, stores=True)
+        target = tiles.argument(state, Role.CHECKPOINTS, "border", leaf("border", s.name, s.axes), s.axes, stores=True)
         block = f"first_block + {number} // (BLOCK // C)"
         if rows is None:
             where, mask = _state_place(s, own, f"(bh * blocks + {block})")
@@ -1057,8 +1050,8 @@ def _tail_stores(
     unless the map of the last ones is zero (see `runtime/chunk_kernels/segment_tails.py`): where it begins and stops; and
     what it stores besides."""
     late, linear, live = (
-        tiles.argument(f"{state}_{kind}", "state", leaf(kind, s.name, s.axes), s.axes, stores=True)
-        for kind in ("late", "late_map", "live")
+        tiles.argument(state, role, "state", leaf("tail", s.name, s.axes), s.axes, stores=True)
+        for role in (Role.LATE, Role.LATE_MAP, Role.LIVE)
     )
     size, block = size_name(dim_of(inner)), block_name(tiled)
     columns, states = f"(({size} + {block} - 1) // {block})", f"(0 if {state}_last is None else {_tiles_of(tiled)})"
@@ -1089,7 +1082,7 @@ def _tail_stores(
 
 
 def load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) -> list[str]:
-    tiles.argument(f"{state}_first", "state", leaf("first", s.name, s.axes), s.axes)
+    tiles.argument(state, Role.FIRST, "state", leaf("first", s.name, s.axes), s.axes)
     where, mask = _state_place(s, own)
     other = ", other=0.0" if mask else ""
     shape = ", ".join(block_name(a) for a in own)
@@ -1128,7 +1121,7 @@ def _store_own(own: Own, tiles: Tiles, name_of: NameOf) -> None:
             found[slot, side] = tiles.assign("sums", before + text, (ROW,)).text
     for (slot, side), text in found.items():
         x = own.prologue[slot]
-        target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
+        target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
         row, first = f"bh * {own.counts[slot]}", own.first[slot, side]
         place, what = f"({row} + {first}) * T + t0 + i", f"{text}, mask=i_ok"
         if side == "column":
@@ -1150,7 +1143,7 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
     lines = []
     for slot, (text, node) in found.items():
         x = leaf("sums", f"{sums.state}.{slot}")
-        target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
+        target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
         value = tiles.assign("sums", text, (ROW,)).text
         lines.append((f"{_stored_sums(target, value, tiled)}  # {sums.state}: {slot}", node, len(tiles.lines) - 1))
     return lines
@@ -1204,7 +1197,7 @@ def _store_totals(sums: Sums, tiles: Tiles, name_of: NameOf) -> str:
     text = f"tl.sum({tiles.until_ends(v.text, node, v.axes)}, axis={v.axes.index(ROW)})"
     value = tiles.assign("sums", text, (axis,)).text
     x = leaf("sums", f"{sums.state}.{sums.kind}", (axis,))
-    target = tiles.argument(f"{name_of(x)}_out", "sums", x, stores=True)
+    target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
     return f"tl.store({target} + {_chunk_place(axis)}, {value}, mask={tiles.ok(axis)})  # {sums.state}: {sums.kind}"
 
 
@@ -1230,7 +1223,7 @@ def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: Na
     v = tiles.value(at_row(rename(store.node, o.rename)))
     note = f"  # {store.root}" if store.root else ""
     if store.kind == "sums":
-        target = tiles.argument(f"{name}_out", "sums", x, stores=True)
+        target = tiles.argument(name, Role.OUT, "sums", x, stores=True)
         axis = next(a for a in v.axes if a != ROW)
         axes = tiles.ordered((ROW, axis))
         there = tiles.along(tiles.ok(axis), axis, axes)
@@ -1239,7 +1232,7 @@ def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: Na
             return _stored_sums(target, _over_tile(text, axes, tiled), tiled) + note
         text = f"tl.sum({text}, axis={axes.index(axis)})"
         return f"tl.store({target} + {_tile_place(tiled)}, {text}, mask={tiles.stored_rows}){note}"
-    target = tiles.argument(f"{name}_out", "out", x, own, stores=True)
+    target = tiles.argument(name, Role.OUT, "out", x, own, stores=True)
     if not own:
         return f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask={tiles.stored_rows}){note}"
     axes = tiles.ordered((ROW, *own))

@@ -35,6 +35,7 @@ from ....ir.functions import TABLE
 from ....ir.notation import plain
 from ..plan_passes.roles import PER_HEAD, PER_STEP, STEPS, WEIGHT, CannotPrint, at_row, is_state
 from ..print.axis_names import axis_name, block_name, size_name
+from .arguments import Argument, Role
 
 # What is zero beyond its axes' ends, as it is loaded or made; a product is one of vectors of both steps.
 VANISHING = (
@@ -112,26 +113,6 @@ class Value:
             if len(axes) == 2:
                 return text
         return f"{text}[{', '.join(':' if a in self.axes else 'None' for a in axes)}]"
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A tensor (or number) that a kernel is given. layout:
-
-    step    [B, T, H, X] with strides            sums, tile   what `Store` says
-    head    [H, X]                               number, size a float, or the size of a dim
-    chunked [B, H, T, X]                         matrix       [B, H, chunks, C, C]
-    state   [B, H, *axes], or None
-
-    `loaded`, `stored`: does the kernel load what it is given, and does it store there?
-    """
-
-    name: str
-    layout: str
-    source: Node | None = None
-    axes: tuple[str, ...] = ()
-    loaded: bool = True
-    stored: bool = False
 
 
 def _over_steps(x: Node) -> bool:
@@ -256,11 +237,19 @@ class Tiles:
         return Value(name, axes, raw)
 
     def argument(
-        self, name: str, layout: str, source: Node | None = None, axes: tuple[str, ...] = (), stores: bool = False
+        self,
+        base: str,
+        role: Role,
+        layout: str,
+        source: Node | None = None,
+        axes: tuple[str, ...] = (),
+        stores: bool = False,
     ) -> str:
         """The name of an argument that is loaded, or that the kernel `stores` to."""
+        new = Argument(base, role, layout, source, axes, loaded=False)
+        name = new.name
         self.names.add(plain_name(name))
-        known = self.arguments.get(name, Argument(name, layout, source, axes, loaded=False))
+        known = self.arguments.get(name, new)
         assert known.layout == layout, name
         self.arguments[name] = replaced(known, loaded=known.loaded or not stores, stored=known.stored or stores)
         return name
@@ -304,7 +293,9 @@ class Tiles:
             case "number":
                 return Value(repr(float(sympy.N(sympy.sympify(x.attrs[0])))), ())
             case "size":  # no tile here need have that axis
-                return Value(f"tl.full([], {self.argument(f'{size_name(x.attrs[0])}_all', 'size', x)}, tl.float32)", ())
+                return Value(
+                    f"tl.full([], {self.argument(size_name(x.attrs[0]), Role.SIZE, 'size', x)}, tl.float32)", ()
+                )
             case "add":
                 return self._add(x)
             case "mul":
@@ -699,7 +690,7 @@ class Tiles:
         sums, counts = f"{name}_sums + step * {width}", f"{name}_rests + step * {width} if EXACT else None"
         if self.by_range is not None and name not in self.by_range:
             self.by_range.append(name)
-            self.argument(f"{name}_extents", "extent", self.decays[d], (axis,))
+            self.argument(name, Role.EXTENTS, "extent", self.decays[d], (axis,))
         edges = ", ".join(", ".join(self._cumulative(d, x, over=(ROW, axis))) for x in (high, low))
         index = self.index(axis)
         return f"{sums}, {counts}, {edges}, {index}, {index}_ok, last, H * {width}"
@@ -713,8 +704,8 @@ class Tiles:
     def _decay_name(self, d: Node) -> str:
         name = self.name_of(self.decays[d])
         own = tuple(a for a in d.axes if a not in STEPS)
-        self.argument(f"{name}_sums", "chunked", self.decays[d], own)
-        self.argument(f"{name}_rests", "chunked", self.decays[d], own)
+        self.argument(name, Role.SUMS, "chunked", self.decays[d], own)
+        self.argument(name, Role.RESTS, "chunked", self.decays[d], own)
         return name
 
     def _cumulative(
@@ -776,7 +767,7 @@ class Tiles:
     def log2(self, d: Node, axis: str) -> str:
         """A decay for each channel, of each step, as log2."""
         base, index = self.name_of(self.decays[d]), self.index(axis)
-        self.argument(f"{base}_p", "step", self.decays[d], (axis,))
+        self.argument(base, Role.GIVEN, "step", self.decays[d], (axis,))
         place = f"{base}_p + t0 * {base}_t + i[:, None] * {base}_t + {index}[None, :]"
         return f"log2_of(tl.load({place}, mask=i_ok[:, None] & {index}_ok[None, :], other=0.0))"
 
@@ -849,7 +840,7 @@ class Tiles:
                 self.memo[known] = self.made(self.matrices[name])
             return replaced(self.memo[known], axes=order)
         if kind == "matrix":
-            variable = self.argument(self.name_of(x), "matrix", x)
+            variable = self.argument(self.name_of(x), Role.WHOLE, "matrix", x)
             at = f"{variable} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
             if (variable,) not in self.loads:
                 self.loads[variable,] = self.assign("t", f"tl.load({at})", order, raw=True).text
@@ -857,7 +848,7 @@ class Tiles:
         if kind == WEIGHT:
             return self._weight(leaf(kind, name), order)
         if kind == "constant":
-            return Value(self.argument(f"{self.name_of(x)}_c", "number", x), ())
+            return Value(self.argument(self.name_of(x), Role.NUMBER, "number", x), ())
         own = tuple(a for a in order if a not in STEPS)
         if kind == "intra" and name in self.intra:
             return self.decayed_sums(self.intra[name])
@@ -869,7 +860,7 @@ class Tiles:
             raise CannotPrint(f"the leaf {x!r}")
         base = self.name_of(leaf(kind, name, own))
         if self.by_head and not own and kind in ("input", "decay"):
-            self.argument(f"{base}_by_head", "chunked", leaf(kind, name, own))
+            self.argument(base, Role.BY_HEAD, "chunked", leaf(kind, name, own))
             loaded = f"tl.load({base}_by_head + at + i, mask=i_ok, other=0.0)"
             return self.assign(base, f"tl.exp({loaded})" if kind == "decay" else loaded, (ROW,))
         loaded, axes = self.load(base, leaf(kind, name, own), own)
@@ -884,7 +875,7 @@ class Tiles:
 
     def _weight(self, x: Node, order: tuple[str, ...]) -> Value:
         """How much of one state is in another at each step; or, over no axis, at the last one that the sweep takes of a chunk."""
-        base = self.argument(self.name_of(x), "chunked", x)
+        base = self.argument(self.name_of(x), Role.WHOLE, "chunked", x)
         place, mask = ("i", ", mask=i_ok, other=0.0") if order else ("last" if self.forward else "0", "")
         if (base, place) not in self.loads:
             variable = self.loads[base, place] = self.fresh(f"{base}_{'each' if order else 'whole'}")
@@ -899,7 +890,7 @@ class Tiles:
     def load(self, base: str, x: Node, own: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """What loads numbers of each step, or a tile of them, and its axes."""
         layout = "chunked" if x.attrs[0] in ("scaled", "intra") else "step"
-        self.argument(f"{base}_p", layout, x, own)
+        self.argument(base, Role.GIVEN, layout, x, own)
         axes = self.ordered((ROW, *own))
         rows = self.along("i", ROW, axes)
         if layout == "chunked":
@@ -945,7 +936,7 @@ class Tiles:
     def _per_head(self, x: Node, own: tuple[str, ...]) -> Value:
         kind, name, _ = x.attrs
         base = self.name_of(leaf(kind, name, own))
-        self.argument(f"{base}_p", "head", leaf(kind, name, own), own)
+        self.argument(base, Role.GIVEN, "head", leaf(kind, name, own), own)
         if own:
             axis, width = self.index(own[0]), size_name(dim_of(own[0]))
             text = f"tl.load({base}_p + h * {width} + {axis}, mask={axis}_ok, other=0.0)"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ....ir.expr import Node, dim_of, leaf, walk
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Accumulate, Plan
+from ..kernels.arguments import Role
 from ..kernels.fused_backward import FusedBackward, ends_of, fused_backward_kernel, spans_of
 from ..kernels.sweep_kernels import Kernel, sweep_kernel
 from ..launch_ir import NONE, Alloc, Call, Define, Expr, Function, If, Set, py, ref
@@ -113,7 +114,7 @@ class FusedBackwardHost(Host):
                 sides.setdefault(f"own.{slot}", set()).add(side)
         sizes = ", ".join(f"config.padded({size_name(dim_of(y))})" for y in kernel.axes)
         self.body.append(Define(("warps",), Expr(f"warps_of(({sizes}))")))
-        decays = [a.name for a in kernel.arguments if a.name.endswith("_sums")] if in_place else []
+        decays = [a.name for a in kernel.arguments if a.role is Role.SUMS] if in_place else []
         apart = Expr("apart(warps)")
         for what, x in named.items():
             name, parts = self.names(x), [f"{side}_parts(warps)" for side in SIDES if side in sides.get(what, ())]

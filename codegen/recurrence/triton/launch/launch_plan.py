@@ -32,6 +32,7 @@ from ...normal_form.form import StateAdjointProduct, StateForm
 from ...normal_form.log_decay import log_of
 from ...step.adjoint import gradient_name
 from ...stepwise.initial import initial_adjoints
+from ..kernels.arguments import Argument, Role
 from ..kernels.coupling_weights import (
     TransitionKernel,
     Transitions,
@@ -49,7 +50,7 @@ from ..kernels.sweep_kernels import (
     sweep_kernel,
     unroll_kernel,
 )
-from ..kernels.tile_lowering import Argument, Fine
+from ..kernels.tile_lowering import Fine
 from ..launch_ir import (
     NONE,
     Alloc,
@@ -812,14 +813,14 @@ class Host:
         wanted = [w for w in self.transitions if any(uses(x, y) for x in w.made for y in loaded)]
         self.transitions = [w for w in self.transitions if w not in wanted]
         self._launch_transitions(wanted)
-        for a in sorted(kernel.arguments, key=lambda a: not a.name.endswith("_sums")):
+        for a in sorted(kernel.arguments, key=lambda a: a.role is not Role.SUMS):
             x = a.source
             assert x is not None
             which = "" if a.axes else block  # kernels make sums over blocks of those over chunks, for each channel
-            if a.name.endswith("_sums") and f"{which}{a.name}" not in self.ready:
+            if a.role is Role.SUMS and f"{which}{a.name}" not in self.ready:
                 self.ready.add(f"{which}{a.name}")
                 self._cumulate(a, which, kernel, makes)
-            if a.name.endswith("_by_head") and a.name not in self.ready:
+            if a.role is Role.BY_HEAD and a.name not in self.ready:
                 self.ready.add(a.name)
                 self._laid_out([a.name], "by_head", (ref(self.names(x)), Expr("H")))
 
@@ -888,9 +889,9 @@ class Host:
         """Sums of a decay; of one decay a step by the launch that lays out another number of each step, if one is waiting."""
         assert a.source is not None
         with self._apart() as prologue:
-            log, base = self._log(a.source), f"{which}{a.name.removesuffix('_sums')}"
+            log, base = self._log(a.source), f"{which}{a.base}"
         names, where = [f"{base}_{x}" for x in ("sums", "rests", "extents")], "blocks" if which else "lay"
-        waiting = [y for y in kernel.arguments if y.name.endswith("_by_head") and y.name not in self.ready]
+        waiting = [y for y in kernel.arguments if y.role is Role.BY_HEAD and y.name not in self.ready]
         places = (Expr(where), Expr("config.exact"))
         if a.axes:
             made = (Expr("made=True"),) if base in makes else ()

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....ir.expr import ROW, dim_of, leaf
+from ..kernels.arguments import Argument, Role
 from ..kernels.sweep_kernels import Kernel, slow_path_name
-from ..kernels.tile_lowering import Argument
 from ..launch_ir import HEADS, NONE, STEPS, TILES, Define, Expr, For, Launch, Passed, Statement, joined, py, ref
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import WEIGHT
 from ..print.axis_names import block_name, part_name, size_name
 from ..print.names import Names
+
+TAILS = {Role.LATE: "ends", Role.LATE_MAP: "linear", Role.LIVE: "live"}  # as `late_pieces` calls them
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Launches:
         walk = Define(("walk",), py("config.walk({}, {}{})", size, loaded, more))
         if not ends or kernel.inner is None:
             return [walk, launch]
-        (name,) = (a.name.removesuffix("_linear") for a in kernel.arguments if a.name.endswith("_linear"))
+        (name,) = (a.base for a in kernel.arguments if a.role is Role.LINEAR)
         places, before = joined([ref(f"{name}_ends"), ref(f"{name}_linear")]), [walk]
         if kernel.late:
             before.append(Define(("late",), py("late_pieces({}, lay.length(parts), walk.tile)", places)))
@@ -194,9 +196,9 @@ class Launches:
         if a.layout == "size":
             return Expr(size_name(x.attrs[0]))
         if a.layout == "state":
-            state = self._passed_state(a.name, x.attrs[1], kernel, ends)
-            return py("{}{}", state, once) if a.name.endswith("_last") and state != NONE else state
-        if ends and a.name.endswith("_out"):
+            state = self._passed_state(a, x.attrs[1], kernel, ends)
+            return py("{}{}", state, once) if a.role is Role.LAST and state != NONE else state
+        if ends and a.role is Role.OUT:
             return NONE
         return self._tensor_of(a, block)
 
@@ -211,17 +213,16 @@ class Launches:
             return ref(f"{self.names(x)}{'_blocks' * bool(block)}")
         if a.layout in ("sums", "out", "head", "step"):
             return ref(self.names(x))
-        return ref(a.name if a.axes or a.name.endswith("_by_head") else f"{block}{a.name}")
+        return ref(a.name if a.axes or a.role is Role.BY_HEAD else f"{block}{a.name}")
 
-    def _passed_state(self, argument: str, state: str, kernel: Kernel, ends: bool) -> Expr:
+    def _passed_state(self, a: Argument, state: str, kernel: Kernel, ends: bool) -> Expr:
         name = self.names(leaf("state", state))
-        if argument.endswith("_first"):
+        if a.role is Role.FIRST:
             return NONE if ends else ref(f"{name}_starts")
-        if argument.endswith("_linear"):
+        if a.role is Role.LINEAR:
             return ref("linear") if ends else NONE
-        for kind, what in (("late", "ends"), ("late_map", "linear"), ("live", "live")):
-            if argument == f"{name}_{kind}":
-                return Expr(f"late and late.{what}") if ends else NONE
+        if a.role in TAILS:
+            return Expr(f"late and late.{TAILS[a.role]}") if ends else NONE
         if ends:
             return ref("ends") if kernel.inner is not None else ref(f"{name}_ends")
         return ref(f"{name}_last") if state in kernel.finals else NONE
