@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace as dc_replace
 
-from ..ir.expr import ONE, ZERO, Node, add, dim_of, fn, leaf, mul, power, replace, total, walk
+from ..ir.expr import ONE, ZERO, Node, add, dim_of, fn, leaf, maximum, mul, power, replace, total, walk
 from ..ir.latex_page import Page
 from ..ir.notation import Notation
 from .compiled import CompiledAttention
@@ -122,6 +122,8 @@ class _Single:
                 return mul(*args)
             case "pow":
                 return power(args[0], y.attrs[0])
+            case "max":
+                return maximum(*args)
             case "fn":
                 return fn(y.attrs[0], args[0])
             case "sum" if y.attrs[0] in self.letters:

@@ -47,6 +47,8 @@ def at_least_zero(p: Lowered, x: Node) -> bool:
         case "pow":
             n = x.attrs[0]
             return n.denominator != 1 or n.numerator % 2 == 0 or at_least_zero(p, x.args[0])
+        case "max":
+            return any(at_least_zero(p, a) for a in x.args)
         case "add" | "mul" | "sum" | "expand":
             return all(at_least_zero(p, a) for a in x.args)
     return False

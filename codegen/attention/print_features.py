@@ -20,7 +20,7 @@ from .feature_maps import Map
 from .lower import KEY, QUERY, Lowered
 
 MATRICES = 4  # of a head that a kernel holds
-OPERATIONS = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "sum")
+OPERATIONS = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "max", "sum")
 LEAVES = ("query", "key", "parameter", "constant")
 
 

@@ -155,6 +155,8 @@ def positive(s: Split, x: Node) -> bool:
             return x.attrs[0] == "exp"
         case "mul" | "add":
             return all(positive(s, a) for a in x.args)
+        case "max":
+            return any(positive(s, a) for a in x.args)
         case "pow":
             return positive(s, x.args[0])
         case "leaf" if x.attrs[0] == "scalar":

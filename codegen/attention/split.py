@@ -31,6 +31,7 @@ from ..ir.expr import (
     factors_of,
     fn,
     leaf,
+    maximum,
     mul,
     power,
     rename,
@@ -166,6 +167,8 @@ class _Splitter:
         """A scalar of both sides that isn't a sum of products, as a function in the tile."""
         if x.op == "fn":
             return fn(x.attrs[0], self.nested(x.args[0]))
+        if x.op == "max":
+            return maximum(*(self.nested(a) for a in x.args))
         if x.op == "pow":
             return power(self.nested(x.args[0]), x.attrs[0])
         if x.op == "expand":

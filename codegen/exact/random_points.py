@@ -85,7 +85,7 @@ def compare(
     """Run `check` at random points; raises GateError where two values differ."""
     start = time.perf_counter()
     roots = [*step.updates.values(), *step.outputs.values()]
-    has_functions = any(x.op == "fn" or (x.op == "pow" and x.attrs[0].denominator != 1) for x in walk(*roots))
+    has_functions = any(x.op in ("fn", "max") or (x.op == "pow" and x.attrs[0].denominator != 1) for x in walk(*roots))
     seed = seed_of(name, roots)
     for n in range(points):
         point = Point(Field(), _sizes(step, seed, n), steps, seed + n)

@@ -42,6 +42,10 @@ class Degrees:
         a = _complex(a)
         return np.asarray(a.real + a.imag + 1 + 0j)
 
+    def maximum(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        both = self.add(a, b)
+        return self.add(both, self.fn("apart", both))
+
     def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
         a = _complex(a)
         below = a.imag.sum(axis=axis, keepdims=True)

@@ -45,6 +45,7 @@ class Arithmetic(Protocol[V]):
     def mul(self, a: V, b: V) -> V: ...
     def pow(self, a: V, n: Fraction) -> V: ...
     def fn(self, name: str, a: V) -> V: ...
+    def maximum(self, a: V, b: V) -> V: ...
     def sum(self, a: V, axis: int) -> V: ...
     def peak(self, a: V, axis: int) -> V: ...
 
@@ -91,7 +92,14 @@ class Field:
         return self._map(lambda x: pow(int(x), n.numerator, self.p), a)
 
     def fn(self, name: str, a: np.ndarray) -> np.ndarray:
+        if name == "sign":  # an odd function, as in derivatives of maxima, whose terms may come in another order
+            return self._map(lambda x: self._odd(name, x), a)
         return self._map(lambda x: self._hash(name, x), a)
+
+    def maximum(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """(a + b + |a - b|) / 2, of which the even function alone is not interpreted."""
+        apart = self._map(lambda x: self._hash("apart", min(x, self.p - x)) if x else 0, (a - b) % self.p)
+        return (a + b + apart) * pow(2, -1, self.p) % self.p
 
     def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
         return _array(a.sum(axis=axis) % self.p)
@@ -108,6 +116,11 @@ class Field:
     def _map(self, f: Callable[[int], int], a: np.ndarray) -> np.ndarray:
         a = np.asarray(a, dtype=object)
         return _array([f(x) for x in a.ravel()], a.shape)
+
+    def _odd(self, name: str, x: int) -> int:
+        if x == 0:
+            return 0
+        return self._hash(name, x) if x <= self.p // 2 else self.p - self._hash(name, self.p - x)
 
     def _hash(self, name: str, x: object) -> int:
         digest = hashlib.blake2b(f"{name}:{x}".encode(), digest_size=8).digest()
@@ -145,6 +158,9 @@ class Reals:
     def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         with mpmath.workdps(self.context.dps):
             return self._map(lambda x: self.context.mpf(TABLE[name].mpmath(x)), a)
+
+    def maximum(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return _array(np.maximum(np.asarray(a, dtype=object), np.asarray(b, dtype=object)))
 
     def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
         return _array(a.sum(axis=axis))
@@ -209,6 +225,13 @@ class Dual:
     def fn(self, name: str, a: Pair) -> Pair:
         slope = evaluate(_sympy_derivative(name), {("input", "x"): a.value}, self.base, {})
         return Pair(self.base.fn(name, a.value), self.base.mul(slope, a.tangent))
+
+    def maximum(self, a: Pair, b: Pair) -> Pair:
+        """Half of the tangent is each side's at a tie."""
+        m, minus, half = self.base, self.base.const(Fraction(-1)), self.base.const(Fraction(1, 2))
+        larger = m.fn("sign", m.add(a.value, m.mul(minus, b.value)))
+        apart = m.mul(larger, m.add(a.tangent, m.mul(minus, b.tangent)))
+        return Pair(m.maximum(a.value, b.value), m.mul(half, m.add(m.add(a.tangent, b.tangent), apart)))
 
     def sum(self, a: Pair, axis: int) -> Pair:
         shape = np.broadcast_shapes(np.shape(a.value), np.shape(a.tangent))
@@ -303,8 +326,8 @@ def _apply(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict
             n = sizes[dim_of(x.axes[0])]
             grid = np.eye(n, dtype=int)
             return _from_mask(grid, m)
-        case "add" | "mul":
-            combine = m.add if x.op == "add" else m.mul
+        case "add" | "mul" | "max":
+            combine = {"add": m.add, "mul": m.mul, "max": m.maximum}[x.op]
             first, *rest = [aligned(done[a], a.axes, x.axes) for a in x.args]
             for other in rest:
                 first = combine(first, other)

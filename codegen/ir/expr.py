@@ -4,7 +4,7 @@ An axis is a name; primes tell apart several axes of one size (`d` and `d'` both
 over the union of their axes, so an outer product is `mul` and a contraction is `sum` of `mul`. Two equal expressions are the
 same object. Constructors simplify as they build, and keep meaning exactly.
 
-Operations (`op`): leaf, const, number, size, eye, add, mul, pow, fn, sum, peak, and those of chunk programs (see
+Operations (`op`): leaf, const, number, size, eye, add, mul, pow, fn, max, sum, peak, and those of chunk programs (see
 `chunk_program.py`).
 """
 
@@ -69,7 +69,7 @@ _interned: WeakValueDictionary[str, Node] = WeakValueDictionary()
 _made: WeakValueDictionary[tuple, Node] = (
     WeakValueDictionary()
 )  # by parts, of operations whose attributes say their types
-PLAIN = frozenset("leaf const number size eye add mul pow fn sum expand".split())
+PLAIN = frozenset("leaf const number size eye add mul pow fn max sum expand".split())
 
 
 def make(op: str, args: tuple[Node, ...] = (), attrs: tuple = (), axes: Iterable[str] = ()) -> Node:
@@ -165,6 +165,9 @@ def add(*terms: Any) -> Node:
             c, core = split_constant(x)
             coefficients[core] = coefficients[core] + c if core in coefficients else c
     parts = sorted([_multiple(c, core) for core, c in coefficients.items() if c], key=BY_KEY)
+    for core, c in coefficients.items():
+        if c and core.op == "max" and (turned := _turned(core, c, total, coefficients)) is not None:
+            return turned
     if total:
         parts.insert(0, const(total))
     if not parts:
@@ -172,6 +175,21 @@ def add(*terms: Any) -> Node:
     if len(parts) == 1:
         return parts[0]
     return make("add", tuple(parts), (), {a for p in parts for a in p.axes})
+
+
+def _turned(largest: Node, c: Fraction, number: Fraction | int, coefficients: dict[Node, Fraction]) -> Node | None:
+    """A sum with a - max(a, b) as -max(0, b - a), if it gets shorter so: of a maximum that is subtracted nothing is left then
+    where it is what it is subtracted from, whatever rounding does."""
+    others = {core: n for core, n in coefficients.items() if n and core is not largest}
+    for a in largest.args:
+        own = {core: n for n, core in map(split_constant, terms_of(a))}
+        if not any(others.get(core) == -c * n for core, n in own.items()):
+            continue
+        other = mul(c, maximum(*(add(b, mul(-1, a)) for b in largest.args)))
+        found = add(number, *(_multiple(n, core) for core, n in others.items()), mul(c, a), other)
+        if len(terms_of(found)) < len(others) + 1 + bool(number):
+            return found
+    return None
 
 
 def split_constant(x: Node) -> tuple[Fraction, Node]:
@@ -254,6 +272,30 @@ def fn(name: str, x: Node) -> Node:
     return make("fn", (x,), (name,), x.axes)
 
 
+def maximum(*terms: Any) -> Node:
+    """The largest of terms, entry by entry over the union of their axes."""
+    least: Fraction | None = None
+    found: dict[Node, None] = {}
+    stack = [as_node(x) for x in reversed(terms)]
+    while stack:
+        x = stack.pop()
+        if x.op == "max":
+            stack.extend(reversed(x.args))
+        elif x.op == "const":
+            least = x.attrs[0] if least is None else max(least, x.attrs[0])
+        else:
+            found[x] = None
+    parts = sorted(found, key=BY_KEY)
+    if least is not None:
+        parts.insert(0, const(least))
+    return parts[0] if len(parts) == 1 else make("max", tuple(parts), (), {a for p in parts for a in p.axes})
+
+
+def minimum(*terms: Any) -> Node:
+    """The smallest of terms, as -max of what is opposite to them."""
+    return mul(-1, maximum(*(mul(-1, x) for x in terms)))
+
+
 def expand(x: Node, axes: Iterable[str]) -> Node:
     """x, repeated along axes that it lacks."""
     missing = tuple(sorted(set(axes) - set(x.axes)))
@@ -334,6 +376,8 @@ def _renamed(x: Node, items: tuple[tuple[str, str], ...]) -> Node:
             return add(*(rename(a, mapping) for a in x.args))
         case "mul":
             return mul(*(rename(a, mapping) for a in x.args))
+        case "max":
+            return maximum(*(rename(a, mapping) for a in x.args))
         case "sum":
             (bound,) = x.attrs
             body = x.args[0]
@@ -365,6 +409,8 @@ def rebuild(x: Node, args: Iterable[Node]) -> Node:
             return add(*args)
         case "mul":
             return mul(*args)
+        case "max":
+            return maximum(*args)
         case "pow":
             return power(args[0], x.attrs[0])
         case "fn":

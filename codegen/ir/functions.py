@@ -118,7 +118,7 @@ TABLE = {
             lambda x: sympy.Max(x, 0),
             lambda x: max(x, mpmath.mpf(0)),
             "torch.relu({})",
-            "tl.maximum({}, 0.0)",
+            "tl.maximum({}, 0.0, propagate_nan=tl.PropagateNan.ALL)",
         ),
         Function(
             "sign",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from .expr import ONE, ZERO, Node, add, expand, fn, mul, number
+from .expr import ONE, ZERO, Node, add, expand, fn, maximum, minimum, mul, number, split_constant
 from .positive_terms import Polynomials, Terms, log_share
 from .ranges import Ranges, extremes
 
@@ -25,7 +25,9 @@ class Logarithms:
     def log(self, x: Node) -> Node | None:
         """log x; None where x isn't seen to be above 0 whatever the inputs are."""
         whole = x.op == "expand" or (x.op == "pow" and (x.attrs[0].denominator != 1 or x.attrs[0] < 0))
-        found = None if whole else self._by_terms(x)
+        found = self._extreme(x)
+        if found is None and not whole:
+            found = self._by_terms(x)
         if found is None:
             found = self._by_parts(x)
         return None if found is None else expand(found, x.axes)
@@ -43,6 +45,19 @@ class Logarithms:
     def at_most_one(self, x: Node) -> bool:
         return self.ranges(x).high <= 1 or self.polynomials.complement(x) is not None
 
+    def _extreme(self, x: Node) -> Node | None:
+        """The logarithm of a maximum or a minimum is that of the logarithms, also where it is a factor."""
+        c, core = split_constant(x)
+        if core.op == "mul" and c > 0 and any(a.op == "max" for a in core.args):
+            factors = [self.log(a) for a in x.args]
+            return None if any(y is None for y in factors) else add(*factors)
+        if core.op != "max":
+            return None
+        logs = [self.log(mul(c, a)) for a in core.args]
+        if any(y is None for y in logs):
+            return None
+        return maximum(*logs) if c > 0 else minimum(*logs)
+
     def _by_parts(self, x: Node) -> Node | None:
         match x.op:
             case "expand":
@@ -57,8 +72,7 @@ class Logarithms:
                 for one, other, largest in extremes(x):
                     a, b = self.log(one), self.log(other)
                     if a is not None and b is not None:
-                        sign = 1 if largest else -1
-                        return add(b, mul(sign, fn("relu", mul(sign, add(a, mul(-1, b))))))
+                        return maximum(a, b) if largest else minimum(a, b)
         return fn("log", x) if self.ranges(x).positive else None
 
     def _by_terms(self, x: Node) -> Node | None:

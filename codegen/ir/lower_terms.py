@@ -10,7 +10,7 @@ import sympy
 
 from chunkform.errors import FunctionError, NameError_
 
-from .expr import Node, add, const, fn, mul, number, power
+from .expr import ZERO, Node, add, const, fn, maximum, minimum, mul, number, power
 from .functions import TABLE
 
 _BY_CLASS = {
@@ -58,11 +58,11 @@ def scalar_node(
             return power(go(base), go(exponent).attrs[0])
         return fn("exp", mul(go(exponent), go(sympy.log(base))))
     if isinstance(x, sympy.Max | sympy.Min):
-        sign = 1 if isinstance(x, sympy.Max) else -1
-        value, *rest = [go(a) for a in sorted(x.args, key=sympy.default_sort_key, reverse=True)]
-        for other in rest:  # max(a, b) = b + relu(a - b), min(a, b) = b - relu(b - a)
-            value = add(other, mul(sign, fn("relu", mul(sign, add(value, mul(-1, other))))))
-        return value
+        terms = [go(a) for a in x.args]
+        if len(terms) == 2 and ZERO in terms:  # relu, of whose derivative at 0 nothing is left, as of torch.relu
+            sign = 1 if isinstance(x, sympy.Max) else -1
+            return mul(sign, fn("relu", mul(sign, *(a for a in terms if a is not ZERO))))
+        return maximum(*terms) if isinstance(x, sympy.Max) else minimum(*terms)
     name = _BY_CLASS.get(x.func, x.func.__name__.rstrip("_"))
     if isinstance(x, sympy.Heaviside | sympy.sign) and not differentiable:
         return fn("step" if isinstance(x, sympy.Heaviside) else "sign", go(x.args[0]))

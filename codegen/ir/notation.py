@@ -136,8 +136,8 @@ class Notation:
                 return self.power(x, row, col)
             case "fn":
                 return self.function(x, row, col)
-            case "mul":
-                return self.product(x, row, col)
+            case "mul" | "max":
+                return self.extreme_or_product(x, row, col)
             case "sum":
                 return self.contraction(x, row, col)
             case "peak":
@@ -382,6 +382,19 @@ class Notation:
             + (f"({inner})" if "frac" not in inner else self.fenced("(", inner, ")"))
         )
 
+    def extreme_or_product(self, x: Node, row: str | None, col: str | None) -> Piece:
+        if x.op == "max":
+            return self.extreme("max", x.args, row, col)
+        smallest = _smallest(x)
+        return self.product(x, row, col) if smallest is None else self.extreme("min", smallest, row, col)
+
+    def extreme(self, name: str, terms: tuple[Node, ...], row: str | None, col: str | None) -> Piece:
+        shown = ", ".join(
+            self.show(a, row if row in a.axes else None, col if col in a.axes else None).text
+            for a in sorted(terms, key=self.term_rank)
+        )
+        return Piece(rf"\{name}{self.fenced('(', shown, ')')}" if self.tex else f"{name.title()}({shown})")
+
     # --- contractions -------------------------------------------------------------------------------------------------
 
     def is_chain(self, x: Node) -> bool:
@@ -495,6 +508,9 @@ class Notation:
             n = x.attrs[0]
             exponent = f"{{{n}}}" if self.tex else str(n) if n.denominator == 1 and n > 0 else f"({n})"
             body = self.raised(self.bracket(self.indexed(x.args[0]), ATOM), f"^{exponent}")
+        elif x.op == "max":
+            terms = ", ".join(self.indexed(a).text for a in sorted(x.args, key=self.term_rank))
+            body = rf"\max({terms})" if self.tex else f"Max({terms})"
         elif x.op == "fn":
             body = f"{x.attrs[0]}({self.indexed(x.args[0]).text})"
         elif x.op == "const":
@@ -556,6 +572,14 @@ def _unshifted(x: Node) -> Node:
     """A sum without peaks, on which nothing depends."""
     parts = [a for a in x.args if split_constant(a)[1].op != "peak"] if x.op == "add" else x.args
     return x if len(parts) == len(x.args) else add(*parts)
+
+
+def _smallest(x: Node) -> tuple[Node, ...] | None:
+    """What a term is the smallest of: -max(-a, -b)."""
+    c, core = split_constant(x)
+    if c != -1 or core.op != "max" or any(split_constant(a)[0] > 0 and a.op != "add" for a in core.args):
+        return None
+    return tuple(mul(-1, a) for a in core.args)
 
 
 def _index(axis: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import product
 from math import inf
 from typing import Any
@@ -113,6 +114,8 @@ class Ranges:
                 for a in x.args:
                     out = times(out, self(a))
                 return out.within(UNIT_SHARE) if self.is_share(x) else out
+            case "max":
+                return reduce(larger, map(self, x.args))
             case "pow":
                 return raised(self(x.args[0]), x.attrs[0])
             case "sum":

@@ -58,6 +58,10 @@ class Dialect(Protocol):
         ...
 
     def function(self, name: str, value: Text, uniform: bool) -> Text: ...
+    def maximum(self, a: Text, b: Text, a_uniform: bool, b_uniform: bool) -> Text:
+        """The larger of two; a uniform one is the same everywhere."""
+        ...
+
     def eye(self, dim: str) -> Text: ...
     def size(self, dim: str) -> Text: ...
 
@@ -133,6 +137,12 @@ class Torch:
         argument = f"{self.like}.new_tensor({value.text})" if uniform else value.text
         return Text(TABLE[name].torch.format(argument))
 
+    def maximum(self, a: Text, b: Text, a_uniform: bool, b_uniform: bool) -> Text:
+        if a_uniform:
+            return Text(f"max({a.text}, {b.text})")
+        other = f"{self.like}.new_tensor({b.text})" if b_uniform else b.text
+        return Text(f"torch.maximum({a.text}, {other})")
+
     def eye(self, dim: str) -> Text:
         return Text(f"torch.eye({self.size_text(dim)}, dtype={self.like}.dtype, device={self.like}.device)")
 
@@ -207,6 +217,9 @@ class Triton:
 
     def function(self, name: str, value: Text, uniform: bool) -> Text:
         return Text(TABLE[name].triton.format(value.text))
+
+    def maximum(self, a: Text, b: Text, a_uniform: bool, b_uniform: bool) -> Text:
+        return Text(f"tl.maximum({a.text}, {b.text}, propagate_nan=tl.PropagateNan.ALL)")  # as torch.maximum
 
     def eye(self, dim: str) -> Text:
         index = self.index_text(dim)

@@ -104,7 +104,7 @@ class NodePrinter:
 
 
 def _printable(node: Node) -> bool:
-    return node.op in ("add", "mul", "pow", "fn", "sum", "peak", "expand")
+    return node.op in ("add", "mul", "pow", "fn", "max", "sum", "peak", "expand")
 
 
 class _Job:
@@ -239,6 +239,8 @@ class _Job:
             return self._add(args, target)
         if op == "mul":
             return self._product(args, target)
+        if op == "max":
+            return self._largest(args, target)
         ((arg, places),) = args  # expand
         return self.placed(arg, places, target)
 
@@ -250,6 +252,15 @@ class _Job:
         for negative, p in signed[1:]:
             text += f" - {p.text[1:]}" if negative and p.level >= MUL else f" + {p.at(MUL)}"
         return Text(text, ADD)
+
+    def _largest(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
+        """The largest over `target`; of numbers the texts come last, and none of a tile's."""
+        ordered = sorted(args, key=lambda a: self.uniform[a[0]])
+        (first, places), *rest = ordered
+        text, uniform = self.placed(first, places, target), self.uniform[first]
+        for arg, own in rest:
+            text = self.dialect.maximum(text, self.placed(arg, own, target), uniform, self.uniform[arg])
+        return text
 
     def _product(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
         """The product over `target`: factors over the same positions first, then ever wider ones."""
@@ -350,6 +361,8 @@ class _Job:
                 return sum(values)
             case "mul":
                 return float(sympy.prod(values))
+            case "max":
+                return max(values)
             case "pow":
                 return float(values[0] ** float(term.attrs[0]))
             case "fn":
@@ -370,6 +383,8 @@ class _Job:
             case "add":  # less a peak, what is padding may have any size
                 lacking = UNKNOWN if any(_is_peak(a) for a, _ in term.args) else FINITE
                 return tuple(max(x) if len(x) == len(term.args) else max(lacking, *x) for x in own)
+            case "max":
+                return tuple(max(x) if len(x) == len(term.args) else max(FINITE, *x) for x in own)
             case "mul":
                 return tuple(UNKNOWN if UNKNOWN in x else min(x) for x in own)
             case "expand":

@@ -80,7 +80,7 @@ class Terms:
                 bound = own.index(x.attrs[0])
                 axes = tuple(a for a in own if a != x.attrs[0])
                 return self._intern(x.op, (), args, axes, x, bound), axes
-            case "add" | "mul":
+            case "add" | "mul" | "max":
                 args.sort(key=lambda a: (a[0].number, a[1]))
                 settled = sorted((a for a in args if a[0].rank > 1 and a[0].stored), key=lambda a: -a[0].rank)
                 axes = tuple(dict.fromkeys(axis for _, own in settled for axis in own))

@@ -31,7 +31,7 @@ class TorchText:
         if x not in self.names:
             text = self.expression(x)
             if x.op in ("leaf", "const", "number", "size") or (
-                self.uses[x] <= 1 and x.op in ("add", "mul", "pow", "fn") and len(text) < 60
+                self.uses[x] <= 1 and x.op in ("add", "mul", "pow", "fn", "max") and len(text) < 60
             ):
                 return text
             name = f"{self.prefix}{len(self.lines)}"
@@ -85,6 +85,8 @@ class TorchText:
                 if self.is_number(x.args[0]):
                     text = self.tensor(text)
                 return TABLE[x.attrs[0]].torch.format(text)
+            case "max":
+                return self._largest(x)
             case "sum":
                 return self._contraction(x)
             case "peak":
@@ -96,7 +98,7 @@ class TorchText:
 
     def is_number(self, x: Node) -> bool:
         """Is x the same everywhere, and a number in Python, or a tensor that is only one?"""
-        return all(y.op in ("const", "number", "size", "add", "mul", "pow", "fn") for y in walk(x))
+        return all(y.op in ("const", "number", "size", "add", "mul", "pow", "fn", "max") for y in walk(x))
 
     def tensor(self, number: str, rank: int = 0) -> str:
         """A number as a tensor of so many axes."""
@@ -110,6 +112,19 @@ class TorchText:
                 sign, text = " - ", text[1:]
             out += (sign if out else "-" if sign == " - " else "") + text
         return f"({out})"
+
+    def _largest(self, x: Node) -> str:
+        """The largest of tensors, and no less than numbers. Derivatives are printed, so that those of `clamp` don't matter."""
+        numbers = [a for a in x.args if not a.axes and all(y.attrs[0] == "constant" for y in leaves(a))]
+        tensors = [self.aligned(a, x.axes) for a in x.args if a not in numbers]
+        if not tensors:
+            return f"max({', '.join(map(self.value, numbers))})"
+        out = tensors[0]
+        for text in tensors[1:]:
+            out = f"torch.maximum({out}, {text})"
+        for a in numbers:
+            out = f"torch.clamp({out}, min={self.value(a)})"
+        return out
 
     def _product_text(self, x: Node) -> str:
         parts = [self.aligned(a, x.axes) for a in x.args]

@@ -45,7 +45,7 @@ class CannotSolve(Exception):
     """Why no kernel here solves with this matrix."""
 
 
-ELEMENTWISE = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "expand")
+ELEMENTWISE = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "max", "expand")
 PER_HEAD = ("parameter", "decay parameter")
 
 
@@ -122,7 +122,10 @@ class _Solve:
         assert op.vector is not None
         self.vector = op.vector
         self.names: dict[tuple[str, ...], str] = {}
-        if any(y.op not in ("leaf", "const", "number", "add", "mul", "pow", "fn", "expand") for y in walk(self.value)):
+        if any(
+            y.op not in ("leaf", "const", "number", "add", "mul", "pow", "fn", "max", "expand")
+            for y in walk(self.value)
+        ):
             raise CannotSolve("something else is contracted in it")
 
     def name_of(self, x: Node) -> str:

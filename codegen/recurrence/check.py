@@ -15,6 +15,7 @@ from torch import Tensor
 from chunkform.errors import SpecError
 
 from ..checking.accuracy import Judged, head_axis, judge, relative_error
+from ..ir.expr import Node, walk
 from ..ir.step_program import StepProgram
 from .chunkwise.compiled import Compiled
 from .definition import Oracle, defined
@@ -209,9 +210,18 @@ def _sampled(
         s = dataclasses.replace(s, given={n: x.clamp(min=floor) if n in decays else x for n, x in s.given.items()})
         note = f"{case.decay}, at least {floor:g}"
     exact = defined(c, s, case.lengths, of=of, gradients=gradients)
-    if all(not x.numel() or (bool(x.isfinite().all()) and float(x.abs().max()) < largest) for x in exact.values()):
+    bounds = {f"final {x.name}": max(largest, 2 * _largest_number(x.initial)) for x in c.step.states}
+    if all(
+        not x.numel() or (bool(x.isfinite().all()) and float(x.abs().max()) < bounds.get(n, largest))
+        for n, x in exact.items()
+    ):
         return dataclasses.replace(case, decay=note), s, exact
     return None
+
+
+def _largest_number(x: Node | None) -> float:
+    """What a state may start with, as a maximum below all others: after no step it is that still."""
+    return max((abs(float(y.attrs[0])) for y in walk(x) if y.op == "const"), default=0.0) if x is not None else 0.0
 
 
 def _rounded(s: Sample, case: Case, seed: int = 0) -> Sample:

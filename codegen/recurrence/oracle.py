@@ -58,6 +58,9 @@ class TorchNumbers:
     def fn(self, name: str, a: Tensor) -> Tensor:
         return _FUNCTIONS[name](a)
 
+    def maximum(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.maximum(a, b)
+
     def sum(self, a: Tensor, axis: int) -> Tensor:
         return a.sum(axis)
 

@@ -38,10 +38,10 @@ class _Number:
         return _Number(self.m.mul(self.value, self.m.pow(other.value, Fraction(-1))), self.m)
 
     def larger(self, other: _Number, sign: int) -> _Number:
-        """The larger of both for sign = 1, the smaller for -1: b + relu(a - b), b - relu(b - a)."""
-        s, minus = (self.m.const(Fraction(x)) for x in (sign, -1))
-        between = self.m.fn("relu", self.m.mul(s, self.m.add(self.value, self.m.mul(minus, other.value))))
-        return _Number(self.m.add(other.value, self.m.mul(s, between)), self.m)
+        """The larger of both for sign = 1, the smaller for -1."""
+        s = self.m.const(Fraction(sign))
+        largest = self.m.maximum(self.m.mul(s, self.value), self.m.mul(s, other.value))
+        return _Number(self.m.mul(s, largest), self.m)
 
 
 def gate_scans(a: Adjoint, found: Scans) -> GateResult:

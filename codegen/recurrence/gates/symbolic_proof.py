@@ -165,6 +165,10 @@ class _Symbols:
         a = np.asarray(a, dtype=object)
         return _filled([TABLE[name].sympy(x) for x in a.ravel()], a.shape)
 
+    def maximum(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        a, b = np.broadcast_arrays(np.asarray(a, dtype=object), np.asarray(b, dtype=object))
+        return _filled([sympy.Max(x, y) for x, y in zip(a.ravel(), b.ravel(), strict=True)], a.shape)
+
     def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
         return np.asarray(a.sum(axis=axis), dtype=object)
 

@@ -325,6 +325,8 @@ def positive(x: Node) -> bool:
         case "add":
             some, others = any(map(positive, x.args)), all(map(_at_least_zero, x.args))
             return (some and others) or below_one(x) is not None
+        case "max":
+            return any(map(positive, x.args))
         case "pow" | "sum" | "expand":
             return positive(x.args[0])
         case "fn":
@@ -339,6 +341,8 @@ def _at_least_zero(x: Node) -> bool:
             return x.attrs[0] >= 0
         case "mul" | "add" | "sum" | "expand":
             return all(map(_at_least_zero, x.args))
+        case "max":
+            return any(map(_at_least_zero, x.args))
         case "pow":
             n = Fraction(x.attrs[0])
             return (n.denominator == 1 and n.numerator % 2 == 0) or _at_least_zero(x.args[0])

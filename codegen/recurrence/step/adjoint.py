@@ -15,7 +15,24 @@ from itertools import permutations
 
 from chunkform.errors import FunctionError
 
-from ...ir.expr import ONE, ZERO, Node, add, dim_of, expand, leaf, mul, power, rename, replace, terms_of, total, walk
+from ...ir.expr import (
+    ONE,
+    ZERO,
+    Node,
+    add,
+    dim_of,
+    expand,
+    fn,
+    leaf,
+    maximum,
+    mul,
+    power,
+    rename,
+    replace,
+    terms_of,
+    total,
+    walk,
+)
 from ...ir.functions import TABLE
 from ...ir.step_program import StateVar, StepProgram, Var
 
@@ -156,6 +173,18 @@ def _fn_rule(x: Node, g: Node) -> list[Node]:
     return [mul(g, slope(x.args[0]))]
 
 
+def _max_rule(x: Node, g: Node) -> list[Node]:
+    """The larger of two takes the gradient; at a tie each takes half of it, as of torch.maximum. More are taken in order."""
+    largest, *rest = x.args
+    shares = [ONE]
+    for a in rest:
+        larger = fn("sign", add(a, mul(-1, largest)))
+        shares = [mul(s, add(Fraction(1, 2), mul(Fraction(-1, 2), larger))) for s in shares]
+        shares.append(add(Fraction(1, 2), mul(Fraction(1, 2), larger)))
+        largest = maximum(largest, a)
+    return [mul(g, s) for s in shares]
+
+
 DERIVATIVES: dict[str, Callable[[Node, Node], list[Node]]] = {
     "leaf": lambda x, g: [],
     "const": lambda x, g: [],
@@ -166,6 +195,7 @@ DERIVATIVES: dict[str, Callable[[Node, Node], list[Node]]] = {
     "mul": _mul_rule,
     "pow": _power_rule,
     "fn": _fn_rule,
+    "max": _max_rule,
     "sum": lambda x, g: [mul(g, ONE)],
     "peak": lambda x, g: [ZERO],
     "expand": lambda x, g: [total(expand(g, x.axes), *x.attrs)],

@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 
 from ...ir.evaluate import Env, Field, evaluate
-from ...ir.expr import ONE, ZERO, Node, add, dim_of, expand, fn, leaves, mul, power, walk
+from ...ir.expr import ONE, ZERO, Node, add, dim_of, expand, leaves, maximum, minimum, mul, power, walk
 from ...ir.ranges import Ranges
 
 HIGHEST = 4  # degree that polynomials in a state may have before they cancel
@@ -41,10 +41,7 @@ def applied(kind: str, maps: tuple[Node, ...], state: Node) -> Node:
 
 def extreme(sign: int, *terms: Node) -> Node:
     """The largest of terms, for sign = 1, or the smallest."""
-    value, *rest = terms
-    for other in rest:
-        value = add(other, mul(sign, fn("relu", mul(sign, add(value, mul(-1, other))))))
-    return value
+    return maximum(*terms) if sign > 0 else minimum(*terms)
 
 
 def _holds(x: Node, state: Node) -> bool:
@@ -106,6 +103,11 @@ def _pieces(x: Node, state: Node, ranges: Ranges) -> _Pieces | None:
     if x.op == "fn" and x.attrs[0] == "relu":
         inner = _pieces(x.args[0], state, ranges)
         return None if inner is None or inner.sign < 0 else _Pieces(inner.pieces | {(ZERO, ZERO)}, 1)
+    if x.op == "max":
+        parts = [_pieces(a, state, ranges) for a in x.args]
+        if any(p is None or p.sign < 0 for p in parts):
+            return None
+        return _Pieces(frozenset().union(*(p.pieces for p in parts if p)), 1)
     if x.op == "expand":
         inner = _pieces(x.args[0], state, ranges)
         return None if inner is None or not set(x.axes) <= set(state.axes) else inner

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from ...ir.expr import Node, add, dim_of, fn, leaf, leaf_names, mul, rebuild, split_constant, terms_of, walk
+from ...ir.expr import Node, dim_of, leaf, leaf_names, rebuild, walk
 from ...ir.step_program import StepProgram, Var
 
 
@@ -149,7 +149,7 @@ class _Split:
                 raise _Whole
             return rebuild(y, [visit(a) for a in y.args])
 
-        return without_opposites(inside(x) if itself else visit(x))
+        return inside(x) if itself else visit(x)
 
     def _hand(self, y: Node, earlier: set[str]) -> Node | None:
         """The value as a leaf, where it is handed on as it is."""
@@ -212,23 +212,6 @@ class _Split:
 
     def _node(self, name: str) -> Node:
         return next(h.node for h in self.handed.values() if h.name == name)
-
-
-def without_opposites(x: Node) -> Node:
-    """x with relu(a) - a as relu(-a), wherever a sum gets shorter so: of a maximum that is subtracted nothing is left then where
-    it is what it is subtracted from, whatever rounding does."""
-    done: dict[Node, Node] = {}
-    for y in walk(x):
-        y_ = rebuild(y, [done[a] for a in y.args]) if y.args else y
-        for term in terms_of(y_) if y_.op == "add" else ():
-            sign, core = split_constant(term)
-            if core.op == "fn" and core.attrs[0] == "relu":
-                other = mul(sign, fn("relu", mul(-1, core.args[0])))
-                turned = add(y_, mul(-1, term), mul(sign, core.args[0]), other)
-                if len(terms_of(turned)) < len(terms_of(y_)):
-                    y_ = turned
-        done[y] = y_
-    return done[x]
 
 
 def _order(x: Node) -> tuple[str, ...]:

@@ -302,9 +302,8 @@ class Tiles:
                 return self._product(x.args)
             case "pow":
                 return self._power(x)
-            case "fn":
-                v = self.value(x.args[0])
-                return Value(f"({TABLE[x.attrs[0]].triton.format(v.over(v.axes))})", v.axes)
+            case "fn" | "max":
+                return self._function(x)
             case "expand":
                 return self.value(x.args[0])
             case "sum":
@@ -326,6 +325,17 @@ class Tiles:
                 text = self.until_ends(text, x.args[0], (ROW, COL), (late,))
                 return self.assign("x", f"inverse({text}, C, LEVELS, DT)", (ROW, COL), note="(I - T)^-1")
         raise CannotPrint(f"{x.op} in {x!r}")
+
+    def _function(self, x: Node) -> Value:
+        """Of one value, or the largest of several, tiles first."""
+        axes = self.ordered(x.axes)
+        if x.op == "fn":
+            v = self.value(x.args[0])
+            return Value(f"({TABLE[x.attrs[0]].triton.format(v.over(v.axes))})", v.axes)
+        first, *rest = [self.value(a).over(axes) for a in sorted(x.args, key=lambda a: not a.axes)]
+        for other in rest:
+            first = f"tl.maximum({first}, {other}, propagate_nan=tl.PropagateNan.ALL)"  # as torch.maximum
+        return Value(f"({first})", axes)
 
     def _add(self, x: Node) -> Value:
         """A sum. Products on tensor cores are added up where they are made, onto what else there is."""

@@ -13,7 +13,7 @@ from ....ir.expr import ZERO, Node, add, dim_of, leaf, mul, rebuild, rename, ter
 from ...chunkwise.plan import Accumulate, Map, Plan, Sweep, Unroll
 from ...normal_form.form import StateAdjointProduct
 
-ELEMENTWISE = ("const", "number", "size", "add", "mul", "pow", "fn", "expand")
+ELEMENTWISE = ("const", "number", "size", "add", "mul", "pow", "fn", "max", "expand")
 
 
 @dataclass

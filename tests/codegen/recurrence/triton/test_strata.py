@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -70,6 +71,16 @@ def test_kernels_agree_with_the_oracle(folder, name, spec):
     assert bad == known
     if known:
         pytest.xfail(f"{known[0]}: error and bound; the torch form has 2e-6")
+
+
+def test_kernels_lose_nothing_of_maxima():
+    """Of numbers of very different size, of infinite ones, and at ties."""
+    from shared.forked import script
+
+    done = script(HERE / "maxima_interpreted.py")
+    assert done.returncode == 0, done.stderr[-3000:]
+    errors = [x for line in done.stdout.splitlines() if line.startswith("[") for x in json.loads(line)]
+    assert len(errors) == 25 and max(errors) < 5e-6 and not any(math.isnan(x) for x in errors), errors
 
 
 if __name__ == "__main__":
