@@ -13,7 +13,7 @@ from rich.table import Table
 from chunkform.errors import BackendError
 from chunkform.spec.language import Declaration, catalogue, find
 
-from ..checking.accuracy import Judged
+from ..checking.accuracy import AMPLIFIED, Judged
 from ..checking.calls import SECONDS, Report, call, check_calls, reproduction
 from ..checking.checked import DTYPES, Checked
 from .compile import compile_module
@@ -137,7 +137,8 @@ def calls_text(report: Report) -> str:
 
 
 def check_table(rows: Iterable[Checked]) -> Table:
-    """One line for each op and dtype: its worst quantity, or every one that is above its bound."""
+    """One line for each op and dtype: its worst quantity, or every one that is above its bound. Where a problem is
+    ill-conditioned, with what rounding makes of its definition, of which a multiple is allowed."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for name in ("op", "dtype", "device", "worst error", "of", "allowed", ""):
         table.add_column(name, justify="right" if name in ("worst error", "allowed") else "left")
@@ -148,6 +149,8 @@ def check_table(rows: Iterable[Checked]) -> Table:
         bad = [r for r in group if not r.ok]
         for r in bad or [max(group, key=lambda r: r.badness)]:
             mark = "[green]ok[/]" if r.ok else "[red]too large[/]"
+            if r.ok and r.allowed > r.bound:
+                mark += f": rounding alone makes {r.allowed / AMPLIFIED:.1e} of it"
             table.add_row(name, dtype, device, f"{r.error:.1e}", r.quantity, f"{r.allowed:.1e}", mark)
     return table
 

@@ -4,11 +4,14 @@ from .attention import Attention, frequencies, rotate
 from .declaration import Declaration
 from .expression import Dim, Matrix, apply, diag, dot, eye, hadamard, latex, ones, text, total
 from .functions import (
+    Max,
+    Min,
     absolute,
     cos,
     erf,
     exp,
     log,
+    logsigmoid,
     norm,
     normalize,
     relu,
@@ -31,6 +34,8 @@ __all__ = [
     "Dim",
     "Equation",
     "Matrix",
+    "Max",
+    "Min",
     "Program",
     "Recurrence",
     "State",
@@ -51,6 +56,7 @@ __all__ = [
     "latex",
     "load",
     "log",
+    "logsigmoid",
     "neumann",
     "norm",
     "normalize",

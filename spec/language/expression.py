@@ -8,6 +8,7 @@ entry of a vector.
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Union
 
@@ -16,6 +17,7 @@ import sympy
 from chunkform.errors import DimensionError, SpecError
 
 from . import formula as formulas
+from .foreign import Named, foreign, of_numpy, of_torch
 from .source import Source, caller, wrote
 
 
@@ -53,15 +55,17 @@ class NotAScalar(DimensionError, sympy.SympifyError):
         return str(self.expr)
 
 
-class Atom(sympy.Symbol):
-    """A named scalar of a spec: an input, a parameter, a constant, an auxiliary quantity or a scalar state."""
+class Atom(Named):
+    """A named scalar of a spec: an input, a parameter, a constant, an auxiliary quantity or a scalar state. `owner`: what
+    declares it, if that is known."""
 
-    __slots__ = ("kind", "ref", "where")
+    __slots__ = ("kind", "owner", "ref", "where")
 
-    def __new__(cls, name: str, kind: str, ref: str | None = None) -> Atom:
+    def __new__(cls, name: str, kind: str, ref: str | None = None, owner: object = None) -> Atom:
         self = sympy.Symbol.__xnew__(cls, name, real=True)
         self.kind = kind
         self.ref = ref or name
+        self.owner = owner
         self.where = caller()
         return self
 
@@ -75,13 +79,8 @@ class Atom(sympy.Symbol):
     def T(self) -> NoReturn:
         raise DimensionError(f"{self} is a scalar, which has no transpose", caller())
 
-    _iterable = False  # as SymPy asks, which else would take the next for a sequence's
 
-    def __getitem__(self, index: object) -> NoReturn:
-        raise SpecError(f"{self} is a scalar, which has no entries", caller())
-
-
-class Contraction(sympy.Symbol):
+class Contraction(Named):
     """A 1 x 1 matrix product, such as `q.T * k`, used as a scalar."""
 
     __slots__ = ("matrix",)
@@ -97,22 +96,22 @@ class Contraction(sympy.Symbol):
     def _hashable_content(self) -> Any:
         return ("contraction", self.matrix)
 
-    _iterable = False
-    __getitem__ = Atom.__getitem__
-
     def _latex(self, printer: object) -> str:
         return latex(self.matrix)
 
 
 class Matrix:
-    """A matrix- or vector-valued term. `op` says how it is made of `args`; `rows` and `cols` are its dims."""
+    """A matrix- or vector-valued term. `op` says how it is made of `args`; `rows` and `cols` are its dims. `owner`: what declares
+    it, of a named quantity."""
 
-    __slots__ = ("_hash", "args", "cols", "op", "rows", "where")
+    __slots__ = ("_hash", "args", "cols", "op", "owner", "rows", "where")
     _op_priority = 100.0  # SymPy then leaves `scalar * Matrix` to us
 
-    def __init__(self, op: str, args: tuple, rows: Dim, cols: Dim, where: Source | None = None) -> None:
+    def __init__(
+        self, op: str, args: tuple, rows: Dim, cols: Dim, where: Source | None = None, owner: object = None
+    ) -> None:
         self.op, self.args, self.rows, self.cols = op, args, rows, cols
-        self.where = where or caller()
+        self.where, self.owner = where or caller(), owner
         self._hash = hash((op, args, rows, cols))
 
     def __hash__(self) -> int:
@@ -142,7 +141,9 @@ class Matrix:
         """By what SymPy sorts the terms of a sum; a spec's own comparison, as that of max(a, b), would pick one whole term."""
         if wrote(2):
             raise SpecError(
-                f"{text(self)} is compared: write apply(Max, a, b), relu or absolute, entry by entry", caller()
+                f"{text(self)} is compared: write Max(a, b), Min, relu or absolute, of chunkform.spec.language, which act "
+                "on each entry",
+                caller(),
             )
         return text(self), self._hash
 
@@ -283,12 +284,17 @@ class Matrix:
             f"{self} is one term over {self.rows} x {self.cols}: it can't be unpacked or looped over", caller()
         )
 
-    __array_ufunc__ = None  # numpy then leaves `array * Matrix` to us, which refuses it
+    def __array_ufunc__(self, ufunc: Callable[..., object], method: str, *given: object, **options: object) -> object:
+        return of_numpy(self, ufunc.__name__, *given)
+
+    @classmethod
+    def __torch_function__(cls, function: object, *_: object) -> NoReturn:
+        of_torch(function)
 
     def _sympy_(self) -> NoReturn:
         raise NotAScalar(
             f"{shape_text(self)} isn't a scalar, so SymPy's functions can't be applied to it: use those of "
-            "chunkform.spec.language, which act on each entry",
+            "chunkform.spec.language, Max and Min among them, which act on each entry",
             caller(),
         )
 
@@ -315,17 +321,6 @@ def scalar_of(value: object) -> sympy.Expr | None:
     if isinstance(value, numbers.Number):
         return sympy.nsimplify(value, rational=True) if isinstance(value, float) else sympy.sympify(value)
     return None
-
-
-def foreign(m: Matrix, other: object) -> Any:
-    """The result of an operator on something that isn't a term: what is ours may answer for itself, the rest is refused."""
-    if type(other).__module__.startswith("chunkform."):
-        return NotImplemented
-    raise SpecError(
-        f"can't combine {m} with {str(other)[:60]!r}, a {type(other).__name__}: a spec has symbols, numbers, and the "
-        "functions of chunkform.spec.language",
-        caller(),
-    )
 
 
 def shape_text(m: Matrix) -> str:
@@ -388,8 +383,21 @@ def hadamard(a: Any, b: Any) -> Any:
         if not isinstance(m, Matrix):
             raise DimensionError(f"hadamard takes two vectors or matrices, got the scalar {m}: use *", caller())
     if a.shape != b.shape:
-        raise DimensionError(f"hadamard of {shape_text(a)} and {shape_text(b)}: the dims must be the same", caller())
+        hint = _scaled(a, b) or _scaled(b, a)
+        raise DimensionError(
+            f"hadamard of {shape_text(a)} and {shape_text(b)}: the dims must be the same{hint}", caller()
+        )
     return Matrix("hadamard", (a, b), a.rows, a.cols)
+
+
+def _scaled(vector: Matrix, m: Matrix) -> str:
+    """How rows or columns of a matrix are scaled, where a vector fits one of these."""
+    if not vector.is_vector or m.is_vector:
+        return ""
+    own, bare = (vector.rows, text(vector)) if vector.cols is ONE else (vector.cols, text(vector.T))
+    if own == m.rows and (vector.cols is ONE or own != m.cols):
+        return f"; to scale rows write `diag({bare}) * {_factor(m)}`"
+    return f"; to scale columns write `{_factor(m)} * diag({bare})`" if own == m.cols else ""
 
 
 def diag(a: object) -> Any:

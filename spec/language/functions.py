@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import sympy
 
-from chunkform.errors import SpecError
+from chunkform.errors import DimensionError, SpecError
 
-from .expression import Dim, Matrix, apply, column, scalar_of, total
+from .expression import Dim, Matrix, Term, apply, column, scalar_of, shape_text, total
 from .formula import Formula, entrywise
 from .source import caller
 
@@ -53,7 +54,13 @@ def _entrywise(function: Any, name: str = "") -> Any:
     """`name`: the function's in formulas, where it isn't SymPy's."""
     name = name or function.__name__.strip("_")
 
-    def call(x: Any) -> Any:
+    def call(x: Any, *more: object) -> Any:
+        if more:
+            raise SpecError(
+                f"{name} takes one term, got {1 + len(more)}: {', '.join(map(str, (x, *more)))}; of several terms there are "
+                "Max, Min, hadamard and apply",
+                caller(),
+            )
         if isinstance(x, Formula):
             return entrywise(name, x)
         if isinstance(x, Matrix):
@@ -81,6 +88,38 @@ sigmoid = _entrywise(sigmoid_)
 softplus = _entrywise(softplus_)
 relu = _entrywise(lambda x: sympy.Max(x, 0), "relu")
 silu = _entrywise(lambda x: x * sigmoid_(x), "silu")
+
+
+def _of_several(function: Callable[..., sympy.Expr]) -> Callable[..., Term]:
+    """A function of two terms or more; scalars go with each entry of vectors and matrices."""
+
+    def call(*terms: object) -> Term:
+        found = [x if isinstance(x, Matrix) else scalar_of(x) for x in terms]
+        if len(found) < 2 or any(x is None for x in found):
+            raise SpecError(f"{name} takes two terms of the spec or more, got {', '.join(map(str, terms))}", caller())
+        entries = [x for x in found if isinstance(x, Matrix)]
+        if not entries:
+            return function(*found)
+        other = next((x for x in entries if x.shape != entries[0].shape), None)
+        if other is not None:
+            raise DimensionError(
+                f"{name} of {shape_text(entries[0])} and {shape_text(other)}: the dims must be the same", caller()
+            )
+        numbers = [x for x in found if not isinstance(x, Matrix)]
+        return apply(lambda *each: function(*each, *numbers), *entries)
+
+    name = function.__name__
+    call.__doc__ = f"{name} of terms, entry by entry where they are vectors or matrices."
+    return call
+
+
+Max = _of_several(sympy.Max)
+Min = _of_several(sympy.Min)
+
+
+def logsigmoid(x: Any) -> Any:
+    """log(sigmoid(x)), of a scalar, or of each entry of a vector: the logarithm of a forget gate."""
+    return -softplus(-x)
 
 
 def norm(a: Matrix) -> sympy.Expr:

@@ -25,8 +25,9 @@ from .claiming import Claiming
 from .declaration import Declaration
 from .domain import Domain, domain_of
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, ones, scalar_of, shape_text, total
+from .foreign import together
 from .names import FUNCTION_NAMES, quantity_name, split_names
-from .source import Source, again, caller
+from .source import Source, again, caller, wrote
 
 RESERVED = frozenset(
     "initial_state output_final_state final_state cu_seqlens context_parallel recompute precision state_dtype backend "
@@ -47,6 +48,14 @@ class Variable:
     domain: Domain | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """What declares a quantity."""
+
+    name: str
+    where: Source
+
+
 @dataclass(frozen=True, repr=False)
 class State:
     """A state: `prev` is its value before the step, `next` after it."""
@@ -55,14 +64,15 @@ class State:
     dims: tuple[Dim, ...]
     where: Source
     initial: Term | None = None
+    owner: Owner | None = field(default=None, compare=False)
 
     @property
     def prev(self) -> Any:
-        return symbol_of(f"{self.name}.prev", "state", self.dims)
+        return symbol_of(f"{self.name}.prev", "state", self.dims, self.owner)
 
     @property
     def next(self) -> Any:
-        return symbol_of(f"{self.name}.next", "state", self.dims)
+        return symbol_of(f"{self.name}.next", "state", self.dims, self.owner)
 
     def _refuse(self, *_: Any) -> Any:
         raise SpecError(f"{self.name} is a state: write {self.name}.prev or {self.name}.next", caller())
@@ -106,6 +116,7 @@ class Recurrence(Claiming, Declaration):
         self.updates: list[Equation] = []
         self.outputs: list[Equation] = []
         self.setting: Any = None
+        self.owner = Owner(self.name, self.where)
 
     # --- declaring --------------------------------------------------------------------------------------------------
 
@@ -171,8 +182,14 @@ class Recurrence(Claiming, Declaration):
                         caller(),
                     )
             self._check_term(start, f"the initial value of {name}")
+            if any(n.is_finite is False for n in numbers_of(start)):
+                raise SpecError(
+                    f"the initial value of {name} is {start}, which isn't finite: give a number that is far below, or above, "
+                    "what it is compared with, such as -1e4",
+                    caller(),
+                )
             self._check_shape(start, dims, f"the initial value of {name}", zero_ok=True)
-        made = State(name, dims, caller(), start)
+        made = State(name, dims, caller(), start, self.owner)
         self.states.append(made)
         return made
 
@@ -188,8 +205,8 @@ class Recurrence(Claiming, Declaration):
         """The symbol of an auxiliary quantity."""
         value = next(x.term for x in self.lets if x.name == name)
         if isinstance(value, Matrix) and value.rows is ONE:
-            return Matrix("symbol", (name, "let"), value.rows, value.cols)
-        return symbol_of(name, "let", dims_of(value))
+            return Matrix("symbol", (name, "let"), value.rows, value.cols, owner=self.owner)
+        return symbol_of(name, "let", dims_of(value), self.owner)
 
     def update(self, state: State, term: Any) -> None:
         """`state.next = term`; the term may read previous states, and next states that were updated above."""
@@ -261,6 +278,10 @@ class Recurrence(Claiming, Declaration):
             x.name: f", first at {x.where}" for x in reversed(declared)
         }
 
+    def _moments(self) -> list[str]:
+        """The names of states before and after a step."""
+        return [f"{x.name}.{when}" for x in self.states for when in ("prev", "next")]
+
     def _new(self, given: Any, dim: bool = False) -> str:
         """A name that isn't used so far, as Python spells it."""
         name = quantity_name(given)
@@ -295,7 +316,7 @@ class Recurrence(Claiming, Declaration):
             name = self._new(name)
             self._check_dims(dims, name, decay=kind.startswith("decay"))
             self.variables.append(Variable(name, kind, dims, caller(), default, domain))
-            made.append(symbol_of(name, kind, dims))
+            made.append(symbol_of(name, kind, dims, self.owner))
         return made[0] if len(made) == 1 else tuple(made)
 
     def _check_dims(self, dims: tuple, name: str, decay: bool = False) -> None:
@@ -306,13 +327,23 @@ class Recurrence(Claiming, Declaration):
         for dim in dims:
             if not isinstance(dim, Dim) or dim not in self.dim_list:
                 known = ", ".join(x.name for x in self.dim_list) or "none declared"
-                raise DimensionError(f"the dims of {name} must be dims of {self.name} ({known}), got {dim!r}", caller())
+                raise DimensionError(
+                    f"the dims of {name} must be dims of {self.name} ({known}), got {dim!r}{together(dim)}", caller()
+                )
 
     def _term(self, term: Any, what: str) -> Term:
         value = term if isinstance(term, Matrix) else scalar_of(term)
         if value is None:
-            hint = f": write {term}.prev or {term}.next" if isinstance(term, State) else ""
+            hint = f": write {term}.prev or {term}.next" if isinstance(term, State) else together(term)
             raise SpecError(f"{what} must be a term of the spec, got {term!r}{hint}", caller())
+        if wrote(2):
+            for name, owner in owners(value):
+                if owner is not self.owner and name in self._names() | dict.fromkeys(self._moments()):
+                    raise NameError_(
+                        f"{what} uses the {name} of another recurrence, {owner.name} at {owner.where}: declare one in "
+                        f"{self.name}, and write with that",
+                        caller(),
+                    )
         return value
 
     def _check_term(self, term: Term, what: str, updating: str | None = None) -> None:
@@ -354,7 +385,8 @@ class Recurrence(Claiming, Declaration):
         if not isinstance(term, Matrix):
             if len(dims) == 0 or (zero_ok and term == 0):
                 return
-            raise DimensionError(f"{what} is a scalar, expected {_shape_of(dims)}", caller())
+            hint = f": for the same number in each entry write `{term} * ones({', '.join(map(str, dims))})`" * zero_ok
+            raise DimensionError(f"{what} is a scalar, expected {_shape_of(dims)}{hint}", caller())
         expected = (*dims, ONE, ONE)[:2]
         if term.shape != expected:
             raise DimensionError(f"{what} has the shape {shape_text(term)}, expected {_shape_of(dims)}", caller())
@@ -397,6 +429,29 @@ def _parts(term: Term) -> Iterator[Any]:
             stack.extend(x.free_symbols)
 
 
+def owners(term: Term) -> Iterator[tuple[str, Owner]]:
+    """The named quantities of which it is certain what declares them: SymPy may have put others of the same name in the place of
+    those that stand inside its expressions."""
+    stack: list[Any] = [term]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Matrix):
+            stack.extend(x.args if x.op != "symbol" else ())
+        if isinstance(getattr(x, "owner", None), Owner):
+            yield name_of(x), x.owner
+
+
+def numbers_of(term: Term) -> Iterator[sympy.Expr]:
+    """The numbers that a term is made of."""
+    stack: list[Any] = [term]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Matrix):
+            stack.extend(x.args)
+        elif isinstance(x, sympy.Basic):
+            yield from (y for y in sympy.preorder_traversal(x) if y.is_Number or y in (sympy.oo, -sympy.oo, sympy.nan))
+
+
 def kind_of(s: Any) -> str | None:
     if isinstance(s, Matrix):
         return s.args[1]
@@ -407,11 +462,11 @@ def name_of(s: Any) -> str:
     return s.args[0] if isinstance(s, Matrix) else s.name
 
 
-def symbol_of(name: str, kind: str, dims: tuple[Dim, ...]) -> Any:
+def symbol_of(name: str, kind: str, dims: tuple[Dim, ...], owner: Owner | None = None) -> Any:
     if not dims:
-        return Atom(name, kind)
+        return Atom(name, kind, owner=owner)
     rows, cols = (*dims, ONE)[:2]
-    return Matrix("symbol", (name, kind), rows, cols)
+    return Matrix("symbol", (name, kind), rows, cols, owner=owner)
 
 
 def dims_of(term: Term) -> tuple[Dim, ...]:

@@ -1,5 +1,6 @@
 """What every command has: help with examples, a version, completion, and as much said as was asked for."""
 
+import io
 import json
 import os
 import re
@@ -8,10 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import chunkform
+from chunkform.codegen.checking.checked import Checked
 from chunkform.codegen.claims.verdict import summary
+from chunkform.codegen.commands.check import check_table
 from chunkform.codegen.commands.cli import app
 from chunkform.codegen.commands.listing import listed
 from chunkform.spec.language import Declaration, catalogue
@@ -184,3 +188,16 @@ class Judged:
 )
 def test_counts_are_said_as_a_person_would(verdicts, said):
     assert summary(verdicts) == said
+
+
+def test_an_error_above_its_bound_that_is_allowed_is_told_why() -> None:
+    rows = [
+        Checked("op", "dq", "float32", "cpu", 1.0, 1e-5, 4.0, True),
+        Checked("op", "dk", "float64", "cpu", 1e-12, 1e-10, 1e-10, True),
+        Checked("op", "dv", "bfloat16", "cpu", 9.0, 1e-2, 4.0, False),
+    ]
+    plain = Console(width=200, file=io.StringIO())
+    plain.print(check_table(rows))
+    first, second, third = (x.strip() for x in plain.file.getvalue().splitlines()[1:])
+    assert "ok: rounding alone makes 1.0e+00 of it" in first
+    assert "rounding" not in second + third

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sympy
+from mpmath import mp
 
+from chunkform.codegen.ir.evaluate import Reals, evaluate
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import NameError_
-from chunkform.spec.language import Recurrence, catalogue, find, load, relu, sigmoid
+from chunkform.spec.language import (
+    Max,
+    Min,
+    Recurrence,
+    apply,
+    catalogue,
+    dot,
+    exp,
+    find,
+    latex,
+    load,
+    logsigmoid,
+    relu,
+    sigmoid,
+)
 
 
 def test_the_example_of_the_design_works_as_printed(tmp_path: Path) -> None:
@@ -114,3 +131,45 @@ def test_a_term_prints_as_it_was_written() -> None:
     assert str(S.prev + beta * k * (v - S.prev.T * k).T) == "S.prev + beta * k * (v - S.prev.T * k).T"
     assert repr(S) == "S" and repr(d) == "d"
     assert str(q.T * k) == "(q.T * k)"
+
+
+def test_maxima_of_vectors_and_scalars() -> None:
+    r = Recurrence("maxima")
+    d = r.dims("d")
+    a, b = r.inputs("a b", d)
+    s = r.inputs("s")
+    h = r.state("h", d)
+    r.update(h, Max(a, h.prev))
+    assert r.equation("h").term == apply(sympy.Max, a, h.prev)
+    assert latex(Max(a, b, s, 0)) and str(Min(s, 2)) == str(sympy.Min(s, 2))
+    r.output("o", h.next + Max(a, s) + logsigmoid(b) * logsigmoid(s))
+    (o,) = compile_spec(r.validate()).step.outputs.values()
+    env = {("input", "a"): [3, -1], ("input", "b"): [2, 0], ("input", "s"): 1, ("state", "h"): [0, 5]}
+    values = evaluate(o, {k: np.array(v, dtype=object) for k, v in env.items()}, Reals(), {"d": 2})
+    expected = [3 + 3 + mp.log1p(mp.exp(-2)) * mp.log1p(mp.exp(-1)), 5 + 1 + mp.log(2) * mp.log1p(mp.exp(-1))]
+    assert all(abs(x - y) < 1e-12 for x, y in zip(values, expected, strict=True))
+
+
+def test_a_number_of_numpy_is_a_number() -> None:
+    r = Recurrence("numbers")
+    d = r.dims("d")
+    k, s = r.inputs("k", d), r.inputs("s")
+    half = np.float64(0.5)
+    assert half * k == 0.5 * k and k * half == k * 0.5 and half - k == 0.5 - k and k / half == k / 0.5
+    assert (half * s, s - half, half / s, s**half) == (0.5 * s, s - 0.5, 0.5 / s, s**0.5)
+
+
+def test_the_same_spec_may_be_written_twice() -> None:
+    """What SymPy remembers of the first isn't taken for a mistake in the second."""
+
+    def made() -> Recurrence:
+        r = Recurrence("again")
+        d, e = r.dims("d e")
+        q, k, v, b = r.inputs("q", d), r.inputs("k", d), r.inputs("v", e), r.inputs("b")
+        S = r.state("S", d, e)
+        w = r.let("w", exp(-2 * b * dot(k, k)))
+        r.update(S, w * S.prev + 2 * b * k * v.T)
+        r.output("o", S.next.T * q * dot(q, k))
+        return r.validate()
+
+    assert made().equation("S").term == made().equation("S").term
