@@ -6,7 +6,7 @@ import hashlib
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -24,10 +24,10 @@ from ..parallel.incoming import Exchange, Segments
 from ..parallel.shards import Piece, host_boundaries, pieces_of
 from . import debugging
 from .arguments import autocast_dtype, checked, checked_states, states_of
+from .autograd import no_second
 from .backend_choice import chosen_backend
-from .passes import Call, is_empty, run_backward, run_forward
-from .passes import arguments_of as arguments_of
-from .signature import Backend, Signature, States
+from .passes import Call, arguments_of, is_empty, keeps, run_backward, run_forward, saved_again
+from .signature import OVERWRITE, Backend, Signature, States
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -100,7 +100,10 @@ def _run(
             if len(known) >= KINDS:
                 known.clear()
             known[kind] = known[kind, seen.lengths] = seen
-    results = _Parallel.apply(seen.job, group, *tensors)
+    if seen.job.call.needs_backward:
+        results = _Parallel.apply(seen.job, group, *tensors)
+    else:
+        results = _results(seen.job, group, tensors)[0]
     outputs, finals = results[: len(op.signature.outputs)], results[len(op.signature.outputs) :]
     last: Any = None
     if final:
@@ -167,6 +170,11 @@ class _Prepared:
     backend: str
     deterministic: bool
 
+    @property
+    def needs_backward(self) -> bool:
+        everything = (*self.tensors.values(), *self.states.values())
+        return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in everything)
+
     def job(self, op: SharedOp, group: Group, lengths: tuple[int, ...], final: bool) -> _Job:
         name = op.signature.name
         pieces = None
@@ -181,6 +189,7 @@ class _Prepared:
         backend = torch_form if is_empty(self.tensors.values()) else op.backends[self.backend]
         call = Call(op.signature, backend, self.constants, self.sizes["H"], plain=torch_form)
         call.deterministic = self.deterministic
+        call.needs_backward, call.finals = self.needs_backward, final
         inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
         count = None if self.boundaries is None else len(self.boundaries) - 1
         names = (*self.tensors, *self.states)
@@ -242,9 +251,8 @@ def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[Fac
             same[f"whether {a.key} needs a gradient"] = x.requires_grad and torch.is_grad_enabled()
         else:
             same[f"the constant {a.key}"] = p.constants[a.name]
-    tensors = [*p.tensors.values(), *(x for x in p.states.values() if x is not None)]
     same["the option deterministic"] = p.deterministic
-    same["whether anything needs a gradient"] = any(x.requires_grad for x in tensors) and torch.is_grad_enabled()
+    same["whether anything needs a gradient"] = p.needs_backward
     same["the kind of device"] = next(iter(p.tensors.values())).device.type
     if p.boundaries is not None:
         digest = hashlib.blake2b(repr(p.boundaries).encode(), digest_size=8).hexdigest()
@@ -278,6 +286,11 @@ class _Job:
     replays: dict[Any, Any] | None = None
 
     @property
+    def returned(self) -> int:
+        """How many results a call has: outputs and final states, which may be None."""
+        return len(self.call.signature.outputs) + len(self.call.signature.states)
+
+    @property
     def plain(self) -> Call:
         """The call for one stretch of steps in the torch form, which finds what enters a segment."""
         return replace(self.call, backend=self.torch_form)
@@ -303,30 +316,77 @@ class _Parallel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, job: _Job, group: Group, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-        found = _exchanging(job, group, "forward", tensors, lambda flat: _forward(job, group, flat))
-        results, (ctx.call, ctx.entering, ctx.saved) = found
-        count = len(job.call.signature.outputs) + len(job.call.signature.states)
-        ctx.job, ctx.group = job, group
-        ctx.save_for_backward(*tensors[: job.given], *results[count:])
+        results, (ctx.call, ctx.entering, ctx.saved) = _results(job, group, tensors)
+        ctx.job, ctx.group, ctx.spent = job, group, False
+        ctx.alike = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        ctx.save_for_backward(*tensors[: job.given], *results[job.returned :])
         ctx.set_materialize_grads(False)
-        return tuple(results[:count])
+        return tuple(results[: job.returned])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: FunctionCtx, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        job, group, wanted = ctx.job, ctx.group, ctx.needs_input_grad[2:]
-        kept = job.given, len(ctx.entering), len(ctx.saved)
-        tensors = (*ctx.saved_tensors, *gradients)
+        job, wanted, known = ctx.job, ctx.needs_input_grad[2:], ctx.saved_tensors
+        count, names = job.given + len(ctx.entering), ctx.saved
+        if not ctx.alike:  # whatever hooks have made of it: passes take what they have saved as they have left it
+            known = (*known[:count], *(None if x is None else x.contiguous() for x in known[count:]))
+        if ctx.spent:  # by an earlier backward pass over the same graph
+            names, known = None, known[:count]
+        ctx.spent = ctx.saved is not None and "overwrites" in ctx.call.backend.features
+        task = _Task(job, ctx.group, ctx.call, ctx.entering, names, wanted, len(known) if ctx.alike else 0)
+        if torch.is_grad_enabled():  # create_graph=True
+            return None, None, *_Backward.apply(task, *known, *gradients)
+        return None, None, *task.gradients((*known, *gradients))
 
-        def run(flat: Flat) -> tuple[list[Tensor | None], None]:
-            rest = list(flat)
-            given, entering, saved = ([rest.pop(0) for _ in range(n)] for n in kept)
-            named = dict(zip(ctx.entering, entering, strict=True)), dict(zip(ctx.saved, saved, strict=True))
-            needs = frozenset(name for name, w in zip(job.names, wanted, strict=True) if w)
-            return _backward(job, group, ctx.call, given, *named, rest, needs), None
 
-        key = None if job.replays is None else (ctx.saved, wanted, layouts(tensors))
-        return None, None, *_exchanging(job, group, key, tensors, run)[0]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """A backward pass. The names of what entered, and of what was saved, None where the forward pass is computed again. `alike`:
+    how many of its tensors are laid out alike in all calls of this kind."""
+
+    job: _Job
+    group: Group
+    call: Call
+    entering: tuple[str, ...]
+    saved: tuple[str, ...] | None
+    wanted: tuple[bool, ...]
+    alike: int
+
+    def gradients(self, tensors: Flat) -> list[Tensor | None]:
+        """Of arguments and states, from arguments, what entered, what was saved, and cotangents."""
+        key = None
+        if self.job.replays is not None:
+            key = self.saved, self.wanted, layouts(tensors[self.alike :])
+        return _exchanging(self.job, self.group, key, tensors, self._run)[0]
+
+    def _run(self, flat: Flat) -> tuple[list[Tensor | None], None]:
+        job, rest = self.job, list(flat)
+        counts = job.given, len(self.entering), len(self.saved or ())
+        given, entering, saved = ([rest.pop(0) for _ in range(n)] for n in counts)
+        kept: Tensors | None = None
+        if self.saved is not None:
+            kept = dict(zip(self.saved, saved, strict=True))
+        named = dict(zip(self.entering, entering, strict=True))
+        needs = frozenset(name for name, w in zip(job.names, self.wanted, strict=True) if w)
+        with torch.no_grad():
+            return _backward(job, self.group, self.call, given, named, kept, rest, needs), None
+
+
+class _Backward(torch.autograd.Function):
+    """The backward pass where something may differentiate it, which is refused."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, task: _Task, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.name = task.job.call.signature.name
+        return tuple(task.gradients(tensors))
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *_: object) -> NoReturn:
+        raise no_second(ctx.name)
+
+
+def _results(job: _Job, group: Group, tensors: Flat) -> tuple[list[Tensor | None], Any]:
+    """As `_forward`, or a replay of it."""
+    return _exchanging(job, group, "forward", tensors, lambda flat: _forward(job, group, flat))
 
 
 def _exchanging(
@@ -346,7 +406,8 @@ def _exchanging(
 
 
 def _forward(job: _Job, group: Group, flat: Flat) -> tuple[list[Tensor | None], Any]:
-    """Outputs, final states, what entered, and what is saved; then the call of both passes, and names of the last two."""
+    """Outputs, final states, what entered, and what is kept; then the call of both passes, and names of the last two, None for
+    the last where the forward pass is computed again."""
     signature = job.call.signature
     given: Tensors = dict(zip(job.names, flat[: job.given], strict=False))  # type: ignore[arg-type]
     states = dict(zip(job.names[job.given :], flat[job.given :], strict=True))
@@ -364,6 +425,10 @@ def _forward(job: _Job, group: Group, flat: Flat) -> tuple[list[Tensor | None], 
         outputs, finals, saved = run_forward(call, given, entering)
     ends: Maybe = dict(_finals(job, group, finals)) if job.final else dict.fromkeys(finals)
     results = [outputs[n] for n, _ in signature.outputs] + [ends[n] for n, _ in signature.states]
+    if not call.needs_backward:
+        return results, (call, (), None)
+    if not keeps(call, flat, saved):
+        return [*results, *entering.values()], (call, tuple(entering), None)
     return [*results, *entering.values(), *saved.values()], (call, tuple(entering), tuple(saved))
 
 
@@ -373,15 +438,18 @@ def _backward(
     call: Call,
     inputs: list[Tensor | None],
     entering: Maybe,
-    saved: Tensors,
+    saved: Tensors | None,
     gradients: Flat,
     needs: frozenset[str],
 ) -> list[Tensor | None]:
-    """The gradients of arguments and states in order, None where they aren't among `needs`."""
+    """The gradients of arguments and states in order, None where they aren't among `needs`. What is `saved` is lost; where it is
+    None, it is computed again, from what entered and without the other ranks."""
     signature, count = job.call.signature, len(job.call.signature.outputs)
     given: Tensors = dict(zip(job.names, inputs, strict=False))
     cotangents = dict(zip((n for n, _ in signature.outputs), gradients, strict=False))
     finals = dict(zip((n for n, _ in signature.states), gradients[count:], strict=True))
+    if saved is None:
+        saved = saved_again(call, given, entering)
     if job.inline:
         last = group.rank == group.size - 1
         call = replace(call, exchange=Exchange(group, -1, last))
@@ -390,6 +458,7 @@ def _backward(
         leaving = _leave(job, group, given, entering, saved, cotangents, finals)
     else:
         leaving = _leave_pieces(job, group, given, entering, cotangents, finals)
+    saved = {**saved, OVERWRITE: None}  # type: ignore[dict-item]
     inner, initial = run_backward(call, given, entering, saved, cotangents, leaving, needs | set(finals))
     found = inner | _initial(job, group, initial, needs & set(finals))
     return [found.get(n) if n in needs else None for n in job.names]

@@ -116,12 +116,24 @@ def run_backward(
             )
             return _results(call, given, gradients, initial, needs)
         if saved is None:
-            saved = call.backend.forward(own, first, call.constants, **_forward_options(call, again=True))[2]
-            saved = {**saved, OVERWRITE: None}
+            saved = _saved(call, own, first)
         gradients, initial = call.backend.backward(
             own, first, call.constants, saved, cotangents, final_cotangents, needs, **call.options
         )
         return _results(call, given, gradients, initial, needs)
+
+
+def saved_again(call: Call, given: Tensors, states: Maybe) -> Tensors:
+    """What the forward pass saves, computed once more for one backward pass."""
+    call = call.over(given)
+    own, first = arguments_of(call, given), _states(call, states)
+    with _no_autocast(given), split_by_length(call.deterministic):
+        return _saved(call, own, first)
+
+
+def _saved(call: Call, given: Tensors, states: Maybe) -> Tensors:
+    saved = call.backend.forward(given, states, call.constants, **_forward_options(call, again=True))[2]
+    return {**saved, OVERWRITE: None}
 
 
 def _results(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,12 +109,21 @@ class Transfer:
             raise self.group.failed(error) from error
 
 
+# By the id of what was given: it, its process group, rank and size. None of them is held: groups end when their owner ends them.
+_known: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], tuple[int, int]]] = {}
+
+
 def group_of(name: str, given: object) -> Group:
     """The group of a ProcessGroup or a one-dimensional DeviceMesh.
 
     Raises:
         ArgumentError: it is neither, has several dimensions, or this process isn't in it.
     """
+    known = _known.get(id(given))
+    if known is not None and known[0]() is given and dist.is_initialized():
+        found = known[1]()
+        if found is not None:
+            return Group(name, found, *known[2])
     what = f"{name}: context_parallel"
     if not dist.is_available() or not dist.is_initialized():
         raise ArgumentError(f"{what} needs torch.distributed: call torch.distributed.init_process_group first")
@@ -128,4 +138,8 @@ def group_of(name: str, given: object) -> Group:
         if processes == dist.GroupMember.NON_GROUP_MEMBER:
             raise ArgumentError(f"{what}: this process (rank {dist.get_rank()}) isn't in the group")
         raise ArgumentError(f"{what} must be a ProcessGroup or a DeviceMesh, got {type(given).__name__}")
-    return Group(name, processes, processes.rank(), processes.size())
+    place = processes.rank(), processes.size()
+    if len(_known) > 64:
+        _known.clear()
+    _known[id(given)] = weakref.ref(given), weakref.ref(processes), place
+    return Group(name, processes, *place)
