@@ -208,6 +208,36 @@ def case_mesh(at: Rank) -> dict[str, float]:
     return out
 
 
+def case_twice(at: Rank) -> dict[str, float]:
+    """Two backward passes over one graph, where nothing is kept of what the forward pass saves; none of the gradients."""
+    from chunkform.errors import DoubleBackwardError
+    from chunkform.runtime.op import segment_passes
+
+    op, given, _, parts = some_arguments(at, torch.float64)
+    low, high = span(at)
+    whole = {n: x.clone().requires_grad_() for n, x in given.items()}
+    op(whole)[0].square().sum().backward()
+    own = {n: x.clone().requires_grad_() for n, x in parts.items()}
+    kept, segment_passes.keeps = segment_passes.keeps, lambda *_: at.rank == 1
+    try:
+        y = op(own, context_parallel=at.processes)[0]
+        loss = y.square().sum()
+        found = [torch.autograd.grad(loss, list(own.values()), retain_graph=True) for _ in range(2)]
+        again = torch.autograd.grad(loss, list(own.values()), create_graph=True)
+    finally:
+        segment_passes.keeps = kept
+    try:
+        again[0].sum().backward()
+        raise AssertionError("a second derivative")
+    except DoubleBackwardError:
+        pass
+    out = {}
+    for k, grads in enumerate([*found, again]):
+        for n, x in zip(own, grads, strict=True):
+            out[f"d{n} {k}"] = difference(x.detach(), whole[n].grad[:, low:high])
+    return out
+
+
 def case_checkpoint(at: Rank) -> dict[str, float]:
     """Under activation checkpointing the forward pass, with its collective, runs once more in the backward pass."""
     from torch.utils.checkpoint import checkpoint

@@ -42,11 +42,22 @@ def catalogue() -> list[str]:
 
 
 OPS = [*catalogue(), *STRUCTURES]
+IMPORTED = [  # by cases: once, before the processes part
+    "chunkform.codegen.checking.accuracy",
+    "chunkform.runtime.nn",
+    "chunkform.runtime.op.context_parallel",
+    "chunkform.runtime.attention.ring",
+    "torch._dynamo",
+    "torch.utils.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+]
 ATTENTIONS = ["softmax_attention", "rotary_attention", "distance_attention", "kattention_f6"]
 EXACT = [("whole", 2), ("packed", 3), ("whole", 4), ("packed", 4)]
 OTHERS = [
     ("without_a_state", 3),
     ("mesh", 4),
+    ("twice", 2),
     ("checkpoint", 2),
     ("compiled", 2),
     ("data_parallel", 4),
@@ -113,9 +124,7 @@ def together(function: str, count: int, *arguments: object) -> None:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["chunkform.generated", "chunkform.runtime.parallel", "chunkform.codegen.commands.compile"]
-    )
+    context.set_forkserver_preload([*(f"chunkform.generated.{n}" for n in (*catalogue(), *ATTENTIONS)), *IMPORTED])
     processes = [context.Process(target=getattr(ranks, function), args=(r, port, *arguments)) for r in range(count)]
     for p in processes:
         p.start()
