@@ -28,29 +28,40 @@ class Stratum:
 
 
 class _Whole(Exception):
-    """A later stratum would need a matrix as a whole."""
+    """A later stratum would need a matrix as a whole: `state`, in the stratum `place`."""
+
+    def __init__(self, state: str, place: int) -> None:
+        super().__init__(state)
+        self.state, self.place = state, place
 
 
 def strata(step: StepProgram, family: Callable[[StepProgram], str]) -> tuple[Stratum, ...] | None:
-    """The strata of a step program, whose families `family` tells; None where there is but one, or where a matrix would have to
-    be handed on."""
+    """The strata of a step program, whose families `family` tells; None where there is but one."""
     components = _components(step)
-    if len(components) < 2:
-        return None
-    try:
-        groups = _grouped(step, components, family)
-        return _Split(step, groups).strata() if len(groups) > 1 else None
-    except _Whole:
-        return None
+    groups = _grouped(step, components, family) if len(components) > 1 else components
+    return _Split(step, groups).strata() if len(groups) > 1 else None
 
 
 def _components(step: StepProgram) -> list[tuple[str, ...]]:
-    """The states, those that read each other together, each after those that it reads."""
+    """The states, those that read each other together, each after those that it reads. Nor is a matrix apart from what needs
+    it as a whole."""
     names = [s.name for s in step.states]
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(names)
     for name, update in step.updates.items():
         graph.add_edges_from((other, name) for other in _states_in(update) if other != name)
+    while True:
+        components = _in_order(graph, names)
+        try:
+            _Split(step, components).strata()
+        except _Whole as needed:
+            by = components[needed.place][0]
+            graph.add_edges_from([(needed.state, by), (by, needed.state)])
+        else:
+            return components
+
+
+def _in_order(graph: nx.DiGraph, names: list[str]) -> list[tuple[str, ...]]:
     condensed = nx.condensation(graph)
     first = {n: min(map(names.index, x["members"])) for n, x in condensed.nodes(data=True)}
     order = nx.lexicographical_topological_sort(condensed, key=first.get)
@@ -65,7 +76,10 @@ def _grouped(
 
     def of(group: tuple[str, ...], before: Iterable[tuple[str, ...]]) -> str:
         if group not in known:
-            known[group] = family(_Split(step, [*before, group]).strata()[-1].step)
+            try:
+                known[group] = family(_Split(step, [*before, group]).strata()[-1].step)
+            except _Whole:  # what another order would hand on
+                known[group] = "sequential"
         return known[group]
 
     groups: list[tuple[str, ...]] = []
@@ -146,7 +160,7 @@ class _Split:
             if not earlier(y):
                 return y
             if y.op == "leaf":
-                raise _Whole
+                raise _Whole(y.attrs[1], k)
             return rebuild(y, [visit(a) for a in y.args])
 
         return inside(x) if itself else visit(x)

@@ -16,7 +16,7 @@ from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.explain import explanation
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
-from chunkform.spec.language import Recurrence, diag, dot, eye, hadamard, normalize, sigmoid
+from chunkform.spec.language import Recurrence, diag, dot, exp, eye, hadamard, norm, normalize, sigmoid, softplus
 
 
 def negative_eigenvalues() -> Recurrence:
@@ -165,6 +165,21 @@ def scanned_vector() -> Recurrence:
     return r
 
 
+def prologue_for_two() -> Recurrence:
+    """A delta rule in which keys have unit norm: a matrix of one sweep is made of a read of an earlier one, by the kernel that
+    makes those of another sweep, which fewer gradients need."""
+    r = Recurrence("prologue_for_two")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    b, g = r.inputs("b g")
+    S = r.state("S", e, d)
+    key, beta = k / norm(k), 2 * sigmoid(b)
+    r.update(S, exp(-softplus(g)) * S.prev * (eye(d) - beta * key * key.T) + beta * v * key.T)
+    r.output("o", S.next * q)
+    return r
+
+
 SPECS = (
     negative_eigenvalues,
     root_of_a_scale,
@@ -177,6 +192,7 @@ SPECS = (
     left_alone,
     transposed_alone,
     scanned_vector,
+    prologue_for_two,
 )
 
 

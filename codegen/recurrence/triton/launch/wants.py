@@ -79,7 +79,7 @@ class Wants:
         """The later sweeps whose prologue kernels load what stage k stores."""
         found = []
         for j, made in self._prologues.items():
-            nodes = [y for i, n in made.values() for y in (n, *streams_of(self.opened[i], [n]).values())]
+            nodes = [y for i, n in made.values() for y in (n, *_made_of(self.opened[i], n))]
             if j > k and any(uses(y, s.leaf) for y in nodes):
                 found.append(j)
         return found
@@ -237,6 +237,11 @@ def streams_of(o: Opened, nodes: list[Node]) -> dict[Node, Node]:
     """The streams that nodes are made of, over rows or columns."""
     named = {y.attrs[1] for y in walk(*nodes) if y.op == "leaf" and y.attrs[0] == "stream"}
     return {y: n for y, n in o.streams.items() if y.attrs[1] in named}
+
+
+def _made_of(o: Opened, node: Node) -> list[Node]:
+    """What the streams that a node is made of are made of in turn, also where that is done before the prologue."""
+    return [o.origins.get(y, n) for y, n in streams_of(o, [node]).items()]
 
 
 def streams_into(o: Opened, later: Opened, nodes: list[Node]) -> None:

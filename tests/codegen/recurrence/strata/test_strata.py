@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 import torch
-from sympy import Max
 
 import chunkform
 from chunkform.codegen.recurrence.check import check_op
@@ -16,15 +15,20 @@ from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import GateError
 from chunkform.spec.language import (
+    Max,
     Recurrence,
     absolute,
     diag,
     dot,
     exp,
+    hadamard,
     normalize,
+    ones,
     sigmoid,
+    softmax,
+    sqrt,
     tanh,
-)  # fmt: skip
+)
 
 
 def mlstm_stab() -> Recurrence:
@@ -74,10 +78,47 @@ def gated_by_a_network() -> Recurrence:
     return r
 
 
-SPECS = {f.__name__: f for f in (mlstm_stab, read_of_a_matrix, gated_by_a_network)}
+def bounded_slots() -> Recurrence:
+    """Slots whose weights are a softmax over time (ABC, arXiv:2110.02488): the running maximum comes first. The output needs a
+    number of a later line beside a matrix, so that these are one stratum."""
+    r = Recurrence("bounded_slots")
+    d, e, m = r.dims("d e m")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    w = r.inputs("w", m)
+    top = r.state("top", m)
+    K, V, z = r.state("K", m, d), r.state("V", m, e), r.state("z", m, initial=ones(m))
+    r.update(top, Max(top.prev, w))
+    a, b = r.let("a", exp(top.prev - top.next)), r.let("b", exp(w - top.next))
+    r.update(K, diag(a) * K.prev + b * k.T)
+    r.update(V, diag(a) * V.prev + b * v.T)
+    r.update(z, hadamard(a, z.prev) + b)
+    r.output("o", V.next.T * (softmax(K.next * q / z.next) / z.next))
+    return r
+
+
+def scaled_momentum() -> Recurrence:
+    """A memory that takes its momentum over a running mean of squares, as Adam does: the mean comes first, and the memory is with
+    the momentum, which it needs as a whole."""
+    r = Recurrence("scaled_momentum")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    b1, b2 = r.decay("b1 b2")
+    M, V, W = r.state("M", d, e), r.state("V", d), r.state("W", d, e)
+    r.update(M, b1 * M.prev + (1 - b1) * k * v.T)
+    r.update(V, b2 * V.prev + (1 - b2) * k**2)
+    r.update(W, W.prev + diag(1 / sqrt(Max(V.next, 0.1))) * M.next)
+    r.output("o", W.next.T * q)
+    return r
+
+
+SPECS = {f.__name__: f for f in (mlstm_stab, read_of_a_matrix, gated_by_a_network, bounded_slots, scaled_momentum)}
 FAMILIES = {
     "mlstm_stab": [("scan", {"m"}), ("chunk-parallel", {"C", "n"})],
     "read_of_a_matrix": [("chunk-parallel", {"S"}), ("scan", {"m"}), ("chunk-parallel", {"Z"})],
+    "bounded_slots": [("scan", {"top"}), ("chunk-parallel", {"K", "V", "z"})],
+    "scaled_momentum": [("chunk-parallel", {"V"}), ("segment-parallel", {"M", "W"})],
     "gated_by_a_network": [("sequential", {"h"}), ("chunk-parallel", {"S"})],
 }
 
