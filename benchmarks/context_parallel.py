@@ -7,8 +7,13 @@
 The processes of each number of GPUs start anew. Times are those of the slowest rank, forward and `torch.autograd.grad` of every
 argument, between events: the mean of some calls one after the other, as layers of a model follow each other (LAYERS forward, and
 then backward through all of them), and the median of that over repeats; and `alone`, one call after all ranks have met and
-their GPUs are idle. Peak memory is what one call allocates
-above its inputs. Errors are against one GPU on the whole sequence, at a length of 1024 a rank. NVLink multicast stays off.
+their GPUs are idle. Peak memory is what one call allocates above its inputs. NVLink multicast stays off.
+
+Usual decays, sigmoid(normal + 2), forget within 700 steps, so that hardly anything crosses from rank to rank. Of lasting ones,
+sigmoid(normal + 9), a part crosses all ranks, and where nothing decays everything does.
+
+Errors are of the worst head, against float64 on the whole sequence, at 16384 steps a rank: in segments, and of one GPU that has
+the whole sequence in the same dtype.
 """
 
 from __future__ import annotations
@@ -34,11 +39,12 @@ from chunkform.runtime.launch.parallel_compile import compile_ahead
 
 from .inputs import Shape, draw, parse_shape
 
-OPS = ("lightning_attention", "gated_linear_attention", "gated_delta_rule")
+OPS = ("lightning_attention", "gated_linear_attention", "gated_delta_rule", "linear_attention", "delta_rule")
 SHAPES = ("S5", "1x1048576x8x128")
 LAYERS = 4
 SPAN = 200.0  # milliseconds of calls that follow each other: each span begins with the host's work ahead of an idle GPU
-GOALS = {2: {"gated_delta_rule": 1.6}, 4: {"gated_delta_rule": 2.8}}
+GOALS = {2: {"gated_delta_rule": 1.6, "delta_rule": 1.6}, 4: {"gated_delta_rule": 2.8, "delta_rule": 2.8}}
+ERRORS_AT = Shape("errors", 1, 16384, 2, 128)  # of each rank
 USUAL = {2: 1.8, 4: 3.3}  # times one GPU's speed, where decays are numbers or vectors
 
 
@@ -47,6 +53,7 @@ def main() -> None:
     parser.add_argument("--gpus", default="1,2,4")
     parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--decays", default="usual,lasting", help="as in benchmarks.gpu; one row where an op has none")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument(
@@ -115,25 +122,31 @@ def work(rank: int, count: int, port: int, path: str, options: argparse.Namespac
     if cuda:
         compile_ahead(lambda: every(rank, count, device, options), 16)
     rows = []
-    for name in options.ops.split(","):
-        for text in options.shapes.split(","):
-            shape = parse_shape(text)
-            row = {
-                "op": name,
-                "shape": text,
-                "sizes": [shape.batch, shape.steps, shape.heads, shape.width],
-                "gpus": count,
-            }
-            try:
-                row |= measured(name, shape, rank, count, device, options)
-            except torch.cuda.OutOfMemoryError as error:
-                row |= {"status": "out of memory", "reason": str(error).splitlines()[0]}
-            rows.append(row)
-            if rank == 0:
-                print(json.dumps(row), flush=True)
-                Path(path).write_text(json.dumps(rows))
+    for name, decay, text in cases(options):
+        shape = parse_shape(text)
+        sizes = [shape.batch, shape.steps, shape.heads, shape.width]
+        row = {"op": name, "decays": decay, "shape": text, "sizes": sizes, "gpus": count}
+        try:
+            row |= measured(name, decay, shape, rank, count, device, options)
+        except torch.cuda.OutOfMemoryError as error:
+            row |= {"status": "out of memory", "reason": str(error).splitlines()[0]}
+        rows.append(row)
+        if rank == 0:
+            print(json.dumps(row), flush=True)
+            Path(path).write_text(json.dumps(rows))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def cases(options: argparse.Namespace) -> list[tuple[str, str, str]]:
+    """(op, decays, shape); "none" where an op has none."""
+    found = []
+    for name in options.ops.split(","):
+        signature = importlib.import_module(f"chunkform.generated.{name}").SIGNATURE
+        decays = any(a.kind.startswith("decay") for a in signature.arguments)
+        for decay in options.decays.split(",") if decays else ("none",):
+            found += [(name, decay, text) for text in options.shapes.split(",")]
+    return found
 
 
 def every(rank: int, count: int, device: str, options: argparse.Namespace) -> None:
@@ -151,16 +164,16 @@ def every(rank: int, count: int, device: str, options: argparse.Namespace) -> No
 
 
 def measured(
-    name: str, shape: Shape, rank: int, count: int, device: str, options: argparse.Namespace
+    name: str, decay: str, shape: Shape, rank: int, count: int, device: str, options: argparse.Namespace
 ) -> dict[str, Any]:
     cuda = device.startswith("cuda")
     dtype = getattr(torch, options.dtype)
     group = dist.group.WORLD if count > 1 else None
     found: dict[str, Any] = {"status": "measured"}
-    if group is not None:
-        found["errors"] = errors(name, shape, rank, count, device, dtype)
+    if group is not None and shape.name == parse_shape(options.shapes.split(",")[0]).name:
+        found["errors"], found["errors_of_one"] = errors(name, decay, shape, rank, count, device, dtype)
     part = shape.at(shape.batch, shape.steps // count)
-    function, given, cotangents = prepared(name, part, device, dtype, seed=rank)
+    function, given, cotangents = prepared(name, part, device, dtype, seed=rank, decay=decay)
     leaves = {key: x.requires_grad_() for key, x in given.items()}
 
     def forward() -> None:
@@ -206,7 +219,7 @@ def measured(
     if cuda:
         found |= replayed(both, repeats, device)
         if group is None:
-            found["part_graph_ms"] = parts_alone(name, shape, device, repeats, options)
+            found["part_graph_ms"] = parts_alone(name, decay, shape, device, repeats, options)
         if options.profile and shape.name == options.shapes.split(",")[0]:
             found["kernels"] = kernels(both)
     if group is not None:
@@ -238,14 +251,17 @@ def replayed(call: Any, repeats: int, device: str) -> dict[str, Any]:
         return {"graph": str(error).splitlines()[0]}
 
 
-def parts_alone(name: str, shape: Shape, device: str, repeats: int, options: argparse.Namespace) -> dict[str, Any]:
+def parts_alone(
+    name: str, decay: str, shape: Shape, device: str, repeats: int, options: argparse.Namespace
+) -> dict[str, Any]:
     """Replays of one GPU's call on a segment of the sequence, by the number of segments: what a call takes that hands nothing
     on."""
     found = {}
     for count in (int(n) for n in options.gpus.split(",")):
         if count > 1:
             part = shape.at(shape.batch, shape.steps // count)
-            function, given, cotangents = prepared(name, part, device, getattr(torch, options.dtype), seed=0)
+            dtype = getattr(torch, options.dtype)
+            function, given, cotangents = prepared(name, part, device, dtype, seed=0, decay=decay)
             leaves = {key: x.requires_grad_() for key, x in given.items()}
 
             def call(function: Any = function, leaves: Any = leaves, goals: Any = cotangents) -> Any:
@@ -271,12 +287,13 @@ def kernels(call: Any) -> dict[str, Any]:
     return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
 
-def prepared(name: str, shape: Shape, device: str, dtype: torch.dtype, seed: int) -> Any:
+def prepared(name: str, shape: Shape, device: str, dtype: torch.dtype, seed: int, decay: str = "usual") -> Any:
     from .peers import UNIT
 
     function = getattr(importlib.import_module("chunkform.generated"), name)
     signature = importlib.import_module(f"chunkform.generated.{name}").SIGNATURE
-    return function, *draw(signature, shape, device=device, dtype=dtype, unit=UNIT.get(name, ()), seed=seed)
+    own = {} if decay == "none" else {"decay": decay}
+    return function, *draw(signature, shape, device=device, dtype=dtype, unit=UNIT.get(name, ()), seed=seed, **own)
 
 
 def wait(cuda: bool) -> None:
@@ -315,36 +332,56 @@ def worst(times: list[float], device: str) -> list[float]:
     return x.tolist()
 
 
-def errors(name: str, shape: Shape, rank: int, count: int, device: str, dtype: torch.dtype) -> dict[str, float]:
-    """||in segments - whole|| / ||whole||, of the worst head, of outputs, gradients and the final state.
+def errors(
+    name: str, decay: str, shape: Shape, rank: int, count: int, device: str, dtype: torch.dtype
+) -> tuple[dict[str, float], dict[str, float]]:
+    """||found - whole|| / ||whole|| of the worst head, of outputs, gradients and the final state: (in segments, on one GPU).
 
-    This rank's own GPU has the whole sequence too.
+    The whole is computed in float64, by the torch form; each rank's own GPU has the whole sequence too.
     """
-    steps = min(1024, shape.steps // count)
-    small = shape.at(1, steps * count)
-    function, given, cotangents = prepared(name, small, device, dtype, seed=99)
+    steps = min(ERRORS_AT.steps, shape.steps // count)
+    small = Shape("errors", 1, steps * count, min(ERRORS_AT.heads, shape.heads), shape.width)
+    function, given, cotangents = prepared(name, small, device, dtype, seed=99, decay=decay)
     low, high = rank * steps, (rank + 1) * steps
-    per_step = {key for key, x in given.items() if x.ndim > 2}
-    results = []
-    for parts in (False, True):
-        leaves = {key: x.detach().clone().requires_grad_() for key, x in given.items()}
-        cut = {key: x[:, low:high] if parts and key in per_step else x for key, x in leaves.items()}
-        *outputs, last = function(**cut, output_final_state=True, context_parallel=dist.group.WORLD if parts else None)
-        goals = [x[:, low:high] if parts else x for x in cotangents]
-        torch.autograd.backward(outputs, goals)
-        results.append((outputs, last if isinstance(last, tuple) else (last,), {k: x.grad for k, x in leaves.items()}))
-    (whole, finals, expected), (got, ends, gradients) = results
-    out = {f"output {n}": relative_error(x, y[:, low:high], 2) for n, (x, y) in enumerate(zip(got, whole, strict=True))}
-    if rank == count - 1:
-        out |= {f"final {n}": relative_error(x, y, 1) for n, (x, y) in enumerate(zip(ends, finals, strict=True))}
-    for key, g in gradients.items():
-        mine = expected[key][:, low:high] if key in per_step else expected[key]
-        if key not in per_step:
-            dist.all_reduce(g)
-        out[f"d{key}"] = relative_error(g[:, low:high] if key in per_step else g, mine, 2 if key in per_step else 0)
+    exact = results(function, given, cotangents, torch.float64, backend="torch")
+    one = results(function, given, cotangents)
+    parts = results(function, given, cotangents, span=(low, high), context_parallel=dist.group.WORLD)
+    segments, whole = {}, {}
+    for key, (x, axis) in exact.items():
+        mine = x[:, low:high] if axis == 2 else x
+        found = parts[key][0]
+        if axis == 2 and key.startswith("d"):
+            found = found[:, low:high]
+        elif key.startswith("d"):
+            dist.all_reduce(found)
+        if not key.startswith("final") or rank == count - 1:
+            segments[key] = relative_error(found, mine, axis)
+        whole[key] = relative_error(one[key][0], x, axis)
     everything: list[Any] = [None] * count
-    dist.all_gather_object(everything, out)
-    return {key: max(x[key] for x in everything if key in x) for key in dict.fromkeys(k for x in everything for k in x)}
+    dist.all_gather_object(everything, segments)
+    names = dict.fromkeys(k for x in everything for k in x)
+    return {key: max(x[key] for x in everything if key in x) for key in names}, whole
+
+
+def results(
+    function: Any,
+    given: dict[str, torch.Tensor],
+    cotangents: list[torch.Tensor],
+    dtype: torch.dtype | None = None,
+    span: tuple[int, int] | None = None,
+    **options: Any,
+) -> dict[str, tuple[torch.Tensor, int]]:
+    """Outputs, final states and gradients, each with the axis of its heads, of all steps or of a segment's `span`."""
+    per_step = {key for key, x in given.items() if x.ndim > 2}
+    leaves = {key: x.detach().to(dtype or x.dtype, copy=True).requires_grad_() for key, x in given.items()}
+    cut = {key: x[:, slice(*span)] if span and key in per_step else x for key, x in leaves.items()}
+    *outputs, last = function(**cut, output_final_state=True, **options)
+    goals = [(x[:, slice(*span)] if span else x).to(y.dtype) for x, y in zip(cotangents, outputs, strict=True)]
+    torch.autograd.backward(outputs, goals)
+    finals = last if isinstance(last, tuple) else (last,)
+    found = {f"output {n}": (x.detach(), 2) for n, x in enumerate(outputs)}
+    found |= {f"final {n}": (x.detach(), 1) for n, x in enumerate(finals)}
+    return found | {f"d{key}": (x.grad, 2 if key in per_step else 0) for key, x in leaves.items()}
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -357,37 +394,48 @@ def show(folder: Path) -> None:
 
     results = json.loads((folder / "context_parallel.json").read_text())
     rows = [r | {"predicted_ms": predicted(r)} for r in results["rows"]]
-    one = {(r["op"], r["shape"], run_of(r)): r for r in rows if r["gpus"] == 1 and r["status"] == "measured"}
-    columns = ("op", "shape", "GPUs", "fwd ms", "f+b ms", "graph ms", "predicted ms", "faster", "graph faster")
-    columns += ("predicted faster", "goal", "peak MiB", "of one GPU", "error")
+    one = {case_of(r): r for r in rows if r["gpus"] == 1 and r["status"] == "measured"}
+    columns = (
+        "op",
+        "decays",
+        "shape",
+        "GPUs",
+        "fwd ms",
+        "f+b ms",
+        "graph ms",
+        "predicted ms",
+        "faster",
+        "graph faster",
+    )
+    columns += ("predicted faster", "goal", "peak MiB", "of one GPU", "error", "one GPU's")
     several = len({run_of(r) for r in rows}) > 1
     columns += ("run",) if several else ()
     table = Table(title=", ".join(f"{k} {v}" for k, v in results["versions"].items()), title_justify="left")
     for c in columns:
-        table.add_column(c, justify="left" if c in ("op", "shape") else "right")
+        table.add_column(c, justify="left" if c in ("op", "decays", "shape") else "right")
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for r in rows:
-        base = one.get((r["op"], r["shape"], run_of(r)))
-        cells = [r["op"], r["shape"], str(r["gpus"])]
+        base = one.get(case_of(r))
+        cells = [r["op"], r.get("decays", "usual"), r["shape"], str(r["gpus"])]
         if r["status"] != "measured":
-            cells += [r["status"], *[""] * (len(columns) - 4 - several)]
+            cells += [r["status"], *[""] * (len(columns) - 5 - several)]
         else:
             faster = base and base["both_ms"] / r["both_ms"]
             said = base and base["predicted_ms"] / r["predicted_ms"]
             goal = GOALS.get(r["gpus"], {}).get(r["op"], USUAL.get(r["gpus"]))
             share = base and r.get("peak_mib") and r["peak_mib"] / base["peak_mib"]
-            error = max(r.get("errors", {"": 0.0}).values())
+            wrong = [max(r.get(key, {"": 0.0}).values()) for key in ("errors", "errors_of_one")]
             replay, alone = r.get("graph_ms"), base and base.get("graph_ms")
             cells += [f"{r['forward_ms']:.3f}", f"{r['both_ms']:.3f}", f"{replay:.3f}" if replay else ""]
             cells += [f"{r['predicted_ms']:.3f}", f"{faster:.2f}" if faster else ""]
             cells += [f"{alone / replay:.2f}" if alone and replay else "", f"{said:.2f}" if said else ""]
             cells += [f"{goal}" if goal else ""]
             cells += [f"{r['peak_mib']:.0f}" if "peak_mib" in r else "", f"{100 * share:.0f}%" if share else ""]
-            cells += [f"{error:.1e}" if error else ""]
+            cells += [f"{x:.1e}" if x else "" for x in wrong]
         cells += [run_of(r)] if several else []
         table.add_row(*cells)
         lines.append("| " + " | ".join(cells) + " |")
-    Console(width=200).print(table)
+    Console(width=220).print(table)
     head = [f"{k}: {v}" for k, v in (results["versions"] | {"date": results.get("date", "")}).items() if v]
     text = ["# Sequences in segments on several GPUs", "", ", ".join(head), ""]
     text += [
@@ -405,6 +453,11 @@ def show(folder: Path) -> None:
     plot(rows, folder / "context_parallel.png")
 
 
+def case_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """What rows have in common that are compared."""
+    return row["op"], row.get("decays", "usual"), row["shape"], run_of(row)
+
+
 def run_of(row: dict[str, Any]) -> str:
     """Which run a row is of, where a file holds several: times are only compared inside one."""
     return str(row.get("run", ""))
@@ -412,20 +465,25 @@ def run_of(row: dict[str, Any]) -> str:
 
 def handed_on(rows: list[dict[str, Any]]) -> list[str]:
     """A table of what is left of a call's time without that of the same kernels on one GPU, beside the planner's number."""
-    alone = {
-        (r["op"], r["shape"], run_of(r), int(n)): x for r in rows for n, x in r.get("part_graph_ms", {}).items() if x
-    }
+    alone = {(*case_of(r), int(n)): x for r in rows for n, x in r.get("part_graph_ms", {}).items() if x}
     lines = []
     several = len({run_of(r) for r in rows}) > 1
     for r in rows:
-        part = alone.get((r["op"], r["shape"], run_of(r), r["gpus"]))
+        part = alone.get((*case_of(r), r["gpus"]))
         if part and r.get("graph_ms"):
-            cells = [r["op"], r["shape"], str(r["gpus"]), f"{r['graph_ms']:.3f}", f"{part:.3f}"]
+            cells = [
+                r["op"],
+                r.get("decays", "usual"),
+                r["shape"],
+                str(r["gpus"]),
+                f"{r['graph_ms']:.3f}",
+                f"{part:.3f}",
+            ]
             cells += [f"{r['graph_ms'] - part:.3f}", f"{planned(r)[1]:.3f}", *([run_of(r)] if several else [])]
             lines.append("| " + " | ".join(cells) + " |")
     if not lines:
         return []
-    columns = ("op", "shape", "GPUs", "graph ms", "one GPU, a part alone", "handing on", "predicted")
+    columns = ("op", "decays", "shape", "GPUs", "graph ms", "one GPU, a part alone", "handing on", "predicted")
     columns += ("run",) if several else ()
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *lines]
 
@@ -462,9 +520,10 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     shapes = list(dict.fromkeys(r["shape"] for r in rows))
     figure, axes = plt.subplots(1, len(shapes), figsize=(6 * len(shapes), 4.5), squeeze=False)
     for axis, shape in zip(axes[0], shapes, strict=True):
-        for n, (name, run) in enumerate(dict.fromkeys((r["op"], run_of(r)) for r in rows)):
-            label = f"{name} {run}".strip()
-            own = [r for r in rows if (r["op"], run_of(r), r["shape"], r["status"]) == (name, run, shape, "measured")]
+        for n, (name, decays, run) in enumerate(dict.fromkeys((*case_of(r)[:2], run_of(r)) for r in rows)):
+            label = f"{name} {'' if decays == 'usual' else decays} {run}".strip()
+            case = name, decays, shape, run
+            own = [r for r in rows if case_of(r) == case and r["status"] == "measured"]
             first = next((r for r in own if r["gpus"] == 1), None)
             if first is None:
                 continue

@@ -50,8 +50,8 @@ SHAPES = {
 }
 LENGTHS = tuple(f"1x{2**n}x16x128" for n in range(10, 17))
 
-# A decay is sigmoid(normal + shift): its mean is about 0.83, 0.99 and 0.2.
-DECAYS = {"usual": 2.0, "slow": 5.0, "fast": -2.0}
+# A decay is sigmoid(normal + shift): its mean is about 0.83, 0.99, 0.9998 and 0.2.
+DECAYS = {"usual": 2.0, "slow": 5.0, "lasting": 9.0, "fast": -2.0}
 
 
 def parse_shape(text: str) -> Shape:
