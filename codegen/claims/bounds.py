@@ -34,11 +34,13 @@ class NotRational(Exception):
 
 @dataclass(frozen=True)
 class Bound:
-    """proved; or the point where it is false, as (name, value) with both sides; or neither."""
+    """proved; or the point where it is false, as (name, value) with both sides; or neither. `unless`: the decays that must
+    be less than 1 for a strict inequality that is proved."""
 
     proved: bool
     point: tuple[tuple[str, Fraction], ...] = ()
     sides: tuple[Fraction, Fraction] | None = None
+    unless: tuple[str, ...] = ()
 
 
 class Undecided(Exception):
@@ -51,7 +53,8 @@ def decide_bound(
     fixed: Mapping[str, Fraction] | None = None,
     bodies: Mapping[str, Formula] | None = None,
 ) -> Bound:
-    """left <= right over the domain; `fixed` gives some quantities a value. A quantity at two indices is two variables.
+    """left <= right, or left < right, over the domain; `fixed` gives some quantities a value. A quantity at two indices is two
+    variables.
 
     Raises:
         NotRational: a side is no rational function of scalars that are given.
@@ -65,7 +68,13 @@ def decide_bound(
     difference = sympy.together(substituted(right - left, substitution))
     above, below = sympy.fraction(difference)
     sign = sign_on_box(below, box)
-    if sign and nonnegative(above * sign, box):
+    if statement.strict:
+        within = any(setting.quantities[nodes[n].attrs[0]].between for n in names)  # its ends are of it
+        if sign and not within and positive(above * sign, box):
+            closed = [nodes[n].attrs[0] for n in names if may_be_one(setting.quantities[nodes[n].attrs[0]], setting)]
+            ends = [w for n, w in zip(names, map(unit, names)) if nodes[n].attrs[0] in closed and w in box]
+            return Bound(True, unless=() if positive_at_ends(above * sign, below * sign, ends, box) else tuple(closed))
+    elif sign and nonnegative(above * sign, box):
         return Bound(True)
     for values in itertools.islice(itertools.product(GRID, repeat=len(box)), POINTS):
         at = dict(zip(box, map(rational, values)))
@@ -73,7 +82,7 @@ def decide_bound(
         sides = [f.subs({symbols[n]: v for n, v in point.items()}) for f in (left, right)]
         if not all(s.is_Rational for s in sides):
             continue
-        if sides[0] > sides[1]:
+        if sides[0] > sides[1] or (statement.strict and sides[0] == sides[1]):
             return Bound(
                 False, tuple((n, fraction(v)) for n, v in point.items()), (fraction(sides[0]), fraction(sides[1]))
             )
@@ -167,7 +176,7 @@ def unit_box(
         if q.name in fixed:
             first.append((symbol, rational(fixed[q.name])))
             continue
-        w = sympy.Symbol(f"w_{name}")
+        w = unit(name)
         box.append(w)
         if q.between is not None:
             for y in (y for f in q.between for y in walk(f) if y.op == "at"):
@@ -183,6 +192,16 @@ def unit_box(
         else:
             first.append((symbol, (2 * w - 1) / (w * (1 - w))))
     return box, between + first
+
+
+def unit(name: str) -> Any:
+    """The variable on the unit interval that a quantity is written over."""
+    return sympy.Symbol(f"w_{name}")
+
+
+def may_be_one(q: Quantity, setting: Setting) -> bool:
+    """Whether a quantity is a decay that nothing says to be less than 1."""
+    return domain_of(q, setting) == "decay" and (q.source or q.name) not in setting.below_one
 
 
 def domain_of(q: Quantity, setting: Setting) -> str:
@@ -212,6 +231,46 @@ def nonnegative(x: object, box: list) -> bool:
                 return False
             sign *= own
     return sign > 0
+
+
+def positive(x: object, box: list) -> bool:
+    """Whether x > 0 on the open unit box: Bernstein's polynomials are positive there, and no coefficient is below 0; or, on
+    parts of it, all are above 0."""
+    x = sympy.expand(x)
+    if x == 0:
+        return False
+    number, factors = sympy.factor_list(x)
+    sign = 1 if number > 0 else -1
+    for factor, power in factors:
+        used = [w for w in box if factor.has(w)]
+        own = next((k for k in (1, -1) if above_zero(coefficients(sympy.Poly(factor, *used) * k), HALVINGS)), 0)
+        if not own:
+            return False
+        sign *= own if power % 2 else 1
+    return sign > 0
+
+
+def above_zero(b: dict[tuple[int, ...], Fraction], depth: int, least: bool = True) -> bool:
+    """Whether coefficients are all >= 0, or on every half all > 0, down to `depth` halvings."""
+    if all(v >= 0 if least else v > 0 for v in b.values()):
+        return True
+    degrees = [max(i[k] for i in b) for k in range(len(next(iter(b))))]
+    corners = itertools.product(*({0, k} for k in degrees))
+    if depth == 0 or any(b[c] < 0 for c in corners):
+        return False
+    axis = max(range(len(degrees)), key=lambda k: degrees[k])
+    return all(above_zero(half, depth - 1, False) for half in halves(b, axis, degrees[axis]))
+
+
+def positive_at_ends(above: Any, below: Any, ends: list, box: list) -> bool:
+    """Whether above / below stays positive where any of the decays is 1."""
+    for count in range(1, len(ends) + 1):
+        for some in itertools.combinations(ends, count):
+            at = {w: sympy.Integer(1) for w in some}
+            rest = [w for w in box if w not in at]
+            if not (positive(above.subs(at), rest) and positive((below**2).subs(at), rest)):
+                return False
+    return True
 
 
 def sign_on_box(x: Any, box: list) -> int:

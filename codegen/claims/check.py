@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
 
 import numpy as np
 
 from chunkform.spec.language.claims import LENGTH, Setting
-from chunkform.spec.language.formula import RANGED, Formula, free_indices, walk
+from chunkform.spec.language.formula import RANGED, Formula, formula, free_indices, walk
 from chunkform.spec.language.statements import Approximates, AtMost, Differs, Equal, Number, Statement, Together
 
 from .arithmetic import Undefined
@@ -35,13 +35,43 @@ class Failure:
     point: Point | None = None
 
 
-@singledispatch
 def check(statement: Statement, evaluate: Evaluator) -> Failure | None:
+    """What is wrong with the statement in the evaluator's instance, or None. Where premises are so at one step of the claim
+    only, each step has numbers of its own."""
+    instance = evaluate.instance
+    step = instance.setting.premises.step
+    if not step:
+        return check_there(statement, evaluate)
+    nowhere: Failure | None = Failure("nowhere", "there is no such index")
+    now = instance.special.only
+    for k in range(1, instance.sizes[LENGTH] + 1) if now is None else (now,):
+        own = (
+            evaluate
+            if now == k
+            else Evaluator(replace(instance, special=replace(instance.special, only=k), sampled={}))
+        )
+        failure = check_there(at_step(statement, step, k), own)
+        if failure is not None and failure.kind not in ("undefined", "nowhere"):
+            return replace(failure, env=tuple({**dict(failure.env), step: k}.items()))
+        nowhere = nowhere and failure
+    return nowhere
+
+
+def at_step(statement: Statement, step: str, k: int) -> Statement:
+    """The statement at one step."""
+    if isinstance(statement, Together):
+        return replace(statement, parts=tuple(at_step(p, step, k) for p in statement.parts))
+    others = tuple(x for x in statement.over if x[0] != step)
+    return replace(statement, over=((step, formula(k), formula(k)), *others))
+
+
+@singledispatch
+def check_there(statement: Statement, evaluate: Evaluator) -> Failure | None:
     """What is wrong with the statement in the evaluator's instance, or None."""
     raise TypeError(f"no check for {type(statement).__name__}")
 
 
-@check.register
+@check_there.register
 def _(statement: Equal, evaluate: Evaluator) -> Failure | None:
     kind, reason = "nowhere", "there is no such index"
     beyond: list[tuple[Failure, Formula]] = []
@@ -102,7 +132,7 @@ def contains(x: Formula, part: Formula) -> bool:
     return any(y == part for y in walk(x))
 
 
-@check.register
+@check_there.register
 def _(statement: Differs, evaluate: Evaluator) -> Failure | None:
     for env in environments((statement.left, statement.right), statement.over, evaluate):
         try:
@@ -116,7 +146,7 @@ def _(statement: Differs, evaluate: Evaluator) -> Failure | None:
     return Failure("property", "the sides are equal everywhere", sides=(statement.left, statement.right))
 
 
-@check.register
+@check_there.register
 def _(statement: AtMost, evaluate: Evaluator) -> Failure | None:
     for env in environments((statement.left, statement.right), statement.over, evaluate):
         try:
@@ -132,15 +162,16 @@ def _(statement: AtMost, evaluate: Evaluator) -> Failure | None:
             )
         large, small = np.broadcast_arrays(a.a, b.a)
         equal = evaluate.instance.arithmetic.equal
-        if any(
-            x > y and not equal(np.array([[x]]), np.array([[y]])) for x, y in zip(large.flat, small.flat, strict=True)
-        ):
-            entry = "" if a.is_scalar and b.is_scalar else " in an entry"
-            return Failure("value", f"the left side is larger{entry}", tuple(env.items()), a, b, sides)
+        for x, y in zip(large.flat, small.flat, strict=True):
+            same = equal(np.array([[x]]), np.array([[y]]))
+            if (statement.strict and same) or (x > y and not same):
+                what = "the sides are equal" if same else "the left side is larger"
+                entry = "" if a.is_scalar and b.is_scalar else " in an entry"
+                return Failure("value", f"{what}{entry}", tuple(env.items()), a, b, sides)
     return None
 
 
-@check.register
+@check_there.register
 def _(statement: Number, evaluate: Evaluator) -> Failure | None:
     for env in environments((statement.of,), statement.over, evaluate):
         try:
@@ -152,16 +183,16 @@ def _(statement: Number, evaluate: Evaluator) -> Failure | None:
     return None
 
 
-@check.register
+@check_there.register
 def _(statement: Together, evaluate: Evaluator) -> Failure | None:
     for part in statement.parts:
-        failure = check(part, evaluate)
+        failure = check_there(part, evaluate)
         if failure is not None:
             return failure
     return None
 
 
-@check.register
+@check_there.register
 def _(statement: Approximates, evaluate: Evaluator) -> Failure | None:
     """The error shrinks as the number of steps grows: from 4 to 8 to 16 to 32 steps, towards zero."""
     errors: list[Any] = []

@@ -16,6 +16,7 @@ from chunkform.spec.language.statements import Equal, Statement
 
 from .arithmetic import FIELD, REAL, Transcendental
 from .check import check, environments
+from .counterexample import held
 from .coverage import is_run
 from .effort import Effort
 from .evaluate import Evaluator
@@ -37,27 +38,27 @@ def rescues(
     failing: Point | None,
     effort: Effort,
 ) -> list[Special]:
-    """The conditions under which the statement, which is false at the point `failing`, is true; of two at once only if
-    `pairs`, and none alone suffices; as many as the effort is for, those first that could be meant."""
+    """The conditions under which the statement, which is false at the point `failing`, is true. What could be meant, two at
+    once as well, is tried whatever the effort, as the verdict turns on it; of the rest as many as the effort is for, and two at
+    once only if `pairs`."""
 
     def true(s: Special) -> bool:
-        return not effort.spent() and true_under(s, statement, setting, bodies, failing)
+        return (s.kind != TRIVIAL or not effort.spent()) and true_under(s, statement, setting, bodies, failing)
 
     deciding = dict(failing.around) if failing is not None else {}  # at one value of it, a branch is never taken
     vocabulary = [s for s in specials(statement, setting) if not any(name in deciding for name, _ in s.value)]
     vocabulary.sort(key=lambda s: s.kind == TRIVIAL)
     found = [s for s in vocabulary if true(s)]
-    if not pairs:
-        return found
     rest = [s for s in vocabulary if s not in found and not s.empties and not s.identity]
     both = [a | b for a, b in itertools.combinations(rest, 2)]
-    both.sort(key=lambda s: s.kind == TRIVIAL)  # what could be meant is tried in any case
+    both = [s for s in both if s.kind != TRIVIAL] + [s for s in both if s.kind == TRIVIAL and pairs]
     return found + [s for s in both[:PAIRS] if true(s)]
 
 
 def specials(statement: Statement, setting: Setting) -> list[Special]:
     """The vocabulary: conditions on what the statement speaks of."""
     used = [setting.quantities[name] for name in used_names(statement, setting)]
+    used = [q for q in used if not held(setting, q.name)]
     found = at_the_ends(statement, setting, used)
     kinds: dict[tuple, list[str]] = {}
     for q in used:

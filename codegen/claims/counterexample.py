@@ -40,7 +40,10 @@ def smallest(
     """A counterexample in small numbers to what was found false, or None when none is found."""
     arithmetic: Arithmetic = FRACTION
     point = (failure and failure.point) or Point()
-    at = dict(failure.env) if failure is not None and point.reach is not NEAR else {}
+    step = setting.premises.step
+    if failure is not None and step:
+        special = replace(special, only=dict(failure.env).get(step))
+    at = dict(failure.env) if failure is not None and (point.reach is not NEAR or step) else {}
     candidates = list(small_sizes(setting, point.reach))
     if LENGTH in setting.sizes and at:
         candidates = [sizes for sizes in candidates if sizes[LENGTH] >= max(at.values())]
@@ -58,7 +61,7 @@ def smallest(
                 failure = failing(statement, instance)
             except Transcendental:
                 arithmetic = REAL
-                instance = Instance(setting, dict(sizes), arithmetic, seed, bodies, special, around=point.around)
+                instance = replace(instance, arithmetic=REAL, spread=3, sampled={}, taken={})
                 failure = failing(statement, instance)
             if failure is not None and failure.kind == "value":
                 if point.reach is not NEAR:
@@ -78,7 +81,7 @@ def failing(statement: Statement, instance: Instance) -> Failure | None:
 def emptier(statement: Statement, instance: Instance, failure: Failure, effort: Effort) -> tuple[Instance, Failure]:
     """The same failure with whole quantities 0, or else 1, at all steps, at half of them, and so on: for many steps."""
     by_name: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-    for key in instance.sampled:
+    for key in (k for k in instance.sampled if not held(instance.setting, k[0])):
         by_name.setdefault(key[0], []).append(key)
     waiting = list(by_name.values())
     while waiting and not effort.spent():
@@ -99,7 +102,7 @@ def plainer(
     statement: Statement, instance: Instance, failure: Failure, effort: Effort, budget: int = 120
 ) -> tuple[Instance, Failure]:
     """The same failure with as many numbers as possible made 0, or else 1, 2, -1."""
-    for key in list(instance.sampled):
+    for key in [k for k in instance.sampled if not held(instance.setting, k[0])]:
         decay = is_positive(instance, key[0])
         for position in np.ndindex(instance.sampled[key].shape):
             for value in PLAIN_POSITIVE if decay else PLAIN:
@@ -124,6 +127,12 @@ def plainer(
                     instance, failure = trial, found
                     break
     return instance, failure
+
+
+def held(setting: Setting, name: str) -> bool:
+    """Whether a premise says what a quantity is like."""
+    so = setting.premises
+    return name in {*dict(so.value), *so.unit, *so.symmetric, *so.identity}
 
 
 def is_positive(instance: Instance, name: str) -> bool:

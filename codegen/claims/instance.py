@@ -22,6 +22,7 @@ from chunkform.spec.language.formula import Formula
 from .arithmetic import FIELD, Arithmetic, Undefined
 from .branches import Around, Taken
 from .forward_run import Runner, Trajectory, Vary
+from .special import GENERIC, Likeness, Special, likeness
 from .values import ShapeFault, Value
 
 
@@ -42,34 +43,6 @@ class TooMany(Exception):
 
 
 LONGEST = 10_000  # the most values of an index
-
-
-@dataclass(frozen=True)
-class Special:
-    """How an instance differs from a generic one. `same` maps a quantity to the one that it equals, `value` to a number.
-    `empties`: much is 0 there; `kind`: what such a condition says, see `conditions.py`."""
-
-    same: tuple[tuple[str, str], ...] = ()
-    value: tuple[tuple[str, int], ...] = ()
-    symmetric: tuple[str, ...] = ()
-    identity: tuple[str, ...] = ()
-    text: str = ""
-    kind: str = "trivial"
-    empties: bool = False
-
-    def __or__(self, other: Special) -> Special:
-        return Special(
-            self.same + other.same,
-            self.value + other.value,
-            self.symmetric + other.symmetric,
-            self.identity + other.identity,
-            f"{self.text} and {other.text}",
-            self.kind if self.kind == other.kind else "trivial",
-            self.empties or other.empties,
-        )
-
-
-GENERIC = Special()
 
 
 @dataclass
@@ -95,6 +68,11 @@ class Instance:
             self.sizes = {**self.sizes, name: integer(body, {}, self.sizes)}
         self._gradients: dict[str, dict[int, np.ndarray]] = {}
 
+    def like(self, index: tuple[int, ...]) -> Likeness:
+        """What is so of quantities with this index."""
+        so = self.setting.premises
+        return likeness(self.special, so, not so.step or index == (self.special.only,))
+
     def size(self, dim: str) -> int:
         if dim == "1":
             return 1
@@ -106,10 +84,8 @@ class Instance:
 
     def sample(self, name: str, index: tuple[int, ...], dims: tuple[str, str], domain: str) -> np.ndarray:
         """The value of something given: assigned, or random, the same each time."""
-        alias = dict(self.special.same)
-        while name in alias:
-            name = alias[name]
-        key = (name, index)
+        name = self.like(index).name_of(name)
+        key = (name, () if name in self.setting.premises.constant else index)
         if key not in self.sampled:
             self.sampled[key] = self.assigned[key] if key in self.assigned else self._draw(key, dims, domain)
         return self.sampled[key]
@@ -131,16 +107,28 @@ class Instance:
                 else:
                     a[i, j] = self.arithmetic.sample(rng, domain, self.spread)
         name = key[0]
-        if name in dict(self.special.value):
-            a[:] = self.arithmetic.number(dict(self.special.value)[name])
-        if name in self.special.identity:
+        so = self.like(key[1])
+        if name in so.value:
+            a[:] = self.arithmetic.number(so.value[name])
+        if name in so.identity:
             a[:] = self.arithmetic.number(0)
             np.fill_diagonal(a, self.arithmetic.number(1))
-        if (name in self.special.symmetric or domain == "symmetric") and shape[0] == shape[1]:
+        if name in so.unit:
+            a = self._of_norm_one(a)
+        if (name in so.symmetric or domain == "symmetric") and shape[0] == shape[1]:
             a = self.arithmetic.reduce(a + a.T)
         if domain == "matrix" and self.arithmetic.kind == "real":
             a = around_identity(a, (0.3, 0.6, 0.8, 1.2, 1.6, 2.5)[self.seed % 6])
         return a
+
+    def _of_norm_one(self, a: np.ndarray) -> np.ndarray:
+        """The point of the unit sphere that a line through its pole and the other entries of a meets."""
+        rest = a.flat[1:]
+        if not len(rest):
+            return np.full_like(a, self.arithmetic.number(1))
+        below = self.arithmetic.invert(self.arithmetic.reduce(sum(x * x for x in rest) + self.arithmetic.number(1)))
+        point = [1 - 2 * below, *(2 * x * below for x in rest)]
+        return self.arithmetic.reduce(np.array(point, dtype=object).reshape(a.shape))
 
     def given(self, q: Quantity, index: tuple[int, ...]) -> np.ndarray:
         for i, (low, high) in zip(index, q.ranges):

@@ -17,13 +17,14 @@ from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula, formula
 from chunkform.spec.language.statements import AtMost, Bounded, Eigenvalues, Factors, OnlyIf, Statement, Together
 
-from .arithmetic import FIELD, FRACTION, PRIME, Transcendental, Undefined
+from .arithmetic import FIELD, FRACTION, PRIME, REAL, Transcendental, Undefined
 from .bounds import NotRational, Undecided, decide_bound
 from .check import Failure, environments
 from .counterexample import smallest
 from .effort import Effort
 from .evaluate import Evaluator
-from .instance import Instance, integer
+from .indices import is_decay
+from .instance import GENERIC, Instance, Special, integer
 from .repair import Repair
 from .trial_sizes import proof_sizes
 from .values import ShapeFault, rank
@@ -72,56 +73,134 @@ def _(statement: AtMost, setting: Setting, bodies: Bodies) -> Finding:
     except (NotRational, sympy.PolynomialError):
         return entry_by_entry(statement, setting, bodies)
     if bound.proved:
-        return Finding(None, "proved for all values, by the signs of Bernstein coefficients")
+        how = "proved for all values, by the signs of Bernstein coefficients"
+        if bound.unless:
+            text = " and ".join(f"{name} < 1" for name in dict.fromkeys(bound.unless))
+            return Finding(None, how, (Condition(text, True, "condition"),), mixed=True)
+        return Finding(None, how)
     if bound.sides is None:
         raise Undecided("is neither proved nor refuted: no point was found at which it is false, and no proof")
+    what = "the sides are equal" if bound.sides[0] == bound.sides[1] else "the left side is larger"
     counter = Counterexample(
-        "the left side is larger",
+        what,
         given=tuple((n, str(v)) for n, v in bound.point),
         sides=((str(statement.left), str(bound.sides[0])), (str(statement.right), str(bound.sides[1]))),
     )
-    return Finding(Failure("value", "the left side is larger"), "a point where it is false", counterexample=counter)
+    return Finding(Failure("value", what), "a point where it is false", counterexample=counter)
 
 
 def entry_by_entry(statement: AtMost, setting: Setting, bodies: Bodies) -> Finding:
     """An inequality of what isn't a function of given scalars: refuted by an instance where an entry of the left side is larger,
     proved where it says that a sum of squares is not negative, else not judged."""
     how = "exact arithmetic, entry by entry"
-    evaluate = Evaluator(Instance(setting, proof_sizes(setting)[0], FIELD, 0, bodies))
-    for env in environments((statement.left, statement.right), statement.over, evaluate):
-        try:
-            values = [evaluate(f, env) for f in (statement.left, statement.right)]
-        except Undefined:
-            continue
-        except Transcendental:
-            break
-        except ShapeFault as fault:
-            return Finding(Failure("shape", str(fault)), how)
-        if values[0].shape != values[1].shape and not any(f.op == "number" for f in (statement.left, statement.right)):
-            message = f"{statement.left} is {values[0].shown}, but {statement.right} is {values[1].shown}"
-            return Finding(Failure("shape", message), how)
-        numbers = all(v.is_scalar for v in values)
-        if numbers and statement.left == formula(0) and is_square(statement.right):
-            return Finding(None, "proved for all values: a sum of squares is not negative")
-        break
-    found = smallest(statement, setting, bodies, effort=Effort(1.0))
+    misfit = shapes_differ(statement, setting, bodies)
+    if misfit:
+        return Finding(Failure("shape", misfit), how)
+    known = not_negative(statement.right, setting, {}) if statement.left == formula(0) else ""
+    if known == "positive" or (known and not statement.strict):
+        return Finding(None, f"proved for all values, by its form: a sum of {known} terms")
+    found = None
+    for special in (GENERIC, nothing_given(setting)) if statement.strict else (GENERIC,):
+        found = found or smallest(statement, setting, bodies, special=special, effort=Effort(1.0))
     if found is None:
         raise Undecided("is neither proved nor refuted: no instance was found at which it is false, and no proof")
     return Finding(Failure("value", found.message), "numbers at which it is false", counterexample=found)
 
 
-def is_square(x: Formula) -> bool:
-    """Whether a number is a sum of squares by its form, such as k.T * k or x^2."""
+def shapes_differ(statement: AtMost, setting: Setting, bodies: Bodies) -> str:
+    """What is wrong with the shapes of an inequality's sides; nothing where they fit."""
+    for arithmetic in (FIELD, REAL):
+        evaluate = Evaluator(Instance(setting, proof_sizes(setting)[0], arithmetic, 0, bodies))
+        for env in environments((statement.left, statement.right), statement.over, evaluate):
+            try:
+                left, right = (evaluate(f, env) for f in (statement.left, statement.right))
+            except Undefined:
+                continue
+            except Transcendental:
+                break
+            except ShapeFault as fault:
+                return str(fault)
+            if left.shape != right.shape and not any(f.op == "number" for f in (statement.left, statement.right)):
+                return f"{statement.left} is {left.shown}, but {statement.right} is {right.shown}"
+            return ""
+    return ""
+
+
+def nothing_given(setting: Setting) -> Special:
+    """The point at which all that may be 0 is 0."""
+    names = [q.name for q in setting.quantities.values() if q.kind == "given" and q.domain == "real"]
+    r = setting.recurrence
+    if r is not None:
+        names += [v.name for v in r.variables if not is_decay(setting, v.name)]
+        names += [*(s.name for s in r.states), *(f"d{x.name}" for x in (*r.states, *r.outputs))]
+    return Special(value=tuple((name, 0) for name in names), empties=True)
+
+
+def not_negative(x: Formula, setting: Setting, known: dict[Formula, str]) -> str:
+    """positive, or square, where every entry of x is so by its form, as of k.T * k, |k|^2 or exp(x); nothing for others."""
+    if x not in known:
+        known[x] = _not_negative(x, setting, known)
+    return known[x]
+
+
+def _not_negative(x: Formula, setting: Setting, known: dict[Formula, str]) -> str:
+    signs = [not_negative(a, setting, known) for a in x.args] if x.op in ENTRYWISE else []
     match x.op:
         case "number":
-            return bool(x.attrs[0] >= 0)
+            return "positive" if x.attrs[0] > 0 else "square" if x.attrs[0] == 0 else ""
+        case "at":
+            q = setting.quantities[x.attrs[0]]
+            return "positive" if q.domain == "positive" or is_decay(setting, q.name) else ""
+        case "exp" | "softmax":
+            return "positive"
         case "add":
-            return all(is_square(a) for a in x.args)
-        case "power":
-            return x.args[1].op == "number" and x.args[1].attrs[0] % 2 == 0
+            return "" if not all(signs) else "positive" if "positive" in signs else "square"
+        case "sqrt" | "transpose" | "rowsum" | "colsum" | "diagonal" | "hadamard" | "divide" if all(signs):
+            return "square" if "square" in signs else "positive"
+        case "hadamard" if len(x.args) == 2 and x.args[0] == x.args[1]:
+            return "square"
+        case "inner" if x.args[0] == x.args[1] or all(signs):
+            return "square"
+        case "sum":
+            return "square" if not_negative(x.args[2], setting, known) else ""
+        case "function" if x.attrs[0] in ("abs", "relu", "sigmoid"):
+            return "positive" if x.attrs[0] == "sigmoid" else "square"
+        case "power" if x.args[1].op == "number" and x.args[1].attrs[0] % 2 == 0 and number_like(x.args[0], setting):
+            return "square"
         case "product":
-            return len(x.args) == 2 and x.args[0] == x.args[1].T
+            scalars = [a for a in x.args if number_like(a, setting)]
+            rest = [a for a in x.args if a not in scalars]
+            mirrored = len(rest) % 2 == 0 and rest == [a.T for a in reversed(rest)]
+            inside = [not_negative(a, setting, known) for a in scalars]
+            if mirrored and all(inside):
+                return "positive" if not rest and "square" not in inside else "square"
+    return ""
+
+
+ENTRYWISE = ("add", "sqrt", "transpose", "rowsum", "colsum", "diagonal", "hadamard", "divide", "inner")
+
+
+def number_like(x: Formula, setting: Setting) -> bool:
+    """Whether x is a number, and no vector, by its form."""
+    match x.op:
+        case "number" | "inner":
+            return True
+        case "at":
+            q = setting.quantities[x.attrs[0]]
+            return q.kind != "defined" and q.dims == ("1", "1")
+        case "add" | "negative" | "divide" | "exp" | "sqrt" | "function":
+            return all(number_like(a, setting) for a in x.args)
+        case "power":
+            return number_like(x.args[0], setting)
+        case "product":
+            rest = [a for a in x.args if not number_like(a, setting)]
+            return not rest or (rest[0].op == "transpose" and all(is_column(a, setting) for a in (rest[0].T, rest[-1])))
     return False
+
+
+def is_column(x: Formula, setting: Setting) -> bool:
+    q = setting.quantities[x.attrs[0]] if x.op == "at" else None
+    return q is not None and q.kind != "defined" and q.dims[1] == "1" != q.dims[0]
 
 
 @decide.register

@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chunkform.spec.language.claims import Setting
-from chunkform.spec.language.formula import Formula
+from chunkform.spec.language.formula import Formula, walk
 from chunkform.spec.language.statements import Differs, Statement
 
 from .arithmetic import FIELD, REAL, Transcendental
-from .branches import Taken
+from .branches import Branching, Taken
 from .check import Failure, check
 from .coverage import around, branchings, untaken
 from .evaluate import Evaluator
 from .instance import GENERIC, Instance, Special
 from .required_steps import Reach, reach
+from .scope import formulas_of
 from .trial_sizes import Point, beyond
 
 Bodies = Mapping[str, Formula]
@@ -69,6 +70,13 @@ class Prover:
             self.evaluators[key] = Evaluator(instance)
         return self.evaluators[key]
 
+    def forget_branches(self) -> None:
+        """Forget which branches of formulas were taken, so that a verdict doesn't turn on the claims before it."""
+        self.evaluators.clear()
+        for instance in self.instances.values():
+            for branching in [b for b in instance.taken if isinstance(b.node, Formula)]:
+                del instance.taken[branching]
+
     def first_failure(self, statement: Statement, setting: Setting, bodies: Bodies) -> tuple[Failure | None, bool]:
         found = self.tried(statement, setting, bodies)
         return found.failure, found.real
@@ -102,6 +110,10 @@ class Prover:
         if len(nowhere) == INSTANCES:
             return Trial(nowhere[-1], real)
         there = [] if isinstance(statement, Differs) else branchings(taken, statement, setting, bodies)
+        own = {y for x in formulas_of(statement) for y in walk(x)}
+        there = [
+            b for b in there if not is_cases(b) or b.node in own
+        ]  # of a definition's, what the claim reaches was tried
         missing = untaken(taken, there, setting)
         instances = INSTANCES
         near = around(there, setting, bodies) if missing else ()
@@ -113,3 +125,8 @@ class Prover:
             missing = untaken(taken, there, setting)
         untried = [beyond(setting, far), *(branching.when(branch) for branching, branch in missing)]
         return Trial(None, real, instances, tuple(x for x in untried if x))
+
+
+def is_cases(branching: Branching) -> bool:
+    """Whether indices decide which branch is taken."""
+    return isinstance(branching.node, Formula) and bool(branching.node.op == "cases")

@@ -60,6 +60,7 @@ class Verifier:
         """The verdict on a claim."""
         started = time.process_time()
         self.searches = []
+        self.prover.forget_branches()
         refuse_empty(claim)
         try:
             verdict = self._judge(claim)
@@ -80,6 +81,9 @@ class Verifier:
                 "bounds such as 1 and n, or fewer values",
             ) from None
         search = Search(self.effort, not any(e.ended for e in self.searches)) if self.searches else None
+        if claim.setting.premises.text:
+            under = Condition(claim.setting.premises.text, True, "where defined")
+            verdict = replace(verdict, conditions=(under, *verdict.conditions))
         return replace(verdict, search=search, seconds=time.process_time() - started)
 
     def budget(self, part: float = 1 / 3) -> Effort:
@@ -95,6 +99,10 @@ class Verifier:
         good = [f for f in findings if f.true]
         if len(good) == len(findings):
             return self.held(claim, findings)
+        if claim.setting.premises.step and self.at_every_step(claim):
+            counter = self.counterexample(next(f for f in findings if not f.true), claim.setting)
+            wider = Condition(f"{claim.setting.premises.text} at every step", True, "condition")
+            return Verdict(claim, "depends", findings[0].finding.how, counter, conditions=(wider,))
         nowhere = [f.finding.failure for f in findings if f.finding.failure and f.finding.failure.kind == "nowhere"]
         if len(nowhere) == len(findings):
             far = beyond(claim.setting, nowhere[0].point.reach) if nowhere[0].point is not None else ""
@@ -117,17 +125,23 @@ class Verifier:
         how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
         if good or mixed:
             budget = self.budget()
-            conditions += [c for f in findings for c in self.rescued(f, claim, budget, True)]
+            found = (c for f in findings for c in self.rescued(f, claim, budget, True))
+            conditions += [replace(c, kind="condition") if c.kind == SYMMETRIC else c for c in found]
             return Verdict(claim, "depends", how, counter, conditions=tuple(conditions))
         repairs, where = self.mender.repairs(claim, findings, self.budget(1))
         counter = self.with_numbers(counter, next((f for f in findings if f.label == where), worst), claim.setting)
-        slip = bool(repairs) and repairs[0].cost <= SLIP
         budget = self.budget()
-        rescued = [c for f in findings for c in self.rescued(f, claim, budget, not repairs, slip)]
+        rescued = [c for f in findings for c in self.rescued(f, claim, budget, not repairs)]
+        if any(c.kind == SYMMETRIC for c in rescued):
+            usual = self.usual_repairs(claim, findings, repairs)
+            kind = TRIVIAL if usual and usual[0].cost <= SLIP else "condition"
+            rescued = [replace(c, kind=kind) if c.kind == SYMMETRIC else c for c in rescued]
         conditions += dict.fromkeys(rescued)
         full = self.repaired_formula(claim, repairs[0]) if repairs else ("", "")
-        if repairs and claim.defines:
-            self.repaired[claim.setting.name, claim.defines] = (claim.id, repairs[0].result)
+        if claim.defines:
+            usual = self.usual_repairs(claim, findings, repairs)
+            if usual:
+                self.repaired[claim.setting.name, claim.defines] = (claim.id, usual[0].result)
         return Verdict(
             claim,
             "depends" if any(c.kind == "condition" for c in rescued) else "fails",
@@ -140,21 +154,28 @@ class Verifier:
             searched=True,
         )
 
-    def rescued(
-        self, reading: Reading, claim: Claim, effort: Effort, pairs: bool, slip: bool = False
-    ) -> list[Condition]:
-        """Side conditions under which a reading that is false becomes true: such as an author could mean, and others. Where
-        the nearest true formula is one `slip` away, a symmetric matrix, too, is nothing but a point at which it doesn't show."""
+    def at_every_step(self, claim: Claim) -> bool:
+        """Whether a claim that is meant under what is so at one step is true where it is so at all of them."""
+        so = claim.setting.premises
+        setting = claim.setting.under(replace(so, step=""), {}, True)
+        return all(self.decided(s, setting, b).failure is None for _, b, s in self.readings(claim))
+
+    def usual_repairs(self, claim: Claim, findings: list[Reading], found: list[Repair]) -> list[Repair]:
+        """The repairs that the usual effort finds: where a verdict turns on them, it is the same whatever the effort."""
+        return found if self.effort == NORMAL else self.mender.repairs(claim, findings, Effort(NORMAL))[0]
+
+    def rescued(self, reading: Reading, claim: Claim, effort: Effort, pairs: bool) -> list[Condition]:
+        """Side conditions under which a reading that is false becomes true: such as an author could mean, and others. Of kind
+        `symmetric` is that of a symmetric matrix: nothing but a point at which a mistake doesn't show, where the nearest true
+        formula is one slip away."""
         failure = reading.finding.failure
         if not reading.finding.exact or failure is None or failure.kind != "value" or claim.defines:
             return []
         found = rescues(reading.statement, claim.setting, reading.bodies, pairs, failure.point, effort)
         several = isinstance(claim.statement, OneOf)
-        meant = (MEANT,) if slip else (MEANT, SYMMETRIC)
+        kinds = {MEANT: "condition", SYMMETRIC: SYMMETRIC}
         return [
-            Condition(
-                f"{reading.label}: {s.text}" if several else s.text, True, "condition" if s.kind in meant else TRIVIAL
-            )
+            Condition(f"{reading.label}: {s.text}" if several else s.text, True, kinds.get(s.kind, TRIVIAL))
             for s in found
         ]
 
@@ -222,7 +243,7 @@ class Verifier:
             ]
         how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
         proof = ""
-        if self.thorough:
+        if self.thorough and not (claim.setting.premises.unit or claim.setting.premises.step):
             proof = symbolic_proof(findings[0].statement, claim.setting, findings[0].bodies)
         return Verdict(claim, "holds", how, conditions=tuple(dict.fromkeys(conditions)), proof=proof)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from chunkform.codegen.claims.verdict import Verdict
 
-from .build import Paper
+from .paper import Paper
 from .words import ROWS
 
 PREAMBLE = (

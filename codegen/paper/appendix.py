@@ -9,7 +9,7 @@ from chunkform.codegen.recurrence.explain import latex_document
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import ChunkformError, LoadError
 
-from .build import Paper
+from .paper import Paper
 
 HEAD = r"""\documentclass{article}
 \usepackage{amsmath, amssymb}

@@ -21,8 +21,9 @@ from chunkform.errors import ArgumentError, LoadError
 from chunkform.runtime.launch.files import write_whole
 
 from .annotate import annotated
-from .build import Paper, read_paper
+from .build import read_paper
 from .counts import counts_text, equation_text, kind_text
+from .paper import Paper
 from .readings import adopted
 
 HOLDS, FAILS, DEPENDS = 0, 1, 3

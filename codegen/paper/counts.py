@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .build import Paper
 from .document import Equation
+from .paper import Paper
 
 
 def kind_text(kind: str) -> str:

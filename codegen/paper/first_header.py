@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .build import Paper
 from .header import MARK
+from .paper import Paper
 from .shapes import SCALAR
 from .steps import safe
 

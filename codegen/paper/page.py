@@ -10,8 +10,8 @@ from chunkform.codegen.claims.html_page import STYLE, shown_entry
 from chunkform.codegen.claims.mathml import mathml
 from chunkform.codegen.claims.verdict import Verdict
 
-from .build import Paper
 from .counts import counts_text, equation_text
+from .paper import Paper
 
 
 def page(found: Sequence[tuple[Paper, Sequence[Verdict]]]) -> str:

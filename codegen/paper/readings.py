@@ -14,7 +14,7 @@ from chunkform.codegen.claims.verifier import Verifier
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.statements import Equal
 
-from .build import Paper
+from .paper import Paper
 from .symbols import Symbols
 
 

@@ -13,9 +13,10 @@ from chunkform.codegen.claims.derived_claims import Derived, left_out
 from chunkform.codegen.claims.report import derived_lines, facts, formula_lines
 from chunkform.codegen.claims.verdict import Verdict, summary
 
-from .build import Paper, read_paper
+from .build import read_paper
 from .counts import counts, kind_text
 from .document import ReadRow
+from .paper import Paper
 from .readings import adopted
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,12 +14,15 @@ from .symbols import Symbols
 
 
 def special_case(s: Symbols, e: Equation) -> str:
-    """Why an equation isn't judged that sets an input of the recurrence to a number, as in \\lambda_t = 1; nothing for others."""
+    """Why an equation isn't judged that sets an input of the recurrence to a number, as in \\lambda_t = 1, or to another, as in
+    k_t = q_t; nothing for others."""
     head = core(e.head)
     if s.recurrence is None or head.op != "at" or e.relation not in ("=", ":=") or not e.first:
         return ""
-    name = head.attrs[0]
-    if s.names.get(name) not in {v.name for v in s.recurrence.variables} or any(y.op == "at" for y in walk(e.side)):
+    name, other = head.attrs[0], core(e.side)
+    inputs = {v.name for v in s.recurrence.variables}
+    same = other.op == "at" and other.args == head.args and s.names.get(other.attrs[0]) in inputs
+    if s.names.get(name) not in inputs or (any(y.op == "at" for y in walk(e.side)) and not same):
         return ""
     return f"it is a special case: {name} is an input of the recurrence, and other rows don't take it so"
 

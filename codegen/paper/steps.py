@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -244,9 +244,21 @@ def with_part(x: Formula, part: Formula, name: str) -> Formula:
 
 
 def without_special_cases(equations: Sequence[Equation], steps: Steps) -> list[Equation]:
-    """The equations without those behind a state's that set a symbol to a number, as lambda_t = 1: they speak of one case."""
+    """The equations without those behind a state's that set a symbol to a number, as lambda_t = 1, or two that steps read
+    to be the same, as k_t = q_t: they speak of one case."""
     start = next((k for k, e in enumerate(equations) if any(e is x for x in steps.equations)), len(equations))
-    return [e for k, e in enumerate(equations) if k < start or read_names(e.side)]
+    read = {n for e in equations[:start] for n in read_names(e.side)}
+    read |= {n for body in steps.states.values() for n in read_names(body)}
+    for e in equations[start:]:
+        if core(e.head).op == "at" and e.first and core(e.side).op != "at":
+            read |= read_names(e.side)
+    return [e for k, e in enumerate(equations) if k < start or (read_names(e.side) and not makes_same(e, read))]
+
+
+def makes_same(e: Equation, read: Collection[str]) -> bool:
+    """Whether an equation says that two symbols, both of which are read elsewhere, are the same."""
+    sides = core(e.head), core(e.side)
+    return all(x.op == "at" and x.attrs[0] in read for x in sides) and sides[0].args == sides[1].args
 
 
 def leave_out_what_no_output_reads(steps: Steps, equations: Sequence[Equation]) -> None:

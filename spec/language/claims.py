@@ -13,8 +13,10 @@ A claim states a formula as its author has it. Nothing here says whether it is t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, NoReturn, Protocol
 
 from chunkform.errors import NameError_, SpecError, nearest
@@ -90,6 +92,22 @@ class Quantity:
     T = property(_refused)
 
 
+@dataclass(frozen=True)
+class Premises:
+    """What claims are meant under, beside what a setting says: inputs with one `value`, equal ones (`same`: the first is the
+    second), vectors of norm 1 (`unit`), symmetric matrices, identities, and inputs that are the same at every step (`constant`).
+    With `step`, an index, all but the last is so at this step of the claim only."""
+
+    value: tuple[tuple[str, Fraction], ...] = ()
+    same: tuple[tuple[str, str], ...] = ()
+    unit: tuple[str, ...] = ()
+    symmetric: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
+    step: str = ""
+    text: str = ""
+
+
 class Setting:
     """The quantities that claims speak of: those of a recurrence, or given and defined ones. `initial` and `final_loss`:
     see `assume`."""
@@ -110,6 +128,8 @@ class Setting:
         self.index_ranges: dict[str, tuple[Formula, Formula]] = {}
         self.initial: dict[str, Formula] = {}
         self.final_loss = True
+        self.below_one: set[str] = set()  # decays that are said to be less than 1
+        self.premises = Premises()
         if recurrence is not None:
             self.sizes = [LENGTH, *(x.name for x in recurrence.dim_list)]
         self.assume(initial, final_loss)
@@ -130,6 +150,13 @@ class Setting:
         self.final_loss = self.final_loss and final_loss
         if not final_loss and r is None:
             raise SpecError(f"{self.name} has no recurrence, and so no last state", caller())
+
+    def under(self, premises: Premises, initial: Mapping[str, Formula], final_loss: bool) -> Setting:
+        """The setting, with the same quantities, where this is so as well."""
+        made = copy.copy(self)
+        made.premises, made.initial = premises, {**self.initial, **initial}
+        made.final_loss = self.final_loss and final_loss
+        return made
 
     # --- declaring
 

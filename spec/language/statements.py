@@ -39,10 +39,11 @@ class Differs(Statement):
 
 @dataclass(frozen=True)
 class AtMost(Statement):
-    """left <= right at every point of the domain."""
+    """left <= right at every point of the domain; `strict`: left < right."""
 
     left: Formula
     right: Formula
+    strict: bool = False
 
 
 @dataclass(frozen=True)

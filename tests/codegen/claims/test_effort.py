@@ -17,7 +17,7 @@ from chunkform.codegen.claims.verdict import Verdict
 from chunkform.errors import ArgumentError
 from chunkform.spec.language import Recurrence
 from chunkform.spec.language.claims import Claim
-from chunkform.spec.language.formula import formula, product_over, sum_over
+from chunkform.spec.language.formula import cases, compare, formula, product_over, sum_over
 from chunkform.spec.language.statements import Equal
 
 
@@ -105,3 +105,43 @@ def test_the_command_takes_an_effort(tmp_path: Path) -> None:
     assert {"effort": 0, "complete": False} in [x["search"] for x in json.loads(out.read_text())]
     with pytest.raises(ArgumentError, match="effort must be a number of seconds from 0 on"):
         verify(console=quiet, effort=-1)
+
+
+def test_effort_turns_no_verdict_into_another() -> None:
+    """What depends on a condition is looked for whatever the effort, and so is what a symmetric matrix hides."""
+    r = Recurrence("decayed")
+    d, e = r.dims("d e")
+    q, k, v, lam = r.inputs("q", d), r.inputs("k", d), r.inputs("v", e), r.decay("lam")
+    A = r.parameters("A", d, d)
+    S = r.state("S", d, e)
+    r.update(S, lam * S.prev + k * v.T)
+    r.output("o", S.next.T * (A * q))
+    t, s, n, i, q, k, v, lam, S, o, A, do, dS, dq, dk, dlog_lam = r.quantities(
+        "t s n i q k v lam S o A do dS dq dk dlog_lam"
+    )
+    decayed = sum_over(s, 1, t, product_over(i, s + 1, t, lam(i)) * v(s) * (k(s).T * (A * q(t))))
+    r.claim("no first state", o(t), decayed)
+    r.claim("no last loss", dS(n), A * q(n) * do(n).T)
+    r.claim("neither", dlog_lam(t), sum_over(s, t, n, q(s).T * dq(s) - k(s).T * dk(s)))
+    r.claim("transposed", o(t), S(t).T * (A.T * q(t)))
+    r.claim("wrong", o(t), S(t - 1).T * (A * q(t)))
+    found = {effort: [x.verdict for x in judged(list(r.claims), effort=effort)] for effort in (0, 0.1, 3)}
+    assert found[0] == ["depends", "depends", "depends", "fails", "fails"]
+    assert found[0.1] == found[3] == found[0]
+
+
+def test_what_a_definition_is_tried_with_is_its_own_claims() -> None:
+    """A case of a definition that a claim never reaches is no case that wasn't tried, whatever was judged before."""
+    r = Recurrence("masked")
+    d, e = r.dims("d e")
+    q, k, v = r.inputs("q", d), r.inputs("k", d), r.inputs("v", e)
+    S = r.state("S", d, e)
+    r.update(S, S.prev + k * v.T)
+    r.output("o", S.next.T * q)
+    t, i, j, n, q, k, v, S, o = r.quantities("t i j n q k v S o")
+    M = r.define("M", (i, j), cases((compare(i, ">=", j), 1), (None, 0)))
+    past = S(0).T * q(t)
+    r.claim("to t", o(t), past + sum_over(j, 1, t, M(t, j) * v(j) * (k(j).T * q(t))))
+    r.claim("to n", o(t), past + sum_over(j, 1, n, M(t, j) * v(j) * (k(j).T * q(t))))
+    assert [x.verdict for x in judged(list(r.claims), effort=0)] == ["holds", "holds"]
+    assert [x.verdict for x in judged(list(r.claims)[::-1], effort=0)] == ["holds", "holds"]

@@ -9,8 +9,9 @@ import pytest
 
 from chunkform.codegen.claims.command import claims_of, judged
 from chunkform.codegen.claims.derived_claims import left_out
-from chunkform.codegen.paper.build import Paper, read_paper
+from chunkform.codegen.paper.build import read_paper
 from chunkform.codegen.paper.counts import counts
+from chunkform.codegen.paper.paper import Paper
 from chunkform.codegen.paper.report import COMMAND, DOCUMENTS, FOLDER, index, letters_of, pages, rows_about
 
 

@@ -25,6 +25,17 @@ R = "$$S_t = \\lambda_t S_{t-1} + k_t v_t^\\top$$\n$$o_t = S_t^\\top q_t$$\n"
         (r"\exp(q_t^\top k_t) \le 1", "fails"),
         (r"k_t^\top k_t \ge 0", "holds"),
         (r"\lambda_t^2 \le \lambda_t", "holds"),
+        (r"k_t^\top k_t > 0", "fails"),  # it is 0 where k_t is
+        (r"\|k_t\|^2 \ge 0", "holds"),
+        (r"\|S_t\|_F \ge 0", "holds"),
+        (r"\|k_t\|^2 > 0", "fails"),
+        (r"q_t^\top S_t S_t^\top q_t \ge 0", "holds"),
+        (r"\exp(q_t^\top k_t) > 0", "holds"),
+        (r"\lambda_t^2 < \lambda_t", "depends"),  # a decay may be 1, as far as this document says
+        (r"\lambda_t^2 < 2 \lambda_t", "holds"),
+        (r"\lambda_t < \lambda_t", "fails"),
+        (r"(\lambda_t - \lambda_{t-1})^2 > 0", "fails"),
+        (r"(\lambda_t - \lambda_{t-1})^2 \ge 0", "holds"),
         (r"q_t^\top S_t o_t \ge 0", "error"),  # true, and not proved
     ],
 )
@@ -37,3 +48,11 @@ def test_an_inequality_is_refuted_proved_or_not_judged(tmp_path: Path, row: str,
         assert "neither proved nor refuted" in found.error.text()
     if verdict == "fails":
         assert found.counterexample is not None
+
+
+def test_a_decay_that_is_said_to_be_less_than_one_is(tmp_path: Path) -> None:
+    for said, verdict in ((r"\lambda_t \in (0, 1)", "holds"), (r"\lambda_t \in (0, 1]", "depends")):
+        path = tmp_path / "paper.md"
+        path.write_text(f"With ${said}$:\n{R}\n$$\\lambda_t^2 < \\lambda_t$$\n", encoding="utf-8")
+        _, (found,) = adopted(read_paper(path), judged)
+        assert found.verdict == verdict

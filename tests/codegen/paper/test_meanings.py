@@ -68,9 +68,14 @@ def test_what_an_input_is_like_is_assumed(tmp_path: Path, row: str) -> None:
     assert rows(tmp_path, behind) == ["recurrence", "recurrence"]
 
 
-def test_what_a_constant_input_makes_is_not_judged(tmp_path: Path) -> None:
-    row = r"$$S_t = \sum_{j=1}^t \lambda^{t-j} k_j v_j^\top + \lambda^t S_0$$"
-    assert rows(tmp_path, DECAY + r"$$\lambda_t = \lambda$$" + "\n" + row)[-1] == "not judged"
+def test_what_a_constant_input_makes_is_judged_where_it_is_constant(tmp_path: Path) -> None:
+    right = r"$$S_t = \sum_{j=1}^t \lambda^{t-j} k_j v_j^\top + \lambda^t S_0$$"
+    wrong = right.replace("{t-j}", "{t-j+1}")
+    general = (
+        r"$$S_t = \lambda_t^2 S_{t-2} + \lambda_t k_{t-1} v_{t-1}^\top + k_t v_t^\top$$"  # true of a constant one only
+    )
+    text = DECAY + r"$$\lambda_t = \lambda$$" + "\n" + "\n".join((right, wrong, general))
+    assert rows(tmp_path, text)[-3:] == ["holds", "fails", "fails"]
 
 
 def test_the_count_of_columns_of_an_alignment_is_no_factor(tmp_path: Path) -> None:

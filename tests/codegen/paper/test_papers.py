@@ -12,7 +12,8 @@ import pytest
 
 from chunkform.codegen.claims.command import judged
 from chunkform.codegen.claims.verifier import Verifier
-from chunkform.codegen.paper.build import Paper, read_paper
+from chunkform.codegen.paper.build import read_paper
+from chunkform.codegen.paper.paper import Paper
 from chunkform.codegen.paper.readings import adopted
 
 DOCUMENTS = Path(__file__).parent / "documents"

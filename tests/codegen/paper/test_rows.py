@@ -9,7 +9,8 @@ import pytest
 
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.codegen.commands.cli import app
-from chunkform.codegen.paper.build import Paper, read_paper
+from chunkform.codegen.paper.build import read_paper
+from chunkform.codegen.paper.paper import Paper
 
 R = "$$S_t = \\lambda_t S_{t-1} + k_t v_t^\\top$$\n$$o_t = S_t^\\top q_t$$\n"
 WITHOUT = "$$S_t = S_{t-1} + k_t v_t^\\top$$\n$$dS_t = dS_{t+1} + q_t do_t^\\top$$\n"
@@ -31,22 +32,22 @@ def verdicts(paper: Paper) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "row",
+    "row, verdict",
     [
-        r"o_t = S_{t-1}^\top q_t + v_t k_t^\top q_t \quad \text{when } \lambda_t = 1",
-        r"\lambda_t = 1",
-        r"o_t = \lambda_t S_{t-1}^\top q_t \quad \text{if } v_t = 0",
-        r"o_t = S_{t-1}^\top q_t \quad \text{if } v_t = 0, \lambda_t = 1",
-        r"\text{if } v_t = 0, \quad o_t = \lambda_t S_{t-1}^\top q_t",
-        r"o_t = S_{t-1}^\top q_t \quad \text{provided that } S_0 = 0",
+        (r"o_t = S_{t-1}^\top q_t + v_t k_t^\top q_t \quad \text{when } \lambda_t = 1", "holds"),
+        (r"\lambda_t = 1", ""),
+        (r"k_t = q_t", ""),
+        (r"o_t = \lambda_t S_{t-1}^\top q_t \quad \text{if } v_t = 0", "holds"),
+        (r"o_t = S_{t-1}^\top q_t \quad \text{if } v_t = 0, \lambda_t = 1", "holds"),
+        (r"\text{if } v_t = 0, \quad o_t = \lambda_t S_{t-1}^\top q_t", "holds"),
+        (r"o_t = S_{t-1}^\top q_t \quad \text{provided that } S_0 = 0", "fails"),
     ],
 )
-def test_a_special_case_binds_its_own_row_only(tmp_path: Path, row: str) -> None:
-    paper = paper_of(tmp_path, f"{R}{WITHOUT}\n$${row}$$\n\n$$dq_t = S_t do_t$$\n")
-    assert [v.name for v in paper.recurrence.variables if v.name == "lam"] == ["lam"]
-    assert verdicts(paper) == ["fails", "fails", "holds"]
-    assert paper.document.rows[4].kind == "not judged"
-    assert paper.document.rows[4].reason
+def test_a_special_case_binds_its_own_row_only(tmp_path: Path, row: str, verdict: str) -> None:
+    paper = paper_of(tmp_path, f"{R}{WITHOUT}\n$${row}$$\n\n$$dq_t = S_t do_t$$\n$$dk_t = dS_t v_t$$\n")
+    assert {v.name for v in paper.recurrence.variables} == {"q", "k", "v", "lam"}
+    assert verdicts(paper) == ["fails", "fails", *([verdict] if verdict else []), "holds", "holds"]
+    assert paper.document.rows[4].kind == ("claim" if verdict else "not judged")
 
 
 def test_every_formula_of_a_row_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,0 +1,356 @@
+"""What the symbols of a document stand for: as its header says, as the first row with one on its left defines it, or as its
+letter suggests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from chunkform.errors import ChunkformError, LoadError
+from chunkform.spec.language.claims import LENGTH, Quantity
+from chunkform.spec.language.formula import (
+    Formula,
+    cases,
+    compare,
+    free_indices,
+    inverse,
+    matrix,
+    stack,
+    substitute,
+    walk,
+)
+
+from .document import Document, Equation, ReadRow
+from .header import name_of
+from .heads import is_inverse_of, key_of, sized
+from .lexer import expanded, tokens_of
+from .paper import Paper
+from .parser import read_row
+from .quantities import plain_head
+from .resolve import Resolver, statement_sides
+from .row import Fault
+from .shapes import settled
+from .special_cases import says_nothing_of
+from .steps import base_of, core, flipped, index, letter_of, lower, safe
+from .symbols import CHUNK, CHUNKS, Symbols, safe_in, size
+from .words import FUNCTIONS
+
+
+class Definitions:
+    """Defines the symbols of one part of a document, each when it is asked for first."""
+
+    def __init__(
+        self, paper: Paper, document: Document, symbols: Symbols, title: str, before: Sequence[ReadRow] = ()
+    ) -> None:
+        self.paper, self.title = paper, title
+        self.document, self.s = document, symbols
+        self.resolve = Resolver(self.s, self.define)
+        self.busy: set[str] = set()
+        self.said: set[tuple[str, int]] = set()  # functions that the header defines
+        self.refused: dict[str, str] = {}
+        self.constant: dict[str, str] = {}  # what the document sets an input to at every step: which input
+        equations = self.document.equations
+        self.names = {y.attrs[0] for e in equations for x in (e.head, e.side) for y in walk(x) if y.op == "at"}
+        self.first: dict[str, Equation] = {}
+        self.several = {
+            head.attrs[0] for e in equations for head in [core(e.head)] if head.op == "at" and len(head.args) > 1
+        }
+        for e in equations:
+            if defines(e):
+                self.first.setdefault(core(e.head).attrs[0], e)
+        for e in (e for r in before for e in r.equations):  # what a part doesn't define is what it was before
+            if defines(e) and core(e.head).attrs[0] not in self.several:
+                self.first.setdefault(core(e.head).attrs[0], e)
+
+    def ranges(self) -> None:
+        """What indices run over: as the header says, and chunks where the document has them."""
+        header = self.document.header
+        chunk, chunks = str(header.data.get("chunk", "")), str(header.data.get("chunks", ""))
+        bracketed = any(n.endswith("[]") for n in self.names)
+        if (chunk or bracketed) and self.s.recurrence is not None:
+            self.s.setting.chunked()
+            self.s.chunked = True
+            self.s.names[chunk or "C"] = CHUNK
+            self.s.names[chunks or "N"] = CHUNKS
+            for name in ("c", "C"):
+                self.s.names.setdefault(name, CHUNK)
+        for letters, said in header.table("indices").items():
+            low, _, high = str(said).partition("..")
+            for letter in letters.replace(",", " ").split():
+                self.s.ranges[letter] = (self.index_value(low), self.index_value(high))
+
+    def index_value(self, text: str) -> Formula:
+        x = self.parse(text)
+        return self.resolve(sized(x))
+
+    def functions(self) -> None:
+        """Functions that the document defines by a formula in its arguments."""
+        for e in self.document.equations:
+            if e.head.op != "apply" or e.relation not in ("=", ":=") or any(y.op == "tuple" for y in walk(e.side)):
+                continue
+            name = e.head.attrs[0]
+            parameters = e.head.args
+            key = name, len(parameters)
+            if (
+                all(p.op in ("at", "index") for p in parameters)
+                and name not in FUNCTIONS.values()
+                and not says_nothing_of(self.s, parameters, e.side)
+                and not self.says_itself(key, e.side)
+            ):
+                self.s.functions.setdefault(key, (parameters, e.side))
+        for tex, said in self.document.header.table("define").items():
+            if "(" in tex:
+                head = self.parse(tex)
+                if head.op == "apply":
+                    self.said.add((head.attrs[0], len(head.args)))
+                    self.s.functions[head.attrs[0], len(head.args)] = (head.args, self.parse(str(said)))
+
+    @staticmethod
+    def says_itself(key: tuple[str, int], x: Formula) -> bool:
+        return any(y.op == "apply" and (y.attrs[0], len(y.args)) == key for y in walk(x))
+
+    def parse(self, tex: str) -> Formula:
+        """A formula of the header.
+
+        Raises:
+            LoadError: it can't be read.
+        """
+        try:
+            said = re.sub(r"(?<![\\\w{])(" + "|".join(FUNCTIONS) + r")(?=[_(])", r"\\mathrm{\1}", tex)
+            row = read_row(expanded(tokens_of(said), self.document.source.macros), self.document.notation)
+        except (Fault, OverflowError) as fault:
+            raise LoadError(f"the header of {self.paper.path}: {tex!r} can't be read: {fault}") from None
+        if len(row.items) != 1 or row.items[0].relations:
+            raise LoadError(f"the header of {self.paper.path}: {tex!r} is no formula")
+        return row.items[0].sides[0]
+
+    def header_definitions(self) -> None:
+        header = self.document.header
+        for tex, said in header.table("define").items():
+            if "(" not in tex:
+                self.header_define(tex, {"": str(said)})
+        for tex, readings in header.table("readings").items():
+            if isinstance(readings, dict):
+                self.header_define(tex, {str(k): str(v) for k, v in readings.items()})
+
+    def header_define(self, tex: str, readings: dict[str, str]) -> None:
+        head = self.parse(tex)
+        if head.op == "eye":
+            raise LoadError(f"the header of {self.paper.path}: {tex!r} is the identity")
+        name = head.attrs[0] if head.op == "at" else name_of(tex)
+        parameters = [letter_of(a) for a in head.args]
+        if head.op != "at" or any(p is None or p[1] for p in parameters):
+            raise LoadError(f"the header of {self.paper.path}: {tex!r} is no symbol with indices")
+        bodies = {}
+        try:
+            for label, said in readings.items():
+                (bodies[label],) = statement_sides((self.resolve(self.parse(said)),), self.s)
+        except Fault as fault:
+            if self.paper.document.header.parts:  # a part need not have what others have
+                self.s.unknown[name] = fault.message
+                return
+            raise LoadError(f"the header of {self.paper.path}: {tex!r}: {fault}") from None
+        self.add(name, tuple(index(p[0]) for p in parameters if p is not None), bodies)
+
+    def add(self, name: str, parameters: tuple[Formula, ...], bodies: dict[str, Formula]) -> None:
+        known = safe_in(self.s.setting, safe(name.partition("/")[0]))
+        if len(bodies) == 1:
+            self.s.setting.define(known, parameters, next(iter(bodies.values())))
+        else:
+            self.s.setting.ambiguous(known, parameters, bodies)
+        key = f"{name}/1" if parameters and name in self.s.names else name  # X and X_k are two things
+        self.s.names[key] = known
+        self.s.arity[name] = len(parameters)
+
+    def define(self, name: str, count: int) -> Quantity | Formula | None:
+        """The quantity of a name that no header says anything of: as the document defines it, or as its letter suggests."""
+        if name in self.busy or name in self.refused:
+            return None
+        self.busy.add(name)
+        try:
+            if self.suggested(name, count) or self.defined(name):
+                known = self.s.names.get(key_of(name, count)) or self.s.names[name]
+                q = self.s.setting.quantities[known]
+                return q if q.parameters else Formula("at", (), (known,))
+        except Fault as fault:
+            self.refused[name] = fault.message
+        finally:
+            self.busy.discard(name)
+        return None
+
+    def suggested(self, name: str, count: int) -> bool:
+        """Matrices whose rows are the steps, or the steps of a chunk, of a quantity that the recurrence has."""
+        s = self.s
+        if s.recurrence is None or name in self.several:
+            return False
+        plain = name.removesuffix("[]")
+        prefix, stem = (
+            ("d", plain[1:])
+            if base_of(plain) and base_of(plain) != plain and plain[0] == "d" and lower(plain[1:]) in s.names
+            else ("", plain)
+        )
+        low = lower(stem)
+        if stem in s.steps.states or low not in s.names or (low == stem and not name.endswith("[]")):
+            if stem in s.steps.states and name.endswith("[]") and s.chunked:
+                return self.chunk_state(name, prefix, stem)
+            return False
+        if low in s.steps.states:
+            return self.chunk_state(name, prefix, low) if s.chunked and count == 1 else False
+        try:
+            q = s.setting.lookup(prefix + s.names[low])
+        except ChunkformError:
+            return False
+        if not isinstance(q, Quantity):
+            return False
+        if s.chunked and count >= 1:
+            i, j = index("i"), index("j")
+            at = (i - 1) * size(CHUNK) + j
+            self.add(key_of(name, 1), (i,), {"": stack(j, CHUNK, q(at).T)})
+            s.guess(f"row j of {plain}_i is {prefix}{low} at step j of chunk i")
+            return True
+        if count == 0 or (count == 1 and not s.chunked):
+            t = index("t")
+            self.add(name, (), {"": stack(t, LENGTH, q(t).T)})
+            s.guess(f"row t of {plain} is {prefix}{low}_t")
+            return True
+        return False
+
+    def chunk_state(self, name: str, prefix: str, state: str) -> bool:
+        """The state of a chunk, before or after it."""
+        s = self.s
+        i = index("i")
+        shown = f"{name.removesuffix('[]')}_i"
+        try:
+            q = (
+                s.setting.lookup(prefix + s.names[state])
+                if not prefix
+                else s.setting.carried(s.names[state], safe_in(s.setting, f"d{s.names[state]}handed"))
+            )
+        except ChunkformError:
+            return False
+        what = "the gradient by the state" if prefix else "the state"
+        self.add(
+            key_of(name, 1),
+            (i,),
+            {
+                f"{shown} is {what} before chunk i": q((i - 1) * size(CHUNK)),
+                f"{shown} is {what} after chunk i": q(i * size(CHUNK)),
+            },
+        )
+        s.guess(f"{shown} is {what} before chunk i, or after it")
+        return True
+
+    def defined(self, name: str) -> bool:
+        """A quantity as the first row that has it on its left defines it."""
+        if self.recursive(name):
+            return True
+        e = self.first.get(name)
+        if e is None:
+            return self.mask(name)
+        base = base_of(name)
+        if (
+            base
+            and base in self.s.names
+            and self.s.recurrence is not None
+            and base not in self.s.steps.states
+            and self.s.names[base] in [v.name for v in self.s.recurrence.variables]
+        ):
+            return False
+        head = core(e.head)
+        body = e.side.T if e.head.op == "transpose" else e.side
+        if any(y.op == "at" and y.attrs[0] == name for y in walk(body)):
+            return self.recursive(name)
+        resolved = self.resolve(body)
+        parameters = tuple(index(a.attrs[0]) for a in head.args)
+        extra = free_indices(resolved) - {p.attrs[0] for p in parameters}
+        if extra:
+            raise Fault(f"{name} is defined with {', '.join(sorted(extra))}, which its left side doesn't have")
+        (settled,) = statement_sides((resolved,), self.s)
+        self.add(name, parameters, {"": settled})
+        self.s.definitions[name] = e
+        return True
+
+    def recursive(self, name: str) -> bool:
+        """A sequence that is defined by its value before, or whose inverse is: s_t^{-1} = ... s_{t-1}^{-1} ..."""
+        found = self.recursion(name)
+        starts = [
+            e
+            for e in self.document.equations
+            for head in [core(e.head)]
+            if head.op == "at"
+            and head.attrs[0] == name
+            and len(head.args) == 1
+            and head.args[0].op == "number"
+            and e.first
+        ]
+        if found is None or not starts:
+            return False
+        e, letter, inverted = found
+        first = int(core(starts[0].head).args[0].attrs[0])
+        own = safe_in(self.s.setting, safe(name) + ("inverse" if inverted else ""))
+        shape = self.s.shapes.get(name)
+        begin = self.resolve(flipped(starts[0]))
+        (begin,) = settled((begin,), {}, shape[0] if shape else self.default_dim())
+        begin = inverse(begin) if inverted else begin
+        t = index(letter)
+        marked = f"{name} before" if inverted else name
+        self.s.names[marked] = own
+        # while its own step is resolved, it is known by where it starts
+        self.s.setting.quantities[own] = Quantity(
+            own, "defined", parameters=(letter,), body=begin, start=(first, begin)
+        )
+        body = flipped(e) if not inverted else e.side
+        if inverted:
+            inside = {y: Formula("at", y.args[0].args, (marked,)) for y in walk(body) if is_inverse_of(y, name)}
+            body = substitute(body, inside)
+            if name in {y.attrs[0] for y in walk(body) if y.op == "at"}:
+                return False
+        (step,) = statement_sides((self.resolve(body),), self.s)
+        self.s.setting.quantities[own] = Quantity(own, "defined", parameters=(letter,), body=step, start=(first, begin))
+        if inverted:
+            self.add(name, (t,), {"": inverse(Formula("at", (t,), (own,)))})
+        self.s.definitions[name] = e
+        return True
+
+    def default_dim(self) -> str:
+        return next((d for d in self.s.setting.sizes if d not in (LENGTH, CHUNK, CHUNKS)), LENGTH)
+
+    def recursion(self, name: str) -> tuple[Equation, str, bool] | None:
+        """The first equation that says a symbol, or its inverse, by its value before."""
+        for e in self.document.equations:
+            head = core(e.head)
+            inverted = is_inverse_of(head, name)
+            head = head.args[0] if inverted else head
+            if (
+                head.op != "at"
+                or head.attrs[0] != name
+                or len(head.args) != 1
+                or not e.first
+                or e.relation not in ("=", ":=")
+            ):
+                continue
+            place = letter_of(head.args[0])
+            if place is None or place[1]:
+                continue
+            before = index(place[0]) - 1
+            if any(y.op == "at" and y.attrs[0] == name and y.args == (before,) for y in walk(e.side)):
+                return e, place[0], inverted
+        return None
+
+    def mask(self, name: str) -> bool:
+        """M, where nothing says what it is: the causal mask."""
+        if name not in ("M", "Lmask", "mask"):
+            return False
+        dim = CHUNK if self.s.chunked else LENGTH
+        if dim not in self.s.setting.sizes and dim not in self.s.setting.derived_sizes:
+            return False
+        i, j = index("i"), index("j")
+        self.add(name, (), {"": matrix(i, j, dim, dim, cases((compare(i, ">=", j), 1), (None, 0)))})
+        self.s.guess(f"{name} is the causal mask: 1 for i >= j, else 0")
+        return True
+
+
+def defines(e: Equation) -> bool:
+    """Whether an equation may say what a symbol is: the symbol, with letters as indices, stands alone on its left."""
+    head = core(e.head)
+    return head.op == "at" and e.first and e.relation in ("=", ":=") and plain_head(head)

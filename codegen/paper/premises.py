@@ -1,0 +1,160 @@
+"""Conditions on quantities, such as `if S_0 = 0`, under which a row is meant: what they say of the numbers it is tried with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from chunkform.spec.language.claims import LENGTH, Premises, Setting
+from chunkform.spec.language.formula import Formula, formula, walk
+
+from .row import Fault, Item
+from .steps import base_of, core
+from .symbols import Symbols
+
+
+@dataclass
+class Under:
+    """What a row is meant under: premises, first values of states, and whether a loss is taken of the last ones."""
+
+    premises: Premises = field(default_factory=Premises)
+    initial: dict[str, Formula] = field(default_factory=dict)
+    final_loss: bool = True
+
+    def add(self, said: str, **more: tuple) -> None:
+        """What one more condition says."""
+        so = self.premises
+        added: dict[str, Any] = {k: (*getattr(so, k), *v) for k, v in more.items()}
+        self.premises = replace(so, text=f"{so.text} and {said}" if so.text else said, **added)
+
+    def of(self, setting: Setting) -> Setting:
+        """The setting where this is so."""
+        return setting.under(self.premises, self.initial, self.final_loss) if self.premises.text else setting
+
+
+def under_conditions(s: Symbols, conditions: Iterable[Item]) -> Under:
+    """What conditions on quantities say.
+
+    Raises:
+        Fault: there are no numbers that one could be tried with.
+    """
+    found = Under()
+    for c in conditions:
+        for left, relation, right in zip(c.sides, c.relations, c.sides[1:]):
+            if relation not in ("=", ":="):
+                raise Fault(f"its condition {left} {relation} {right} is no equation, and isn't tried")
+            if not (one(s, found, left, right) or one(s, found, right, left)):
+                raise Fault(f"its condition {left} = {right} can't be set, and isn't tried")
+    if len(dict(found.premises.value)) < len(found.premises.value):
+        raise Fault("its conditions contradict each other")
+    return found
+
+
+ALWAYS = {"all", "every", "each", "any", "everywhere", "always", "forall", "equiv"}  # words of a row
+
+
+def step_of(conditions: Iterable[Item], free: set[str]) -> str:
+    """The index of the row at which conditions are so; nothing where they are so at every step."""
+    found: set[str] = set()
+    for c in conditions:
+        indices = {a.attrs[0] for x in c.sides for y in walk(x) if y.op == "at" for a in y.args if a.op == "index"}
+        found |= indices & free
+    return found.pop() if len(found) == 1 else ""
+
+
+def one(s: Symbols, found: Under, left: Formula, right: Formula) -> bool:
+    """Add what `left = right` says; False where it can't be set."""
+    said = f"{left} = {right}"
+    value = number_of(right)
+    symbol, flipped = core(left), left.op == "transpose"
+    if value == 1 and (name := of_norm(s, left)):
+        found.add(said, unit=(name,))
+        return True
+    if symbol.op != "at":
+        return False
+    if value is not None and at_end(s, symbol, found, value):
+        found.add(said)
+        return True
+    name = given_name(s, symbol)
+    if not name:
+        return False
+    dims = s.setting.lookup(name).dims if hasattr(s.setting.lookup(name), "dims") else ("1", "1")
+    square = dims[0] == dims[1] != "1"
+    if value is not None and not (value and square):
+        found.add(said, value=((name, value),))
+    elif right.op == "ones":
+        found.add(said, value=((name, Fraction(1)),))
+    elif right.op == "eye" and square:
+        found.add(said, identity=(name,))
+    elif right.op == "transpose" and not flipped and right.args[0] == left and square:
+        found.add(said, symmetric=(name,))
+    elif (other := same_as(s, symbol, core(right), flipped == (right.op == "transpose"))) and other != name:
+        found.add(said, same=((name, other),))
+    else:
+        return False
+    return True
+
+
+def number_of(x: Formula) -> Fraction | None:
+    if x.op == "negative":
+        inner = number_of(x.args[0])
+        return None if inner is None else -inner
+    return x.attrs[0] if x.op == "number" else None
+
+
+def given_name(s: Symbols, x: Formula) -> str:
+    """The name in the setting of an input, or of something given, at any step."""
+    known = s.names.get(x.attrs[0], "") if x.op == "at" else ""
+    if not known or len(x.args) > 1 or any(a.op != "index" for a in x.args):
+        return ""
+    inputs = {v.name for v in s.recurrence.variables} if s.recurrence is not None else set()
+    q = s.setting.quantities.get(known)
+    return known if known in inputs or (q is not None and q.kind == "given") else ""
+
+
+def same_as(s: Symbols, x: Formula, other: Formula, alike: bool) -> str:
+    """Another input of the same shape, at the same step."""
+    if other.op != "at" or other.args != x.args or not alike:
+        return ""
+    name, own = given_name(s, other), given_name(s, x)
+    shapes = [getattr(s.setting.lookup(n), "dims", ("1", "1")) if n else None for n in (name, own)]
+    return name if shapes[0] is not None and shapes[0] == shapes[1] else ""
+
+
+def of_norm(s: Symbols, x: Formula) -> str:
+    """k, of |k|, |k|^2, <k, k> or k.T * k."""
+    if x.op == "power" and x.args[1] == formula(2):
+        x = x.args[0]
+    inside = None
+    if x.op == "norm" or (x.op == "inner" and x.args[0] == x.args[1]):
+        inside = x.args[0]
+    elif x.op == "product" and len(x.args) == 2 and x.args[0] == x.args[1].T:
+        inside = core(x.args[0])
+    name = given_name(s, core(inside)) if inside is not None else ""
+    dims = getattr(s.setting.lookup(name), "dims", ("1", "1")) if name else ("1", "1")
+    return name if "1" in dims and dims != ("1", "1") else ""
+
+
+def at_end(s: Symbols, x: Formula, found: Under, value: Fraction) -> bool:
+    """S_0 = 0, or that no loss is taken of the last state: dS_{n+1} = 0."""
+    if s.recurrence is None or len(x.args) != 1 or value:
+        return False
+    (at,) = x.args
+    name = x.attrs[0]
+    if name in s.steps.states and at == formula(0):
+        state = next(y for y in s.recurrence.states if y.name == s.names[name])
+        if state.initial is None:
+            found.initial[s.names[name]] = formula(0)
+        return True
+    past = at.op == "add" and at.args[1:] == (formula(1),) and at.args[0].op in ("size", "index", "at")
+    if base_of(name) in s.steps.states and past and is_length(s, at.args[0]):
+        found.final_loss = False
+        return True
+    return False
+
+
+def is_length(s: Symbols, x: Formula) -> bool:
+    letter = x.attrs[0]
+    return s.names.get(letter, letter) == LENGTH or (letter in ("T", "L", "N", "n") and letter not in s.names)
