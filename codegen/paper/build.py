@@ -149,8 +149,8 @@ class Builder(Statements):
                 r.reason = r.reason or "it says what an input is like, which no computation can show"
                 continue
             try:
-                under = self.meant_under(e, r)
                 statement = self.statement(e, r)
+                under = self.meant_under(e, r)
             except Fault as fault:
                 r.leave_out(e, fault.message)
                 continue
