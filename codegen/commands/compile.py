@@ -25,6 +25,7 @@ from chunkform.runtime.op.naming import named
 from chunkform.spec.language import Declaration, find
 from chunkform.types import Op
 
+from .kernel_lines import lines_by_margin
 from .kinds import kind_of
 
 _CHECKSUM = "\n# checksum: "
@@ -146,4 +147,5 @@ def _load(path: Path) -> ModuleType:
     need_triton()
     cached.__path__[:] = [str(path.parent)]
     importlib.invalidate_caches()  # the file may be younger than what Python has seen of its folder
-    return importlib.import_module(f"{cached.__name__}.{path.stem}")
+    with lines_by_margin():
+        return importlib.import_module(f"{cached.__name__}.{path.stem}")

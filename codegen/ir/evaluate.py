@@ -9,10 +9,11 @@ so it doesn't depend on the compiler's derivative table.
 from __future__ import annotations
 
 import hashlib
+import operator
 import random
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
@@ -84,6 +85,10 @@ class Field:
     def mul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a * b) % self.p
 
+    def fold(self, combine: Callable[[Any, Any], Any], values: list[Any]) -> Any:
+        """A sum or product of several values, of which the residue is taken once."""
+        return reduce(combine, values) % self.p if len(values) > 1 else values[0]
+
     def pow(self, a: np.ndarray, n: Fraction) -> np.ndarray:
         if n.denominator != 1:
             a = self._map(lambda x: self._hash(f"root{n.denominator}", x), a)
@@ -102,7 +107,8 @@ class Field:
         return (a + b + apart) * pow(2, -1, self.p) % self.p
 
     def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
-        return _array(a.sum(axis=axis) % self.p)
+        found = np.add.reduce(a, axis) % self.p
+        return found if isinstance(found, np.ndarray) else _array(found)
 
     def peak(self, a: np.ndarray, axis: int) -> np.ndarray:
         return _along(lambda x: self._hash("peak", sorted(x)), a, axis)
@@ -312,10 +318,19 @@ def _in_order(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _apply(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict[str, int]) -> V:
+    if x.op == "mul" or x.op == "add":  # most of all nodes
+        values: list[Any] = [done[a] if a.axes == x.axes else aligned(done[a], a.axes, x.axes) for a in x.args]
+        if isinstance(m, Field):
+            return m.fold(operator.mul if x.op == "mul" else operator.add, values)
+        return reduce(m.mul if x.op == "mul" else m.add, values)
     match x.op:
         case "leaf":
             kind, name, order = x.attrs
-            return each(env[kind, name], lambda a: _transpose(a, order, x.axes))
+            value = env[kind, name]
+            return value if order == x.axes else each(value, lambda a: _transpose(a, order, x.axes))
+        case "sum":
+            body = x.args[0]
+            return m.sum(done[body], body.axes.index(x.attrs[0]) - len(body.axes))
         case "const":
             return m.const(x.attrs[0])
         case "number":
@@ -326,19 +341,12 @@ def _apply(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict
             n = sizes[dim_of(x.axes[0])]
             grid = np.eye(n, dtype=int)
             return _from_mask(grid, m)
-        case "add" | "mul" | "max":
-            combine = {"add": m.add, "mul": m.mul, "max": m.maximum}[x.op]
-            first, *rest = [aligned(done[a], a.axes, x.axes) for a in x.args]
-            for other in rest:
-                first = combine(first, other)
-            return first
+        case "max":
+            return reduce(m.maximum, [aligned(done[a], a.axes, x.axes) for a in x.args])
         case "pow":
             return m.pow(done[x.args[0]], x.attrs[0])
         case "fn":
             return m.fn(x.attrs[0], done[x.args[0]])
-        case "sum":
-            body = x.args[0]
-            return m.sum(done[body], body.axes.index(x.attrs[0]) - len(body.axes))
         case "peak":
             body = x.args[0]
             return m.peak(done[body], body.axes.index(x.attrs[0]) - len(body.axes))
@@ -398,7 +406,11 @@ def aligned(value: V, own: tuple[str, ...], axes: tuple[str, ...]) -> V:
         a = x if hasattr(x, "ndim") else np.asarray(x, dtype=object)
         return a if a.ndim < len(own) else a[_inserted(own, axes)]  # the former: a zero tangent without axes
 
-    return value if own == axes else each(value, inserted)
+    if own == axes:
+        return value
+    if isinstance(value, np.ndarray) and value.ndim >= len(own):
+        return cast(V, value[_inserted(own, axes)])
+    return each(value, inserted)
 
 
 @cache

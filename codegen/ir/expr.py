@@ -150,6 +150,7 @@ def dim_of(axis: str) -> str:
 # --- arithmetic -----------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=2**14)
 def add(*terms: Any) -> Node:
     """The sum, with constants folded and equal terms collected."""
     total: Fraction | int = 0
@@ -209,6 +210,7 @@ def _multiple(c: Fraction, core: Node) -> Node:
     return core if c == 1 else make("mul", (const(c), core), (), core.axes)
 
 
+@lru_cache(maxsize=2**16)  # most products that passes ask for were made before
 def mul(*factors: Any) -> Node:
     """The product, entry by entry over the union of the axes."""
     coefficient: Fraction | int = 1
@@ -432,28 +434,31 @@ def replace(x: Node, mapping: dict[Node, Node]) -> Node:
     done: dict[Node, Node] = {}
 
     def visit(y: Node) -> Node:
-        if y in mapping:
-            return mapping[y]
-        if y not in done:
-            done[y] = rebuild(y, (visit(a) for a in y.args)) if y.args else y
-        return done[y]
+        found = done[y] = rebuild(y, [mapping.get(a) or done.get(a) or visit(a) for a in y.args]) if y.args else y
+        return found
 
-    return visit(x)
+    return mapping.get(x) or visit(x)
 
 
 def walk(*roots: Node) -> Iterator[Node]:
     """Every node below the roots once, arguments before users."""
     seen: set[Node] = set()
+    stack: list[Node | None] = []
     for root in roots:
-        stack: list[tuple[Node, bool]] = [(root, False)]
+        stack.append(root)
         while stack:
-            x, ready = stack.pop()
-            if ready:
-                yield x
+            x = stack.pop()
+            if x is None:  # all that the next one is made of has been
+                user = stack.pop()
+                assert user is not None
+                yield user
             elif x not in seen:
                 seen.add(x)
-                stack.append((x, True))
-                stack.extend((a, False) for a in reversed(x.args) if a not in seen)
+                if x.args:
+                    stack += x, None
+                    stack += x.args[::-1]
+                else:
+                    yield x
 
 
 def depends(x: Node, test: Callable[[Node], bool]) -> bool:

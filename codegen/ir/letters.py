@@ -27,7 +27,7 @@ def lettered(name: str, first: int = FIRST) -> str:
 
 
 def is_lettered(name: str) -> bool:
-    return RUN.search(name) is not None
+    return not name.isascii() and RUN.search(name) is not None
 
 
 def capital(name: str) -> str:

@@ -15,7 +15,22 @@ from fractions import Fraction
 
 import sympy
 
-from .expr import COL, ROW, Node, add, const, dim_of, factors_of, make, mul, power, rename, split_constant, walk
+from .expr import (
+    COL,
+    ROW,
+    Node,
+    add,
+    const,
+    dim_of,
+    factors_of,
+    leaf_names,
+    make,
+    mul,
+    power,
+    rename,
+    split_constant,
+    walk,
+)
 from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
 
@@ -216,7 +231,7 @@ class Notation:
             for f in (self._name_leaf(f) for f in factors_of(core))
         )
         has_state_adjoint = any(f.op == "sum" and f.args[0].op == "sum" for f in factors_of(core))
-        reads = any(y.op == "leaf" and y.attrs[0] in STATE_KINDS for y in walk(core))
+        reads = any(kind in STATE_KINDS for kind, _ in leaf_names(core))
         return coefficient < 0, bool(core.axes), not (has_state or has_state_adjoint), not reads, self.rank(core), a.key
 
     def _name_leaf(self, x: Node) -> Node:
@@ -226,7 +241,7 @@ class Notation:
     def rank(self, x: Node) -> tuple:
         """Where x stands among its likes: by the declared names in it."""
         x = self._name_leaf(x)
-        found = {y.attrs[1] for y in walk(x) if y.op == "leaf"}
+        found = {name for _, name in leaf_names(x)}
         places = sorted((self.symbols.place(n), len(n)) for n in found)
         return (tuple(places) or ((-1, 0),), x.key)
 

@@ -69,22 +69,29 @@ def functions_key(names: Iterable[str], runtime: Runtime | None = None) -> str:
 def said(node: ast.AST) -> str:
     """A tree as text, without docstrings and places; the same in every version of Python."""
     kind = type(node)
-    if kind is ast.Constant:
-        return f"{type(node.value).__name__} {node.value!r}"  # type: ignore[attr-defined]
     if kind is ast.Name:  # half of all nodes
         return f"Name(id={node.id!r})"  # type: ignore[attr-defined]
+    if kind is ast.Constant:
+        return f"{type(node.value).__name__} {node.value!r}"  # type: ignore[attr-defined]
     fields = []
-    for name in kind._fields:
+    for name in _said_fields(kind._fields):
         x = getattr(node, name, None)
-        if x is None or name in UNSAID:
+        if x is None:
             continue
-        if isinstance(x, list):
+        if isinstance(x, ast.AST):
+            fields.append(f"{name}={said(x)}")
+        elif isinstance(x, list):
             if name == "body" and kind in WITH_DOCSTRINGS:
                 x = _without_docstring(x)
             fields.append(f"{name}=[{', '.join([said(y) if isinstance(y, ast.AST) else repr(y) for y in x])}]")
         else:
-            fields.append(f"{name}={said(x) if isinstance(x, ast.AST) else repr(x)}")
+            fields.append(f"{name}={x!r}")
     return f"{kind.__name__}({', '.join(fields)})"
+
+
+@functools.cache
+def _said_fields(fields: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in fields if name not in UNSAID)
 
 
 UNSAID = ("ctx", "kind", "type_comment", "type_params", "type_ignores")

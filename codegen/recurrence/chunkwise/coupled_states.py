@@ -34,7 +34,6 @@ from ...ir.expr import (
     make,
     mul,
     rebuild,
-    replace,
     split_constant,
     terms_of,
     total,
@@ -106,6 +105,7 @@ def reached(positions: tuple[tuple[int, int], ...], n: int) -> set[tuple[int, in
     return found
 
 
+@functools.lru_cache(maxsize=2**14)
 def is_transition(x: Node) -> bool:
     """Is x a weight between states, or a sum of such, with numbers before them?"""
     terms = [split_constant(t)[1] for t in x.args] if x.op == "add" else [x]
@@ -123,16 +123,42 @@ def factored(x: Node) -> Node:
         if all(len(found) <= place for _, _, found in terms):
             break
         groups: dict[Any, list[Node]] = {}
+        first: dict[Any, tuple[Node, Node]] = {}
         for c, core, found in terms:
             if len(found) <= place:
                 groups[core] = [mul(c, core)]
                 continue
             w = found[place]
-            hole = leaf("weight", str(place), w.axes)
-            groups.setdefault((replace(core, {w: hole}), hole, _kinds(w)), []).append(mul(c, w))
-        x = add(*(y[0] if isinstance(k, Node) else replace(k[0], {k[1]: add(*y)}) for k, y in groups.items()))
+            key = _around(core, w), _kinds(w)
+            first.setdefault(key, (core, w))
+            groups.setdefault(key, []).append(mul(c, w))
+        x = add(*(_instead(*first[k], add(*y)) if k in first else y[0] for k, y in groups.items()))
         place += 1
     return x
+
+
+def _around(x: Node, w: Node) -> Any:
+    """What a term has around a weight that it is a product with, inside of sums or not: the same of two terms if they differ in
+    the weight alone."""
+    if x is w:
+        return w.axes
+    if x.op == "sum":
+        return x.attrs, _around(x.args[0], w)
+    inner = _factor_of(x, w)
+    return frozenset(f for f in x.args if f is not inner), _around(inner, w)
+
+
+def _instead(x: Node, w: Node, other: Node) -> Node:
+    """The term with another weight."""
+    if x is w:
+        return other
+    inner = x.args[0] if x.op == "sum" else _factor_of(x, w)
+    return rebuild(x, (_instead(inner, w, other), *(f for f in x.args if f is not inner)))
+
+
+def _factor_of(x: Node, w: Node) -> Node:
+    """The factor of a product that is a weight, or a product with it."""
+    return next(f for f in x.args if w in _transitions_of(f))
 
 
 @functools.lru_cache(maxsize=2**12)

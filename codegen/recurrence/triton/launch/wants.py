@@ -235,7 +235,7 @@ def plain(o: Opened, later: Opened) -> bool:
 
 def streams_of(o: Opened, nodes: list[Node]) -> dict[Node, Node]:
     """The streams that nodes are made of, over rows or columns."""
-    named = {y.attrs[1] for y in walk(*nodes) if y.op == "leaf" and y.attrs[0] == "stream"}
+    named = stream_names(nodes)
     return {y: n for y, n in o.streams.items() if y.attrs[1] in named}
 
 
@@ -244,9 +244,13 @@ def _made_of(o: Opened, node: Node) -> list[Node]:
     return [o.origins.get(y, n) for y, n in streams_of(o, [node]).items()]
 
 
+def stream_names(nodes: list[Node]) -> set[str]:
+    return {name for x in nodes for kind, name in leaf_names(x) if kind == "stream"}
+
+
 def streams_into(o: Opened, later: Opened, nodes: list[Node]) -> None:
     """Let a kernel that is for `o` make nodes of another sweep."""
-    named = {y.attrs[1] for y in walk(*nodes) if y.op == "leaf" and y.attrs[0] == "stream"}
+    named = stream_names(nodes)
     o.streams.update(streams_of(later, nodes))
     o.decays.update({y: n for y, n in later.decays.items() if y.attrs[1] in named})
     missing = [a for a in (*later.full, *later.tile) if a not in (*o.full, *o.tile)]
