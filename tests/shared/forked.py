@@ -61,7 +61,7 @@ def main() -> None:
     """Answer each line of the input, a script with its arguments, with its exit code."""
     sys.path[0] = str(TESTS)
     sys.path.insert(1, str(TESTS.parent))
-    for name in MODULES:
+    for name in (*MODULES, "shared.fast_interpreter"):
         importlib.import_module(name)
     for line in sys.stdin:
         path, words, folder, environment = json.loads(line)

@@ -25,7 +25,7 @@ from chunkform.spec.language import catalogue, find
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from shared import bfloat16_interpreted  # noqa: F401
+    from shared import bfloat16_interpreted, fast_interpreter  # noqa: F401
 
 ROUNDED = 0.1  # the largest error that rounding arguments may make where errors are judged
 FEW = 8  # numbers of a head; a quantity of fewer is judged over several samples
