@@ -42,7 +42,7 @@ class Section:
     modules: dict[str, str]
     stepwise: str | None = None
     features: tuple[str, ...] = ()
-    states: bool = False  # has it functions for the states that enter a part of a sequence?
+    states: bool = False  # has it functions for the states that enter a segment of a sequence?
     saved: dict[str, tuple[tuple[str, ...], str]] | None = None
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from chunkform.runtime.launch.varlen import BLOCK
+from chunkform.runtime.torch_form.chunk_length import CHUNK
 
 from ..ir.expr import COL, ROW, Node, dim_of, walk
 from .backends import triton_section
@@ -34,7 +35,6 @@ from .triton.launch_ir import Call, Launch, statements
 from .triton.plan_passes.value_placement import Store, fuse
 
 WIDE = 4  # bytes of a float32
-CHUNK = 64
 WIDTH = 64
 STARTS = frozenset("cumulate cumulate_beside suffix_sum block_pairing".split())  # functions that start a kernel each
 

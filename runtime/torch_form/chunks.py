@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 64
+from .chunk_length import CHANNEL_CHUNK as CHANNEL_CHUNK
+from .chunk_length import CHUNK as CHUNK
+
 SEGMENT = 4096  # steps that are worked on at once
-CHANNEL_CHUNK = 16  # where each channel has a triangular system of its own
 
 
 def steps_first(x: Tensor, dtype: torch.dtype) -> Tensor:

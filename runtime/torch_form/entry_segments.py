@@ -33,7 +33,7 @@ Swap = Callable[[tuple[Segment, ...]], tuple[Map, ...]]  # a segment's maps, for
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _Segments:
     """Where segments lie: as packed sequences, and which sequence each is of, in order; each sequence has one at least."""
 
     packed: Packed
@@ -66,18 +66,18 @@ class InSegments:
         **options: object,
     ) -> tuple[Tensors, Tensors, Tensors]:
         """(outputs, final states, what the backward pass uses), as the recurrent form's own function has them."""
-        parts = self._parts(given, packed)
-        if parts is None:
+        segments = self._segments(given, packed)
+        if segments is None:
             return self._forward(given, states, constants, packed, **options)
         flat = self._flat(given)
-        _, local, kept = self._forward(flat, self._none(), constants, parts.packed)
-        linear = self._linear(flat, constants, kept, local, parts)
+        _, local, kept = self._forward(flat, self._none(), constants, segments.packed)
+        linear = self._linear(flat, constants, kept, local, segments)
         del kept
-        starts = {n: self._start(states[n], local[n], parts) for n in self.states}
-        entering, leaving = _chained(starts, linear, local, parts, backwards=False)
-        outputs, _, saved = self._forward(flat, entering, constants, parts.packed, **options)
-        finals = {n: x[parts.last] for n, x in leaving.items()}
-        saved = {f"part {n}": x for n, x in saved.items()}
+        starts = {n: self._start(states[n], local[n], segments) for n in self.states}
+        entering, leaving = _chained(starts, linear, local, segments, backwards=False)
+        outputs, _, saved = self._forward(flat, entering, constants, segments.packed, **options)
+        finals = {n: x[segments.last] for n, x in leaving.items()}
+        saved = {f"segments {n}": x for n, x in saved.items()}
         if saved:
             saved |= {f"map {to} {of}": x for (to, of), x in linear.items()}
         return {n: self._shaped(x, given) for n, x in outputs.items()}, finals, saved
@@ -94,22 +94,22 @@ class InSegments:
         packed: Packed | None = None,
     ) -> tuple[Tensors, Tensors]:
         """(gradients, gradients of the initial states)."""
-        parts = self._parts(given, packed)
-        if parts is None:
+        segments = self._segments(given, packed)
+        if segments is None:
             return self._backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
         flat = self._flat(given)
         # maps first: what is saved may be made only as it is asked for (`runtime/solves/programs.py`, `Again`)
         linear = {(to, of): saved[f"map {to} {of}"] for g in self.groups for to in g for of in g}
-        kept = {n.removeprefix("part "): x for n, x in saved.items() if n.startswith("part ")}
+        kept = {n.removeprefix("segments "): x for n, x in saved.items() if n.startswith("segments ")}
         some = {n: None if x is None else self._joined(x) for n, x in cotangents.items()}
         wanted = frozenset({*needs, *self.states})
         _, local = self._backward(
-            flat, self._none(), constants, kept, some, self._none(), frozenset(self.states), parts.packed
+            flat, self._none(), constants, kept, some, self._none(), frozenset(self.states), segments.packed
         )
-        ends = self._leaving(final_cotangents, linear, local, parts)
-        gradients, first = self._backward(flat, self._none(), constants, kept, some, ends, wanted, parts.packed)
+        ends = self._leaving(final_cotangents, linear, local, segments)
+        gradients, first = self._backward(flat, self._none(), constants, kept, some, ends, wanted, segments.packed)
         out = {n: self._shaped(x, given) if n in self.per_step else x for n, x in gradients.items() if n in needs}
-        return out, {n: x[parts.first] for n, x in first.items() if n in needs}
+        return out, {n: x[segments.first] for n, x in first.items() if n in needs}
 
     # --- a segment of a sequence whose others lie on other ranks ------------------------------------------------------
 
@@ -117,12 +117,12 @@ class InSegments:
         self, given: Tensors, states: dict[str, Tensor | None], constants: dict[str, float], exchange: Swap
     ) -> Tensors:
         """The states that enter this segment, by the maps of all."""
-        parts = self._parts(given, None) or _whole_parts(given[self.per_step[0]])
+        segments = self._segments(given, None) or _one_each(given[self.per_step[0]])
         flat = self._flat(given)
-        _, local, kept = self._forward(flat, self._none(), constants, parts.packed)
-        linear = self._linear(flat, constants, kept, local, parts)
-        starts = {n: self._start(states[n], local[n], parts) for n in self.states}
-        return self._exchanged(linear, local, starts, parts, exchange, backwards=False)
+        _, local, kept = self._forward(flat, self._none(), constants, segments.packed)
+        linear = self._linear(flat, constants, kept, local, segments)
+        starts = {n: self._start(states[n], local[n], segments) for n in self.states}
+        return self._exchanged(linear, local, starts, segments, exchange, backwards=False)
 
     def backward_states(
         self,
@@ -135,47 +135,47 @@ class InSegments:
         exchange: Swap,
     ) -> Tensors:
         """The gradients of the states that leave this segment, by the transposed maps of all."""
-        parts = self._parts(given, None) or _whole_parts(given[self.per_step[0]])
+        segments = self._segments(given, None) or _one_each(given[self.per_step[0]])
         flat = self._flat(given)
-        kept = {n.removeprefix("part "): x for n, x in saved.items() if n.startswith("part ")}
+        kept = {n.removeprefix("segments "): x for n, x in saved.items() if n.startswith("segments ")}
         if not kept:  # it ran whole
-            kept = self._forward(flat, self._none(), constants, parts.packed)[2]
+            kept = self._forward(flat, self._none(), constants, segments.packed)[2]
         some = {n: None if x is None else self._joined(x) for n, x in cotangents.items()}
         _, local = self._backward(
-            flat, self._none(), constants, kept, some, self._none(), frozenset(self.states), parts.packed
+            flat, self._none(), constants, kept, some, self._none(), frozenset(self.states), segments.packed
         )
-        linear = self._linear(flat, constants, kept, local, parts)
-        ends = {n: self._start(final_cotangents.get(n), local[n], parts) for n in self.states}
+        linear = self._linear(flat, constants, kept, local, segments)
+        ends = {n: self._start(final_cotangents.get(n), local[n], segments) for n in self.states}
         transposed = {(of, to): a for (to, of), a in linear.items()}
-        return self._exchanged(transposed, local, ends, parts, exchange, backwards=True)
+        return self._exchanged(transposed, local, ends, segments, exchange, backwards=True)
 
     def _exchanged(
         self,
         linear: dict[tuple[str, str], Tensor],
         local: Tensors,
         entering: Tensors,
-        parts: _Parts,
+        segments: _Segments,
         exchange: Swap,
         backwards: bool,
     ) -> Tensors:
-        segments = []
+        found = []
         for group in self.groups:
             law = functools.partial(_composed, len(group))
-            blocks = [_by_place(linear[to, of], parts) for to in group for of in group]
-            places = list(zip(*blocks, *(_by_place(local[n], parts) for n in group), strict=True))
+            blocks = [_by_place(linear[to, of], segments) for to in group for of in group]
+            places = list(zip(*blocks, *(_by_place(local[n], segments) for n in group), strict=True))
             whole = functools.reduce(
                 lambda before, after, law=law: law(after, before), places[:: -1 if backwards else 1]
             )
             count = len(blocks)
             own = tuple(entering[n] for n in group)
             apply = functools.partial(_applied, len(group))
-            segments.append(Segment(group, law, apply, whole[:count], whole[count:], own))
-        found = exchange(tuple(segments))
-        return {n: x for group, own in zip(self.groups, found, strict=True) for n, x in zip(group, own, strict=True)}
+            found.append(Segment(group, law, apply, whole[:count], whole[count:], own))
+        entered = exchange(tuple(found))
+        return {n: x for group, own in zip(self.groups, entered, strict=True) for n, x in zip(group, own, strict=True)}
 
     # --- segments --------------------------------------------------------------------------------------------------------
 
-    def _parts(self, given: Tensors, packed: Packed | None) -> _Parts | None:
+    def _segments(self, given: Tensors, packed: Packed | None) -> _Segments | None:
         """The segments of a call's sequences; None where the recurrent form takes them as they are."""
         some = given[self.per_step[0]]
         batch, steps = some.shape[:2]
@@ -186,8 +186,8 @@ class InSegments:
             return None
         size = max(SHORT, 1 << (math.isqrt(longest).bit_length() - 1))
         if packed is None:
-            return _even_parts(batch, steps, size, some.device)
-        return _parts_of(packed, steps, size)
+            return _equal_segments(batch, steps, size, some.device)
+        return _packed_segments(packed, steps, size)
 
     def _flat(self, given: Tensors) -> Tensors:
         return {n: self._joined(x) if n in self.per_step else x for n, x in given.items()}
@@ -206,7 +206,7 @@ class InSegments:
     # --- maps ---------------------------------------------------------------------------------------------------------
 
     def _linear(
-        self, flat: Tensors, constants: dict[str, float], kept: Tensors, local: Tensors, parts: _Parts
+        self, flat: Tensors, constants: dict[str, float], kept: Tensors, local: Tensors, segments: _Segments
     ) -> dict[tuple[str, str], Tensor]:
         """A, by (to, of): the gradients of a segment's first states by each of its last ones, without outputs' gradients."""
         linear: dict[tuple[str, str], Tensor] = {}
@@ -214,47 +214,47 @@ class InSegments:
             ones = self._none() | {g[k]: torch.ones_like(local[g[k]]) for g in self.groups if k < len(g)}
             nothing: dict[str, Tensor | None] = {}
             _, found = self._backward(
-                flat, self._none(), constants, kept, nothing, ones, frozenset(self.states), parts.packed
+                flat, self._none(), constants, kept, nothing, ones, frozenset(self.states), segments.packed
             )
             linear |= {(g[k], of): found[of] for g in self.groups if k < len(g) for of in g}
         return linear
 
-    def _start(self, state: Tensor | None, like: Tensor, parts: _Parts) -> Tensor:
+    def _start(self, state: Tensor | None, like: Tensor, segments: _Segments) -> Tensor:
         """The states that enter sequences."""
-        return like.new_zeros((parts.last.shape[0], *like.shape[1:])) if state is None else state.to(like.dtype)
+        return like.new_zeros((segments.last.shape[0], *like.shape[1:])) if state is None else state.to(like.dtype)
 
     def _leaving(
         self,
         final_cotangents: dict[str, Tensor | None],
         linear: dict[tuple[str, str], Tensor],
         local: Tensors,
-        parts: _Parts,
+        segments: _Segments,
     ) -> Tensors:
         """The gradients of the states that leave each segment."""
-        ends = {n: self._start(final_cotangents.get(n), local[n], parts) for n in self.states}
+        ends = {n: self._start(final_cotangents.get(n), local[n], segments) for n in self.states}
         transposed = {(of, to): a for (to, of), a in linear.items()}
-        return _chained(ends, transposed, local, parts, backwards=True)[0]
+        return _chained(ends, transposed, local, segments, backwards=True)[0]
 
 
 def _chained(
-    given: Tensors, linear: dict[tuple[str, str], Tensor], local: Tensors, parts: _Parts, backwards: bool
+    given: Tensors, linear: dict[tuple[str, str], Tensor], local: Tensors, segments: _Segments, backwards: bool
 ) -> tuple[Tensors, Tensors]:
     """What goes into each segment's map A x + b, and what comes out, where `given` goes into that of each sequence's first
     segment, or of its last one `backwards`: of all sequences at once where they have equally many segments, else one segment
     after the other."""
-    even = parts.rows is not None
-    maps = {pair: _by_place(a, parts) for pair, a in linear.items()}
-    added = {n: _by_place(b, parts) for n, b in local.items()}
+    even = segments.rows is not None
+    maps = {pair: _by_place(a, segments) for pair, a in linear.items()}
+    added = {n: _by_place(b, segments) for n, b in local.items()}
     count = len(next(iter(added.values())))
     order = range(count - 1, -1, -1) if backwards else range(count)
-    edges = parts.last if backwards else parts.first
-    border = torch.zeros_like(parts.sequence, dtype=torch.bool).index_fill(0, edges, True)
+    edges = segments.last if backwards else segments.first
+    begins = torch.zeros_like(segments.sequence, dtype=torch.bool).index_fill(0, edges, True)
     states = given if even else {n: torch.zeros_like(x[0]) for n, x in given.items()}
     into, out = [], []
     for n in order:
         if not even:  # a sequence begins with what is given for it
-            own = {m: x.index_select(0, parts.sequence[n : n + 1])[0] for m, x in given.items()}
-            states = {m: torch.where(border[n], own[m], x) for m, x in states.items()}
+            own = {m: x.index_select(0, segments.sequence[n : n + 1])[0] for m, x in given.items()}
+            states = {m: torch.where(begins[n], own[m], x) for m, x in states.items()}
         into.append(states)
         after = {m: x[n] for m, x in added.items()}
         for (to, of), a in maps.items():
@@ -281,9 +281,9 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
     return functools.reduce(torch.add, terms)
 
 
-def _by_place(x: Tensor, parts: _Parts) -> tuple[Tensor, ...]:
+def _by_place(x: Tensor, segments: _Segments) -> tuple[Tensor, ...]:
     """Of each place in time: of all sequences at once, or the only segment there."""
-    return x.unbind(0) if parts.rows is None else x.unflatten(0, (-1, parts.rows)).unbind(1)
+    return x.unbind(0) if segments.rows is None else x.unflatten(0, (-1, segments.rows)).unbind(1)
 
 
 def _stacked(found: list[Tensors], even: bool) -> Tensors:
@@ -294,23 +294,23 @@ def _stacked(found: list[Tensors], even: bool) -> Tensors:
 
 
 @functools.lru_cache(64)
-def _even_parts(batch: int, steps: int, size: int, device: torch.device) -> _Parts:
+def _equal_segments(batch: int, steps: int, size: int, device: torch.device) -> _Segments:
     """The segments of `batch` sequences of equally many steps."""
     rows = max(1, -(-steps // size))
-    borders = [b * steps + n * size for b in range(batch) for n in range(rows)]
-    starts = torch.tensor([*borders, batch * steps], device=device)
+    begins = [b * steps + n * size for b in range(batch) for n in range(rows)]
+    starts = torch.tensor([*begins, batch * steps], device=device)
     sequence = torch.arange(batch, device=device).repeat_interleave(rows)
     first = torch.arange(batch, device=device) * rows
-    return _Parts(Packed(starts, batch * rows, size), sequence, first, first + rows - 1, rows)
+    return _Segments(Packed(starts, batch * rows, size), sequence, first, first + rows - 1, rows)
 
 
-def _whole_parts(some: Tensor) -> _Parts:
+def _one_each(some: Tensor) -> _Segments:
     """Sequences as one segment each."""
     batch, steps = some.shape[:2]
-    return _even_parts(batch, steps, max(1, steps), some.device)
+    return _equal_segments(batch, steps, max(1, steps), some.device)
 
 
-def _parts_of(packed: Packed, steps: int, size: int) -> _Parts:
+def _packed_segments(packed: Packed, steps: int, size: int) -> _Segments:
     """The segments of packed sequences, whose lengths only the device knows: as many as there may be, of which the last are empty
     and belong to no sequence's end."""
     lengths = packed.starts.diff()
@@ -322,4 +322,4 @@ def _parts_of(packed: Packed, steps: int, size: int) -> _Parts:
     offset = place - (ends - counts)[sequence]
     starts = torch.minimum(packed.starts[sequence] + offset * size, packed.starts[sequence + 1])
     starts = torch.nn.functional.pad(starts, (0, 1), value=steps)
-    return _Parts(Packed(starts, count, size), sequence, ends - counts, ends - 1, None)
+    return _Segments(Packed(starts, count, size), sequence, ends - counts, ends - 1, None)

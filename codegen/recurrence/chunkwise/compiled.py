@@ -34,7 +34,7 @@ class Compiled:
     chunk-parallel  has a read-write form, and plans of sweeps over chunks
     scan            each entry of a state goes through maps that compose
     strata          `strata` have families of their own
-    segment-parallel  `entries` say how a part of a sequence is a map of the states
+    segment-parallel  `entries` say how a segment of a sequence is a map of the states
     sequential      none of these, and a reason why
 
     `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep` one of

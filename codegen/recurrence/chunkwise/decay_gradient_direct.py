@@ -19,7 +19,7 @@ def unrolled(
     crosses: tuple[Cross, ...], forward: tuple[StateForm, ...], backward: tuple[StateForm, ...]
 ) -> tuple[dict[Node, Node], dict[Node, Node]]:
     """(streams, products): for each cross its chunk node over ROW, from both sweeps' states as they stand before the decay."""
-    ahead, behind = Builder(forward, (), False, {}), Builder(backward, (), False, {})
+    forwards, backwards = Builder(forward, (), False, {}), Builder(backward, (), False, {})
     out: dict[Node, Node] = {}
     made: dict[Any, Node] = {}  # many crosses sum the same products, with other weights
 
@@ -32,29 +32,29 @@ def unrolled(
         s = next(f for f in forward if f.name == x.state)
         g = next(f for f in backward if f.name == x.gradient)
         parts = []
-        for a in ahead.sources(s):
-            start = ahead.incoming(s, a, "mid")
-            wrote = [(v, ahead.mask(s, "mid", v)) for v in a.writes]
-            for b in behind.sources(g):
-                end = behind.incoming(g, b, "mid")
-                seen = [(w, rename(behind.mask(g, "mid", w), {COL: INNER})) for w in b.writes]
+        for a in forwards.sources(s):
+            start = forwards.incoming(s, a, "mid")
+            wrote = [(v, forwards.mask(s, "mid", v)) for v in a.writes]
+            for b in backwards.sources(g):
+                end = backwards.incoming(g, b, "mid")
+                seen = [(w, rename(backwards.mask(g, "mid", w), {COL: INNER})) for w in b.writes]
                 here = (a.name, b.name)
                 both = once(here, _both, a, b)
                 parts.append(mul(start, end, both))
                 for m, (w, late) in enumerate(seen):
-                    read = once(("seen", *here, m), _read, state_in(a), w, behind, INNER, a)
+                    read = once(("seen", *here, m), _read, state_in(a), w, backwards, INNER, a)
                     if ZERO not in (start, late):
                         parts.append(mul(start, total(mul(late, read), INNER)))
                     for n, (v, early) in enumerate(wrote):
-                        overlap = once((*here, n, m), _overlap, v, w, ahead, behind, a)
+                        overlap = once((*here, n, m), _overlap, v, w, forwards, backwards, a)
                         if ZERO not in (early, late):
                             parts.append(total(mul(late, total(mul(early, overlap), COL)), INNER))
                 for n, (v, early) in enumerate(wrote):
-                    read = once(("wrote", *here, n), _read, state_in(b), v, ahead, COL, a)
+                    read = once(("wrote", *here, n), _read, state_in(b), v, forwards, COL, a)
                     if ZERO not in (end, early):
                         parts.append(mul(end, total(mul(early, read), COL)))
         out[x.leaf] = gathered(factored(add(*parts)))
-    return ahead.streams | behind.streams, out
+    return forwards.streams | backwards.streams, out
 
 
 def crossing(s: StateForm, g: StateForm) -> tuple[dict[Node, Node], dict[Node, Node], Node]:
@@ -66,10 +66,10 @@ def crossing(s: StateForm, g: StateForm) -> tuple[dict[Node, Node], dict[Node, N
     such as a read that sees its own step's write, would be in both, and are left out: where a channel forgets fast, nothing else
     is as large.
     """
-    ahead, behind = Builder((s,), (), False, {}), Builder((g,), (), False, {})
+    forwards, backwards = Builder((s,), (), False, {}), Builder((g,), (), False, {})
     side = "col" if s.decay_axes == (s.row,) else "row"
     kept, other = (s.row, s.col) if side == "col" else (s.col, s.row)
-    decay = ahead.decay(s)
+    decay = forwards.decay(s)
     assert decay is not None and kept is not None
     both = mul(state_in(s), state_in(g))
     whole = mul(make("decay_all", (decay,), (), (kept,)), total(both, other) if other is not None else both)
@@ -77,18 +77,18 @@ def crossing(s: StateForm, g: StateForm) -> tuple[dict[Node, Node], dict[Node, N
         tuple[int, bool], list[Node]
     ] = {}  # what counts for the steps before its own (-1), or after it, and perhaps for it
     for w in g.writes:
-        along, own = _sides(ahead, w, side)
-        read = mul(own, ahead.from_state(s, side, along, "prev" if w.late else "next"))
+        along, own = _sides(forwards, w, side)
+        read = mul(own, forwards.from_state(s, side, along, "prev" if w.late else "next"))
         sums.setdefault((-s.direction, not w.late), []).append(read)
     for v in s.writes:
-        along, own = _sides(behind, v, side)
-        read = mul(own, behind.from_state(g, side, along, "prev" if v.late else "next"))
+        along, own = _sides(backwards, v, side)
+        read = mul(own, backwards.from_state(g, side, along, "prev" if v.late else "next"))
         sums.setdefault((s.direction, not v.late), []).append(read)
         for w in g.writes:
-            sums.setdefault((-s.direction, not w.late), []).append(_between(ahead, s, w, v, side))
-            sums.setdefault((-s.direction, v.late), []).append(mul(-1, _between(behind, g, v, w, side)))
-    parts = [_summed(ahead, add(*terms), *key) for key, terms in sums.items()]
-    return ahead.streams | behind.streams, ahead.definitions | behind.definitions, add(whole, *parts)
+            sums.setdefault((-s.direction, not w.late), []).append(_between(forwards, s, w, v, side))
+            sums.setdefault((-s.direction, v.late), []).append(mul(-1, _between(backwards, g, v, w, side)))
+    parts = [_summed(forwards, add(*terms), *key) for key, terms in sums.items()]
+    return forwards.streams | backwards.streams, forwards.definitions | backwards.definitions, add(whole, *parts)
 
 
 def _sides(builder: Builder, w: Write, side: str) -> tuple[Node, Node]:
@@ -136,11 +136,11 @@ def _read(state: Node, w: Write, builder: Builder, axis: str, s: StateForm) -> N
     return mul(number, other, total(mul(left, state, right), *s.axes))
 
 
-def _overlap(v: Write, w: Write, ahead: Builder, behind: Builder, s: StateForm) -> Node:
+def _overlap(v: Write, w: Write, forwards: Builder, backwards: Builder, s: StateForm) -> Node:
     """<left_j right_j^T, left_k right_k^T> over (COL, INNER)."""
     parts = []
     for x, y, axis in ((v.left, w.left, s.row), (v.value, w.value, s.col)):
-        (number, left), (other, right) = _stream(x, ahead, COL), _stream(y, behind, INNER)
+        (number, left), (other, right) = _stream(x, forwards, COL), _stream(y, backwards, INNER)
         product = mul(left, right)
         parts += [number, other, total(product, axis) if axis is not None else product]
     return mul(*parts)
