@@ -11,6 +11,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from chunkform import Derivation
+from chunkform.runtime.op.drafts import Drafts
 from chunkform.spec.language import Declaration
 
 _Last = TypeVar("_Last")
@@ -117,6 +118,21 @@ class _delta_rule(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _delta_rule_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 delta_rule: _delta_rule
 
@@ -272,6 +288,22 @@ class _gated_delta_rule(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gated_delta_rule_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gated_delta_rule: _gated_delta_rule
 
@@ -371,6 +403,21 @@ class _gated_linear_attention(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gated_linear_attention_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gated_linear_attention: _gated_linear_attention
 
@@ -470,6 +517,21 @@ class _gradient_descent_logistic(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gradient_descent_logistic_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_logistic: _gradient_descent_logistic
 
@@ -579,6 +641,23 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gradient_descent_logistic_momentum_step_result: ...
+    def draft(
+        self,
+        state: tuple[Tensor | None, Tensor | None] | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
 
 gradient_descent_logistic_momentum: _gradient_descent_logistic_momentum
 
@@ -678,6 +757,21 @@ class _gradient_descent_squared(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gradient_descent_squared_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_squared: _gradient_descent_squared
 
@@ -787,6 +881,23 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gradient_descent_squared_momentum_step_result: ...
+    def draft(
+        self,
+        state: tuple[Tensor | None, Tensor | None] | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
 
 gradient_descent_squared_momentum: _gradient_descent_squared_momentum
 
@@ -891,6 +1002,22 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gradient_descent_squared_weight_decay_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_squared_weight_decay: _gradient_descent_squared_weight_decay
 
@@ -990,6 +1117,21 @@ class _inverse_attention(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _inverse_attention_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 inverse_attention: _inverse_attention
 
@@ -1089,6 +1231,21 @@ class _inverse_attention_unstable(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _inverse_attention_unstable_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 inverse_attention_unstable: _inverse_attention_unstable
 
@@ -1455,6 +1612,22 @@ class _kimi_delta_attention(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _kimi_delta_attention_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 kimi_delta_attention: _kimi_delta_attention
 
@@ -1554,6 +1727,21 @@ class _lightning_attention(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _lightning_attention_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 lightning_attention: _lightning_attention
 
@@ -1648,6 +1836,20 @@ class _linear_attention(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _linear_attention_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 linear_attention: _linear_attention
 
@@ -2268,6 +2470,21 @@ class _retention(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _retention_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_gamma: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 retention: _retention
 
@@ -2464,6 +2681,20 @@ class _sherman_morrison(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _sherman_morrison_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        u: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 sherman_morrison: _sherman_morrison
 
@@ -2614,5 +2845,20 @@ class _value_decay_attention(_Op, Protocol):
         deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _value_decay_attention_step_result: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_beta: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 value_decay_attention: _value_decay_attention

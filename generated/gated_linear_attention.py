@@ -2541,7 +2541,7 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, alpha_at, S_at, next_S_at, o_at,
+    q_at, k_at, v_at, alpha_at, S_at, next_S_at, o_at, rows_at,
     q_stride0, q_stride1, q_stride2,
     k_stride0, k_stride1, k_stride2,
     v_stride0, v_stride1, v_stride2,
@@ -2562,11 +2562,17 @@ def step_kernel(
     else:
         batch = tl.cast(tl.program_id(1), tl.int64)
         head = tl.cast(place, tl.int64)
+    if rows_at is not None:  # the state's row of a pool; of padding, whose row is below 0, nothing is touched
+        row = tl.cast(tl.load(rows_at + batch), tl.int64)
+        if row < 0:
+            return
+    else:
+        row = batch
     q_at += batch * q_stride0 + (head // q_group) * q_stride1
     k_at += batch * k_stride0 + (head // k_group) * k_stride1
     v_at += batch * v_stride0 + (head // v_group) * v_stride1
     alpha_at += batch * alpha_stride0 + (head // alpha_group) * alpha_stride1
-    S_at += batch * S_stride0 + head * S_stride1
+    S_at += row * S_stride0 + head * S_stride1
     o_at += batch * o_stride0 + head * o_stride1
     if inplace:
         next_S_at = S_at
@@ -2598,6 +2604,98 @@ def step_kernel(
         tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
         t2 = tl.sum(q[:, None] * t1, axis=0)
         tl.store(o_at + at_e, t2, mask=in_e)
+
+
+@triton.jit(do_not_specialize=["heads", "steps"])
+def steps_kernel(
+    q_at, k_at, v_at, alpha_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
+    q_stride0, q_stride1, q_stride2, q_stride3,
+    k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3,
+    alpha_stride0, alpha_stride1, alpha_stride2, alpha_stride3,
+    S_stride0, S_stride1,
+    kept_S_stride0, kept_S_stride1,
+    o_stride0, o_stride1, o_stride2,
+    heads, q_group, k_group, v_group, alpha_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    size_e: tl.constexpr, block_e: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
+):  # fmt: skip
+    """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
+    place = tl.program_id(0) // parts
+    if flat:  # more batch entries than a grid is high
+        batch = tl.cast(place // heads, tl.int64)
+        head = tl.cast(place % heads, tl.int64)
+    else:
+        batch = tl.cast(tl.program_id(1), tl.int64)
+        head = tl.cast(place, tl.int64)
+    if rows_at is not None:  # the state's row of a pool; of padding, whose row is below 0, nothing is touched
+        row = tl.cast(tl.load(rows_at + batch), tl.int64)
+        if row < 0:
+            return
+    else:
+        row = batch
+    entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
+    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
+        count = tl.load(starts_at + batch + 1) - begin
+    if counts_at is not None:
+        count = tl.minimum(count, tl.load(counts_at + batch))
+    if count <= 0:
+        return
+    q_at += entry * q_stride0 + begin * q_stride1 + (head // q_group) * q_stride2
+    k_at += entry * k_stride0 + begin * k_stride1 + (head // k_group) * k_stride2
+    v_at += entry * v_stride0 + begin * v_stride1 + (head // v_group) * v_stride2
+    alpha_at += entry * alpha_stride0 + begin * alpha_stride1 + (head // alpha_group) * alpha_stride2
+    S_at += row * S_stride0 + head * S_stride1
+    o_at += entry * o_stride0 + begin * o_stride1 + head * o_stride2
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_e = tile * block_e + tl.arange(0, block_e)
+        wide_e = tl.cast(at_e, tl.int64)
+        in_e = at_e < size_e
+        at_d_e = at_d[:, None] * size_e + at_e[None, :]
+        in_d_e = in_d[:, None] & in_e[None, :]
+        S = tl.load(S_at + at_d_e, mask=in_d_e, other=0.0)
+        now = tl.cast(0, tl.int64)
+        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        alpha_ahead = tl.load(alpha_at + now * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
+        S = S.to(tl.float32)
+        for offset in range(count):
+            now = tl.cast(offset, tl.int64)
+            then = tl.minimum(now + 1, count - 1)
+            q = q_ahead.to(tl.float32)
+            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_ahead.to(tl.float32)
+            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            v = v_ahead.to(tl.float32)
+            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            alpha = tl.exp(alpha_ahead.to(tl.float32))
+            alpha_ahead = tl.load(alpha_at + then * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
+            t1 = alpha[:, None] * S + k[:, None] * v[None, :]
+            t2 = tl.sum(q[:, None] * t1, axis=0)
+            if yields:
+                tl.store(o_at + now * o_stride1 + at_e, t2, mask=in_e)
+            next_S = (t1).to(S_at.dtype.element_ty)
+            if keeps:
+                if each_at is not None:
+                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                else:
+                    kept_row = batch * steps + now
+                if kept_row >= 0:
+                    tl.store(
+                        kept_S_at + kept_row * kept_S_stride0 + head * kept_S_stride1 + at_d_e, next_S, mask=in_d_e
+                    )
+            S = next_S.to(tl.float32)
+        if ends:
+            tl.store(S_at + at_d_e, S, mask=in_d_e)
 
 
 SIGNATURE = Signature(
@@ -2649,6 +2747,7 @@ OP = Op(
         torch_step,
         StepKernel(
             step_kernel,
+            steps_kernel,
             reads=(
                 "q",
                 "k",

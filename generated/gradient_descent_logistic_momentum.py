@@ -665,7 +665,7 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, next_V_at, W_at, next_W_at, o_at,
+    x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, next_V_at, W_at, next_W_at, o_at, rows_at,
     x_stride0, x_stride1, x_stride2,
     z_stride0, z_stride1, z_stride2,
     y_stride0, y_stride1, y_stride2,
@@ -690,14 +690,20 @@ def step_kernel(
     else:
         batch = tl.cast(tl.program_id(1), tl.int64)
         head = tl.cast(place, tl.int64)
+    if rows_at is not None:  # the state's row of a pool; of padding, whose row is below 0, nothing is touched
+        row = tl.cast(tl.load(rows_at + batch), tl.int64)
+        if row < 0:
+            return
+    else:
+        row = batch
     x_at += batch * x_stride0 + (head // x_group) * x_stride1
     z_at += batch * z_stride0 + (head // z_group) * z_stride1
     y_at += batch * y_stride0 + (head // y_group) * y_stride1
     eta_at += batch * eta_stride0 + (head // eta_group) * eta_stride1
     mu_at += batch * mu_stride0 + (head // mu_group) * mu_stride1
     keep_at += batch * keep_stride0 + (head // keep_group) * keep_stride1
-    V_at += batch * V_stride0 + head * V_stride1
-    W_at += batch * W_stride0 + head * W_stride1
+    V_at += row * V_stride0 + head * V_stride1
+    W_at += row * W_stride0 + head * W_stride1
     o_at += batch * o_stride0 + head * o_stride1
     if inplace:
         next_V_at = V_at
@@ -741,6 +747,122 @@ def step_kernel(
         tl.store(next_W_at + at_m_n, tl.where(in_m[:, None], t3, 0.0), mask=in_m_n)
         t4 = tl.sum(z[None, :] * t3, axis=1)
         tl.store(o_at + at_m, t4, mask=in_m)
+
+
+@triton.jit(do_not_specialize=["heads", "steps"])
+def steps_kernel(
+    x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, kept_V_at, W_at, kept_W_at, o_at, rows_at, each_at, counts_at, starts_at,
+    x_stride0, x_stride1, x_stride2, x_stride3,
+    z_stride0, z_stride1, z_stride2, z_stride3,
+    y_stride0, y_stride1, y_stride2, y_stride3,
+    eta_stride0, eta_stride1, eta_stride2,
+    mu_stride0, mu_stride1, mu_stride2,
+    keep_stride0, keep_stride1, keep_stride2,
+    V_stride0, V_stride1,
+    kept_V_stride0, kept_V_stride1,
+    W_stride0, W_stride1,
+    kept_W_stride0, kept_W_stride1,
+    o_stride0, o_stride1, o_stride2,
+    heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps,
+    size_n: tl.constexpr, block_n: tl.constexpr,
+    size_m: tl.constexpr, block_m: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
+):  # fmt: skip
+    """Each program: one sequence and head and a tile of m, one step after the other, with the state in registers."""
+    place = tl.program_id(0) // parts
+    if flat:  # more batch entries than a grid is high
+        batch = tl.cast(place // heads, tl.int64)
+        head = tl.cast(place % heads, tl.int64)
+    else:
+        batch = tl.cast(tl.program_id(1), tl.int64)
+        head = tl.cast(place, tl.int64)
+    if rows_at is not None:  # the state's row of a pool; of padding, whose row is below 0, nothing is touched
+        row = tl.cast(tl.load(rows_at + batch), tl.int64)
+        if row < 0:
+            return
+    else:
+        row = batch
+    entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
+    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
+        count = tl.load(starts_at + batch + 1) - begin
+    if counts_at is not None:
+        count = tl.minimum(count, tl.load(counts_at + batch))
+    if count <= 0:
+        return
+    x_at += entry * x_stride0 + begin * x_stride1 + (head // x_group) * x_stride2
+    z_at += entry * z_stride0 + begin * z_stride1 + (head // z_group) * z_stride2
+    y_at += entry * y_stride0 + begin * y_stride1 + (head // y_group) * y_stride2
+    eta_at += entry * eta_stride0 + begin * eta_stride1 + (head // eta_group) * eta_stride2
+    mu_at += entry * mu_stride0 + begin * mu_stride1 + (head // mu_group) * mu_stride2
+    keep_at += entry * keep_stride0 + begin * keep_stride1 + (head // keep_group) * keep_stride2
+    V_at += row * V_stride0 + head * V_stride1
+    W_at += row * W_stride0 + head * W_stride1
+    o_at += entry * o_stride0 + begin * o_stride1 + head * o_stride2
+    at_n = tl.arange(0, block_n)
+    wide_n = tl.cast(at_n, tl.int64)
+    in_n = at_n < size_n
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_m = tile * block_m + tl.arange(0, block_m)
+        wide_m = tl.cast(at_m, tl.int64)
+        in_m = at_m < size_m
+        at_m_n = at_m[:, None] * size_n + at_n[None, :]
+        in_m_n = in_m[:, None] & in_n[None, :]
+        V = tl.load(V_at + at_m_n, mask=in_m_n, other=0.0)
+        W = tl.load(W_at + at_m_n, mask=in_m_n, other=0.0)
+        now = tl.cast(0, tl.int64)
+        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+        eta_ahead = tl.load(eta_at + now * eta_stride1)
+        mu_ahead = tl.load(mu_at + now * mu_stride1)
+        keep_ahead = tl.load(keep_at + now * keep_stride1)
+        V = V.to(tl.float32)
+        W = W.to(tl.float32)
+        for offset in range(count):
+            now = tl.cast(offset, tl.int64)
+            then = tl.minimum(now + 1, count - 1)
+            x = x_ahead.to(tl.float32)
+            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z = z_ahead.to(tl.float32)
+            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y = y_ahead.to(tl.float32)
+            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta = eta_ahead.to(tl.float32)
+            eta_ahead = tl.load(eta_at + then * eta_stride1)
+            mu = tl.exp(mu_ahead.to(tl.float32))
+            mu_ahead = tl.load(mu_at + then * mu_stride1)
+            keep = tl.exp(keep_ahead.to(tl.float32))
+            keep_ahead = tl.load(keep_at + then * keep_stride1)
+            t1 = tl.sum(x[None, :] * W, axis=1)
+            error = tl.sigmoid(t1) - y
+            t2 = mu * V + error[:, None] * x[None, :]
+            t3 = keep * W - eta * t2
+            t4 = tl.sum(z[None, :] * t3, axis=1)
+            if yields:
+                tl.store(o_at + now * o_stride1 + at_m, t4, mask=in_m)
+            next_V = (tl.where(in_m[:, None], t2, 0.0)).to(V_at.dtype.element_ty)
+            next_W = (tl.where(in_m[:, None], t3, 0.0)).to(W_at.dtype.element_ty)
+            if keeps:
+                if each_at is not None:
+                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                else:
+                    kept_row = batch * steps + now
+                if kept_row >= 0:
+                    tl.store(
+                        kept_V_at + kept_row * kept_V_stride0 + head * kept_V_stride1 + at_m_n, next_V, mask=in_m_n
+                    )
+                    tl.store(
+                        kept_W_at + kept_row * kept_W_stride0 + head * kept_W_stride1 + at_m_n, next_W, mask=in_m_n
+                    )
+            V = next_V.to(tl.float32)
+            W = next_W.to(tl.float32)
+        if ends:
+            tl.store(V_at + at_m_n, V, mask=in_m_n)
+            tl.store(W_at + at_m_n, W, mask=in_m_n)
 
 
 SIGNATURE = Signature(
@@ -790,6 +912,7 @@ OP = Op(
         torch_step,
         StepKernel(
             step_kernel,
+            steps_kernel,
             reads=(
                 "x",
                 "z",

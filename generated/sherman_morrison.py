@@ -975,7 +975,7 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, u_at, lam_at, S_at, next_S_at, o_at,
+    q_at, u_at, lam_at, S_at, next_S_at, o_at, rows_at,
     q_stride0, q_stride1, q_stride2,
     u_stride0, u_stride1, u_stride2,
     lam_stride0, lam_stride1,
@@ -994,10 +994,16 @@ def step_kernel(
     else:
         batch = tl.cast(tl.program_id(1), tl.int64)
         head = tl.cast(place, tl.int64)
+    if rows_at is not None:  # the state's row of a pool; of padding, whose row is below 0, nothing is touched
+        row = tl.cast(tl.load(rows_at + batch), tl.int64)
+        if row < 0:
+            return
+    else:
+        row = batch
     q_at += batch * q_stride0 + (head // q_group) * q_stride1
     u_at += batch * u_stride0 + (head // u_group) * u_stride1
     lam_at += batch * lam_stride0 + (head // lam_group) * lam_stride1
-    S_at += batch * S_stride0 + head * S_stride1
+    S_at += row * S_stride0 + head * S_stride1
     o_at += batch * o_stride0 + head * o_stride1
     if inplace:
         next_S_at = S_at
@@ -1029,7 +1035,7 @@ def step_kernel(
 
 @triton.jit(do_not_specialize=["heads"])
 def step_rows_kernel(
-    q_at, u_at, lam_at, S_at, next_S_at, o_at, scratch_at,
+    q_at, u_at, lam_at, S_at, next_S_at, o_at, scratch_at, rows_at,
     q_stride0, q_stride1, q_stride2,
     u_stride0, u_stride1, u_stride2,
     lam_stride0, lam_stride1,
@@ -1049,10 +1055,16 @@ def step_rows_kernel(
     else:
         batch = tl.cast(tl.program_id(1), tl.int64)
         head = tl.cast(place, tl.int64)
+    if rows_at is not None:  # the state's row of a pool; of padding, whose row is below 0, nothing is touched
+        row = tl.cast(tl.load(rows_at + batch), tl.int64)
+        if row < 0:
+            return
+    else:
+        row = batch
     q_at += batch * q_stride0 + (head // q_group) * q_stride1
     u_at += batch * u_stride0 + (head // u_group) * u_stride1
     lam_at += batch * lam_stride0 + (head // lam_group) * lam_stride1
-    S_at += batch * S_stride0 + head * S_stride1
+    S_at += row * S_stride0 + head * S_stride1
     o_at += batch * o_stride0 + head * o_stride1
     if inplace:
         next_S_at = S_at
@@ -1105,6 +1117,88 @@ def step_rows_kernel(
     tl.store(o_at + at_d, 1.0 / lam * sum3, mask=in_d)
 
 
+@triton.jit(do_not_specialize=["heads", "steps"])
+def steps_kernel(
+    q_at, u_at, lam_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
+    q_stride0, q_stride1, q_stride2, q_stride3,
+    u_stride0, u_stride1, u_stride2, u_stride3,
+    lam_stride0, lam_stride1, lam_stride2,
+    S_stride0, S_stride1,
+    kept_S_stride0, kept_S_stride1,
+    o_stride0, o_stride1, o_stride2,
+    heads, q_group, u_group, lam_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
+):  # fmt: skip
+    """Each program: one sequence and head, one step after the other, with the state in registers."""
+    place = tl.program_id(0) // parts
+    if flat:  # more batch entries than a grid is high
+        batch = tl.cast(place // heads, tl.int64)
+        head = tl.cast(place % heads, tl.int64)
+    else:
+        batch = tl.cast(tl.program_id(1), tl.int64)
+        head = tl.cast(place, tl.int64)
+    if rows_at is not None:  # the state's row of a pool; of padding, whose row is below 0, nothing is touched
+        row = tl.cast(tl.load(rows_at + batch), tl.int64)
+        if row < 0:
+            return
+    else:
+        row = batch
+    entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
+    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
+        count = tl.load(starts_at + batch + 1) - begin
+    if counts_at is not None:
+        count = tl.minimum(count, tl.load(counts_at + batch))
+    if count <= 0:
+        return
+    q_at += entry * q_stride0 + begin * q_stride1 + (head // q_group) * q_stride2
+    u_at += entry * u_stride0 + begin * u_stride1 + (head // u_group) * u_stride2
+    lam_at += entry * lam_stride0 + begin * lam_stride1 + (head // lam_group) * lam_stride2
+    S_at += row * S_stride0 + head * S_stride1
+    o_at += entry * o_stride0 + begin * o_stride1 + head * o_stride2
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    at_d_d = at_d[:, None] * size_d + at_d[None, :]
+    in_d_d = in_d[:, None] & in_d[None, :]
+    S = tl.load(S_at + at_d_d, mask=in_d_d, other=0.0)
+    now = tl.cast(0, tl.int64)
+    q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+    u_ahead = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+    lam_ahead = tl.load(lam_at + now * lam_stride1)
+    S = S.to(tl.float32)
+    for offset in range(count):
+        now = tl.cast(offset, tl.int64)
+        then = tl.minimum(now + 1, count - 1)
+        q = q_ahead.to(tl.float32)
+        q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        u = u_ahead.to(tl.float32)
+        u_ahead = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+        lam = tl.exp(lam_ahead.to(tl.float32))
+        lam_ahead = tl.load(lam_at + then * lam_stride1)
+        t1 = 1.0 / lam
+        Su = tl.sum(u[None, :] * S, axis=1)
+        t2 = tl.sum(u * Su, axis=0)
+        uS = tl.sum(u[:, None] * S, axis=0)
+        t3 = S - (1.0 / (lam + t2) * Su)[:, None] * uS[None, :]
+        t4 = tl.sum(q[:, None] * t3, axis=0)
+        if yields:
+            tl.store(o_at + now * o_stride1 + at_d, t1 * t4, mask=in_d)
+        next_S = (t1 * t3).to(S_at.dtype.element_ty)
+        if keeps:
+            if each_at is not None:
+                kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+            else:
+                kept_row = batch * steps + now
+            if kept_row >= 0:
+                tl.store(kept_S_at + kept_row * kept_S_stride0 + head * kept_S_stride1 + at_d_d, next_S, mask=in_d_d)
+        S = next_S.to(tl.float32)
+    if ends:
+        tl.store(S_at + at_d_d, S, mask=in_d_d)
+
+
 SIGNATURE = Signature(
     name="sherman_morrison",
     arguments=(
@@ -1146,6 +1240,7 @@ OP = Op(
         torch_step,
         StepKernel(
             step_kernel,
+            steps_kernel,
             reads=(
                 "q",
                 "u",

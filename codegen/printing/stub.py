@@ -21,6 +21,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from chunkform import Derivation
+from chunkform.runtime.op.drafts import Drafts
 from chunkform.spec.language import Declaration
 
 _Last = TypeVar("_Last")
@@ -70,6 +71,12 @@ class Stub:
             parameters, returned = self.step
             rows = Parameter("state_indices", f"{TENSOR} | None", "None", named=True)
             lines.append(f"    def step({_listed([*parameters, rows])}) -> {returned}: ...")
+            keep = Parameter("keep", 'Literal["replay", "copies"] | None', "None", named=True)
+            drafted = [p for p in parameters if p.name not in ("inplace", "deterministic")]
+            lines.append(f"    def draft({_listed([*drafted, rows, keep])}) -> {self._drafted()}: ...")
+            lines.append(
+                f"    def commit(self, drafts: Drafts, accepted: Tensor | int) -> {_short(self.states or '')}: ..."
+            )
             lines.insert(0, _step_results(self))
         return "\n\n".join([*told, "\n".join(lines), f"{self.name}: _{self.name}"])
 
@@ -91,6 +98,11 @@ class Stub:
         first = self.results[False]
         count = 1 if first is None else len(first.tensors)
         return f"tuple[{', '.join(['Tensor'] * count)}, {_short(self.states or '')}]"
+
+    def _drafted(self) -> str:
+        first = self.results[False]
+        count = 1 if first is None else len(first.tensors)
+        return f"tuple[{', '.join(['Tensor'] * count)}, Drafts]"
 
     def _returned(self, asked: bool | None, final: bool | None) -> str:
         last = {False: "None", True: f"{self.states}", None: f"{self.states} | None"}[final]

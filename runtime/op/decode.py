@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from .arguments import FLOATS, checked, checked_states
 from .forward_mode import is_on, refuse_tangents
 from .passes import repeated
 from .results import result_type
+from .rows import kept_rows, read_rows, write_rows
 from .signature import Argument, Signature, States
 
 PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are made narrower
@@ -48,7 +49,7 @@ class RowKernel:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a kernel is launched: the arguments after the head groups, the grid, the warps, and the scratch memory's shape."""
+    """How a kernel is launched: its last arguments, the grid, the warps, and the scratch memory's shape."""
 
     kernel: Any
     constexprs: tuple[int, ...]
@@ -59,13 +60,14 @@ class Cut:
 
 @dataclass(frozen=True)
 class StepKernel:
-    """A generated step kernel, and what its launch needs to know.
+    """A generated step kernel, the one of several steps, and what their launches need to know.
 
     reads: the arguments that it takes, in order. held: the dims of what fills its registers. tiled: the dim that is cut into
     tiles. shared: some state lacks that dim, so that the tiles of a head can't run side by side while it is updated in place.
     """
 
     kernel: Any
+    several: Any
     reads: tuple[str, ...]
     constants: tuple[str, ...]
     dims: tuple[str, ...]
@@ -76,32 +78,51 @@ class StepKernel:
     rows: RowKernel | None = None
 
     def cut(self, sizes: dict[str, int], inplace: bool, deterministic: bool = False) -> Cut:
-        """The launch: size and block of each dim, parts, turns, is the grid flat, in place; then slots and block of rows.
+        """The launch: size and block of each dim, parts, turns, is the grid flat, in place; then slots and block of rows."""
+        blocks, tiles = self.tiles(sizes, deterministic)
+        cut = self._cut(self.kernel, sizes, blocks, tiles, self.shared and inplace)
+        constexprs = (*cut.constexprs, inplace)
+        if self.rows is not None and too_wide(self.entries(blocks)):
+            width = blocks[self.rows.column]
+            block = rows_of(width, blocks[self.rows.row])
+            scratch = (sizes["B"] * sizes["H"], self.rows.slots, sizes[self.rows.row] + sizes[self.rows.column])
+            more = (self.rows.slots, block)
+            return Cut(self.rows.kernel, (*constexprs, *more), cut.grid, warps_for(block * width), scratch)
+        return replace(cut, constexprs=constexprs)
 
-        `deterministic`: tiles are as narrow as few heads want them, however many there are."""
+    def cut_several(
+        self, sizes: dict[str, int], yields: bool, keeps: bool, ends: bool, deterministic: bool = False
+    ) -> Cut | None:
+        """The launch of several steps, of B sequences; None where the states are too wide to be held."""
+        blocks, tiles = self.tiles(sizes, deterministic)
+        if self.rows is not None and too_wide(self.entries(blocks)):
+            return None
+        cut = self._cut(self.several, sizes, blocks, tiles, self.shared and (keeps or ends))
+        return replace(cut, constexprs=(*cut.constexprs, yields, keeps, ends))
+
+    def _cut(self, kernel: Any, sizes: dict[str, int], blocks: dict[str, int], tiles: int, in_turns: bool) -> Cut:
         batch, heads = sizes["B"], sizes["H"]
-        blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
-        tiles = 1
-        if self.tiled is not None:
-            d = self.tiled
-            while blocks[d] > max(self.smallest, NARROWEST) and (
-                self.entries(blocks) > TILE or deterministic or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
-            ):
-                blocks[d] //= 2
-            tiles = -(-sizes[d] // blocks[d])
-        turns = tiles if self.shared and inplace else 1
+        turns = tiles if in_turns else 1
         parts = tiles // turns
         warps = min(16, 1 << max(0, (self.entries(blocks) // PER_WARP).bit_length() - 1))
         flat = batch > HIGHEST
         grid = (batch * heads * parts, 1, 1) if flat else (heads * parts, batch, 1)
-        constexprs = (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat, inplace)
-        if self.rows is not None and too_wide(self.entries(blocks)):
-            width = blocks[self.rows.column]
-            block = rows_of(width, blocks[self.rows.row])
-            scratch = (batch * heads, self.rows.slots, sizes[self.rows.row] + sizes[self.rows.column])
-            more = (self.rows.slots, block)
-            return Cut(self.rows.kernel, (*constexprs, *more), grid, warps_for(block * width), scratch)
-        return Cut(self.kernel, constexprs, grid, warps)
+        return Cut(kernel, (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat), grid, warps)
+
+    def tiles(self, sizes: dict[str, int], deterministic: bool) -> tuple[dict[str, int], int]:
+        """The block of each dim, and how many tiles there are.
+
+        `deterministic`: tiles are as narrow as few heads want them, however many there are."""
+        batch, heads = sizes["B"], sizes["H"]
+        blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
+        if self.tiled is None:
+            return blocks, 1
+        d = self.tiled
+        while blocks[d] > max(self.smallest, NARROWEST) and (
+            self.entries(blocks) > TILE or deterministic or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
+        ):
+            blocks[d] //= 2
+        return blocks, -(-sizes[d] // blocks[d])
 
     def entries(self, blocks: dict[str, int]) -> int:
         """Entries that a program holds."""
@@ -123,12 +144,14 @@ class Step:
         torch_start: Callable[..., dict[str, Tensor]] | None = None,
     ) -> None:
         once = tuple(_Once(**{f.name: getattr(a, f.name) for f in fields(a)}) for a in signature.arguments)
+        self.whole = signature
         self.signature = Signature(f"{signature.name}.step", once, signature.states, signature.outputs)
         self.torch_step, self.torch_start, self.kernel = torch_step, torch_start, kernel
         self.result = result_type(f"{signature.name}.step", (*(n for n, _ in signature.outputs), "state"))
         self._tensors = [a.name for a in once if a.kind != "constant"]
         self._constants = {a.name: a.default for a in once if a.kind == "constant"}
         self._plans: dict[Any, _Plan] = {}
+        self.launches: dict[Any, Launch] = {}  # of several steps
 
     def __call__(
         self,
@@ -139,33 +162,37 @@ class Step:
         state_dtype: torch.dtype | None = None,
         backend: str | None = None,
         deterministic: bool = False,
+        rows: Tensor | None = None,
     ) -> Any:
-        """(outputs.., next state). The generated `step` has the public signature, and says what the arguments are."""
+        """(outputs.., next state). The generated `step` has the public signature, and says what the arguments are.
+
+        rows: the state is a pool, and this says which row of it is each batch entry's; `pools.py` has checked them."""
         if torch.compiler.is_compiling():  # launches by address, which a graph can't hold
             return torch.compiler.disable(self.__call__)(
-                state, given, inplace, out, state_dtype, backend, deterministic
+                state, given, inplace, out, state_dtype, backend, deterministic, rows
             )
         if not isinstance(deterministic, bool):
             raise ArgumentError(f"{self.signature.name}: deterministic must be True or False, got {deterministic!r}")
-        states = _listed(state) or [None] * len(self.signature.states)
+        states = listed(state) or [None] * len(self.signature.states)
         if is_on() or torch._C._are_functorch_transforms_active():
-            _refuse_transforms(self.signature.name, [*given.values(), *states, *_listed(out)])
+            refuse_transforms(self.signature.name, [*given.values(), *states, *listed(out)])
         if debugging._on and debugging.can_look():
-            debugging.look(self.signature, [*(given[n] for n in self._tensors), *states])
+            _look(self.signature, given, states, rows)
         if any(x is None for x in states):
-            states = self._first(states, given, state_dtype)
+            states = self.first_states(states, given, state_dtype)
         tensors = [given[n] for n in self._tensors]
-        outs = _listed(out)
-        every = [*tensors, *states, *outs]
+        outs = listed(out)
+        inplace = inplace or rows is not None
+        every = [*tensors, *states, *outs, *([] if rows is None else [rows])]
         try:
             places = [x.data_ptr() for x in every]
             looks = [(x.shape, x.stride(), x.dtype, x.device) for x in every]
-            key: Any = (inplace, backend, deterministic, len(states), *looks, *[p % 16 == 0 for p in places])
+            key: Any = (inplace, backend, deterministic, len(states), len(outs), *looks, *[p % 16 == 0 for p in places])
             plan = self._plans.get(key)
         except (AttributeError, RuntimeError):  # something isn't a tensor, or has no memory: the checks say what
             key = plan = None
         if plan is None:
-            plan = self._plan(states, given, inplace, outs, backend, deterministic)
+            plan = self._plan(states, given, inplace, outs, backend, deterministic, rows)
             if len(self._plans) >= PLANS:
                 self._plans.clear()
             self._plans[key] = plan
@@ -176,12 +203,20 @@ class Step:
             )
         following = states if inplace else [torch.empty(x.shape, dtype=x.dtype, device=plan.device) for x in states]
         if not outs:
-            outs = [torch.empty(shape, dtype=plan.dtype, device=plan.device) for shape in plan.shapes]
+            make = torch.empty if rows is None else torch.zeros  # of padding, a kernel writes nothing
+            outs = [make(shape, dtype=plan.dtype, device=plan.device) for shape in plan.shapes]
         constants: dict[str, Any] = {n: x if given[n] is None else given[n] for n, x in self._constants.items()}
-        plan.run(tensors, constants, states, following, outs)
+        plan.run(tensors, constants, states, following, outs, rows)
         return self.result(*outs, following[0] if len(following) == 1 else tuple(following))
 
-    def _first(
+    def keep(self, key: Any, launch: Launch) -> Launch:
+        """The launch, which calls of this kind find in `launches`."""
+        if len(self.launches) >= PLANS:
+            self.launches.clear()
+        self.launches[key] = launch
+        return launch
+
+    def first_states(
         self, states: list[Tensor], given: dict[str, Tensor | float | None], dtype: torch.dtype | None
     ) -> list[Tensor]:
         """The states, with the spec's own where there is None."""
@@ -190,7 +225,7 @@ class Step:
                 f"{self.signature.name}: state_dtype must be a floating-point dtype or None, got {dtype!r}"
             )
         tensors, constants, sizes = checked(self.signature, given)
-        _check_states(self.signature, states, tensors, sizes)
+        check_states(self.signature, states, tensors, sizes)
         some = next(iter(tensors.values()))
         dtype = dtype or (torch.float64 if some.dtype == torch.float64 else torch.float32)
         batch, heads = sizes["B"], sizes["H"]
@@ -210,13 +245,18 @@ class Step:
         outs: list[Tensor | None],
         asked: str | None,
         deterministic: bool,
+        rows: Tensor | None,
     ) -> _Plan:
         """What to do with arguments like these, all of which are checked."""
         tensors, _, sizes = checked(self.signature, given)
-        _check_states(self.signature, states, tensors, sizes)
+        if rows is not None and rows.shape[0] != sizes["B"]:
+            raise ArgumentError(
+                f"{self.signature.name}: state_indices must be [B] = [{sizes['B']}], got {list(rows.shape)}"
+            )
+        check_states(self.signature, states, tensors, sizes if rows is None else sizes | {"B": states[0].shape[0]})
         like = tensors[self.signature.leading.name]
         shapes = [(sizes["B"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in self.signature.outputs]
-        _check_out(self.signature, outs, shapes, like)
+        check_out(self.signature, outs, shapes, like)
         for key, written in (("state", states if inplace else []), ("out", outs)):
             for x in written:
                 if any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride(), strict=True)):
@@ -225,10 +265,10 @@ class Step:
                         f"an expanded one of shape {list(x.shape)} and strides {list(x.stride())}: pass its .contiguous()"
                     )
         originals = [given[n] for n in self._tensors]
-        backend = _backend(self, asked, [*originals, *states, *outs])
+        backend = backend_of(self, asked, [*originals, *states, *outs])
         plan = _Plan(self, sizes["H"], shapes, like.dtype, like.device, deterministic)
         if backend == "triton":
-            _check_inner(self.signature, {"state": states, "out": outs})
+            check_inner(self.signature, {"state": states, "out": outs})
             plan.launch = _launch(self, sizes, originals, states, outs, inplace, deterministic)
         return plan
 
@@ -260,7 +300,7 @@ class _Plan:
     dtype: torch.dtype
     device: torch.device
     deterministic: bool = False
-    launch: _Launch | None = None
+    launch: Launch | None = None
 
     def run(
         self,
@@ -269,11 +309,21 @@ class _Plan:
         states: list[Tensor],
         following: list[Tensor],
         outputs: list[Tensor],
+        rows: Tensor | None,
     ) -> None:
         if self.launch is not None:
-            self.launch([*tensors, *states, *following, *outputs], constants)
+            pairs = [x for pair in zip(states, following, strict=True) for x in pair]
+            self.launch([*tensors, *pairs, *outputs], constants, (rows,))
             return
         step = self.step
+        if rows is not None:
+            own = [read_rows(x, rows) for x in states]
+            found = [torch.empty_like(x) for x in outputs]
+            self.run(tensors, constants, own, own, found, None)
+            write_rows(states, own, rows)
+            for x, out in zip(found, outputs, strict=True):
+                kept_rows(x, rows >= 0, out)
+            return
         names = [n for n, _ in step.signature.states]
         given = step.repeated(dict(zip(step._tensors, tensors, strict=True)), self.heads)
         before, after = dict(zip(names, states, strict=True)), dict(zip(names, following, strict=True))
@@ -292,10 +342,11 @@ class _Plan:
 
 
 @dataclass
-class _Launch:
+class Launch:
     """A launch of which all but addresses and constants is known. After the first one it goes past Triton's own look-up.
 
-    order: the kernel's pointers among the arguments, states, next states and outputs. fixed: its arguments after the constants.
+    order: the kernel's pointers among the arguments, each state and the next one, and the outputs. fixed: its arguments after
+    the constants.
     """
 
     cut: Cut
@@ -306,22 +357,24 @@ class _Launch:
     device: torch.device
     ready: Callable[..., None] | None = None
 
-    def __call__(self, tensors: list[Tensor], constants: dict[str, float]) -> None:
+    def __call__(self, tensors: list[Tensor], constants: dict[str, float], places: tuple[Tensor | None, ...]) -> None:
+        """places: the tensors of integers that say which rows and steps are meant, None where all are."""
         if 0 in self.cut.grid:
             return
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
-                self._run(tensors, constants)
+                self._run(tensors, constants, places)
         else:
-            self._run(tensors, constants)
+            self._run(tensors, constants, places)
 
-    def _run(self, tensors: list[Tensor], constants: dict[str, float]) -> None:
+    def _run(self, tensors: list[Tensor], constants: dict[str, float], places: tuple[Tensor | None, ...]) -> None:
         numbers = [float(constants[n]) for n in self.constants]
-        pointers = [tensors[i] for i in self.order]
+        pointers: list[Tensor | None] = [tensors[i] for i in self.order]
         if self.cut.scratch is not None:
             pointers.append(torch.empty(self.cut.scratch, dtype=torch.float32, device=self.device))
+        pointers += places
         if self.ready is not None:
-            self.ready(*[x.data_ptr() for x in pointers], *self.strides, *numbers, *self.fixed)
+            self.ready(*[None if x is None else x.data_ptr() for x in pointers], *self.strides, *numbers, *self.fixed)
             return
         kernel = self.cut.kernel[self.cut.grid]
         compiled = kernel(*pointers, *self.strides, *numbers, *self.fixed, num_warps=self.cut.warps)
@@ -337,42 +390,67 @@ def _launch(
     outs: list[Tensor],
     inplace: bool,
     deterministic: bool,
-) -> _Launch:
+) -> Launch:
     kernel = step.kernel
     assert kernel is not None
     read = [step._tensors.index(n) for n in kernel.reads]
     axis = {a.name: 1 if a.per_step else 0 for a in step.signature.arguments}
-    heads, dims = sizes["H"], dict(step.signature.outputs)
+    heads = sizes["H"]
     groups = [heads // max(1, tensors[i].shape[axis[n]]) for i, n in zip(read, kernel.reads, strict=True)]
-    cut = kernel.cut(sizes, inplace, deterministic)
-    order, strides = list(read), [s for i in read for s in tensors[i].stride()]
-    for n, x in enumerate(states):
-        order += len(tensors) + n, len(tensors) + len(states) + n
+    strides = [s for i in read for s in tensors[i].stride()]
+    for x in states:
         own = math.prod(x.shape[2:])
         strides += *x.stride()[:2], *(x.stride()[:2] if inplace else (heads * own, own))
-    order += range(len(tensors) + 2 * len(states), len(tensors) + 2 * len(states) + len(dims))
-    for n, axes in enumerate(dims.values()):
+    for n, (_, axes) in enumerate(step.signature.outputs):
         own = math.prod(sizes[d] for d in axes)
         strides += outs[n].stride()[:2] if outs else (heads * own, own)
-    fixed = (heads, *groups, *cut.constexprs)
-    return _Launch(cut, kernel.constants, order, tuple(strides), fixed, tensors[0].device)
+    cut = kernel.cut(sizes, inplace, deterministic)
+    return launch_of(step, cut, read, strides, (heads, *groups), tensors[0].device)
 
 
-def _listed(x: object) -> list[Tensor]:
+def launch_of(
+    step: Step, cut: Cut, read: list[int], strides: Sequence[int], numbers: tuple[int, ...], device: torch.device
+) -> Launch:
+    """A launch of one of a step's kernels. It is called with the arguments, of which those in `read` are the kernel's; then, for
+    each state, with what it reads and what it writes; then with the outputs."""
+    assert step.kernel is not None
+    first, states = len(step._tensors), len(step.signature.states)
+    pairs = range(first, first + 2 * states)
+    outputs = range(pairs.stop, pairs.stop + len(step.signature.outputs))
+    fixed = (*numbers, *cut.constexprs)
+    return Launch(cut, step.kernel.constants, [*read, *pairs, *outputs], tuple(strides), fixed, device)
+
+
+def _look(
+    signature: Signature, given: dict[str, Tensor | float | None], states: Sequence[object], rows: Tensor | None
+) -> None:
+    """In debug mode: at what is given, but for what is padding."""
+    found = {a: given[a.name] for a in signature.tensors}
+    if rows is None:
+        debugging.look(signature, [*found.values(), *states])
+        return
+    real = rows >= 0
+    own = [
+        x[real] if a.per_step and isinstance(x, Tensor) and x.shape[:1] == rows.shape else x for a, x in found.items()
+    ]
+    debugging.look(signature, [*own, *(x.index_select(0, rows[real]) for x in states)])  # type: ignore[attr-defined]
+
+
+def listed(x: object) -> list[Tensor]:
     return [] if x is None else list(x) if isinstance(x, tuple | list) else [x]
 
 
 # --- checks beside those of the op ----------------------------------------------------------------------------------
 
 
-def _refuse_transforms(name: str, tensors: Sequence[object]) -> None:
+def refuse_transforms(name: str, tensors: Sequence[object]) -> None:
     """Refuse what a launch by address, and a state that is written to, know nothing of."""
     refuse_tangents(name, tensors)
     if any(isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors):
         raise ArgumentError(f"{name} takes no transforms of functorch (vmap, grad): use the op itself, on one step")
 
 
-def _check_states(
+def check_states(
     signature: Signature, states: Sequence[object], tensors: dict[str, Tensor], sizes: dict[str, int]
 ) -> None:
     try:
@@ -381,13 +459,19 @@ def _check_states(
         raise ArgumentError(str(error).replace("initial_state", "state")) from None
 
 
-def _check_out(signature: Signature, outs: Sequence[object], shapes: list[tuple[int, ...]], like: Tensor) -> None:
+def check_out(
+    signature: Signature,
+    outs: Sequence[object],
+    shapes: list[tuple[int, ...]],
+    like: Tensor,
+    lead: tuple[str, ...] = ("B", "H"),
+) -> None:
     if outs and len(outs) != len(shapes):
         names = ", ".join(n for n, _ in signature.outputs)
         raise ArgumentError(f"{signature.name}: out must hold {len(shapes)} tensors ({names}), got {len(outs)}")
     for x, (name, dims), shape in zip(outs, signature.outputs, shapes, strict=False):
         what = f"{signature.name}: out" + (f" of {name}" if len(shapes) > 1 else "")
-        layout = f"[{', '.join(('B', 'H', *dims))}] = {list(shape)}"
+        layout = f"[{', '.join((*lead, *dims))}] = {list(shape)}"
         if not isinstance(x, Tensor):
             raise ArgumentError(f"{what} must be a tensor {layout}, got {type(x).__name__}")
         if tuple(x.shape) != shape or x.dtype != like.dtype or x.device != like.device:
@@ -396,12 +480,12 @@ def _check_out(signature: Signature, outs: Sequence[object], shapes: list[tuple[
             )
 
 
-def _check_inner(signature: Signature, groups: dict[str, list[Tensor]]) -> None:
-    """The kernel takes states and outputs with any strides over B and H, and contiguous within."""
+def check_inner(signature: Signature, groups: dict[str, list[Tensor]], lead: int = 2) -> None:
+    """The kernel takes states and outputs with any strides over B and H, the `lead` axes, and contiguous within."""
     for what, tensors in groups.items():
         for x in tensors:
             expected = 1
-            for n, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
+            for n, stride in zip(reversed(x.shape[lead:]), reversed(x.stride()[lead:]), strict=True):
                 if n != 1 and stride != expected:
                     raise ArgumentError(
                         f"{signature.name}: {what} must be contiguous in the axes after B and H, got the shape "
@@ -410,7 +494,7 @@ def _check_inner(signature: Signature, groups: dict[str, list[Tensor]]) -> None:
                 expected *= n
 
 
-def _backend(step: Step, asked: str | None, tensors: list[Tensor]) -> str:
+def backend_of(step: Step, asked: str | None, tensors: list[Tensor]) -> str:
     name, device = step.signature.name, tensors[0].device
     wide = any(x.dtype == torch.float64 for x in tensors)
     if asked is None:

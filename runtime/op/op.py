@@ -21,6 +21,7 @@ from .arguments import FLOATS, Checked, autocast_dtype, check_call, one_of, stat
 from .autograd import apply
 from .backend_choice import chosen_backend, interprets, is_traced
 from .decode import Step
+from .drafts import commit, draft
 from .forward_mode import is_on, refuse_tangents
 from .naming import named
 from .passes import Call, is_empty
@@ -122,9 +123,17 @@ class Op:
 
     def named(self, function: Callable[P, R]) -> PublicOp[P, R]:
         """The function that users call, or its step: whose errors name arguments, and which says what it was made of."""
-        pooled = call_in_pool if function.__name__ == self.signature.name else step_in_pool
-        found: Any = named(function, functools.partial(pooled, self.signature, named(function)))
-        return about(found) if found.__name__ == self.signature.name else found
+        if function.__name__ == self.signature.name:
+            pooled = functools.partial(call_in_pool, self.signature, named(function))
+        else:
+            pooled = functools.partial(step_in_pool, self.step, named(function))
+        found: Any = named(function, pooled)
+        if function.__name__ != self.signature.name:
+            return found
+        if (step := self.step) is not None:
+            found.draft = lambda *arguments, **options: draft(step, arguments, options)
+            found.commit = lambda drafts, accepted: commit(step, drafts, accepted)
+        return about(found)
 
     def _run(
         self, known: Known, tensors: list[Tensor | None], starts: Tensor | None, options: tuple[Any, ...]

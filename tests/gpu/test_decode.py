@@ -68,6 +68,43 @@ def test_steps_agree_with_the_oracle(name, dtype):
         assert worst <= AMPLIFIED * amplified, (worst, amplified)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=lambda x: str(x)[6:])
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_a_pool_and_drafts_from_them(name, dtype):
+    """A step in a pool has the bits of one outside; drafts and what is taken over of them are what steps give."""
+    tensors, constants = arguments(name, 4, 3, 4, SIZES, dtype)
+    tensors, call = on_gpu(tensors), op(name)
+    rows = torch.tensor([5, -1, 2, 0], device="cuda", dtype=torch.int32)
+    *_, start = call.step(None, **at(name, tensors, 0), **constants, state_dtype=dtype)
+    pool = [x[torch.tensor([0, 1, 2, 3, 0, 2, 1])].clone() for x in listed(start)]
+    states, wanted = [[x.clone() for x in pool]], []
+    for t in range(3):
+        now = states[-1]
+        *outputs, after = call.step(
+            tuple(x[rows.clamp(min=0)] for x in now), **at(name, tensors, t), **constants, inplace=True
+        )
+        following = [x.clone() for x in now]
+        *found, _ = call.step(tuple(following), **at(name, tensors, t), **constants, state_indices=rows)
+        for o, x in zip(found, outputs, strict=True):
+            assert torch.equal(o[[0, 2, 3]], x[[0, 2, 3]]) and not o[1].any()
+        for x, y, before in zip(following, listed(after), now, strict=True):
+            assert torch.equal(x[[5, 2, 0]], y[[0, 2, 3]]) and torch.equal(x[[1, 3, 4, 6]], before[[1, 3, 4, 6]])
+        states.append(following)
+        wanted.append(outputs)
+    for keep in ("replay", "copies"):
+        drafted = [x.clone() for x in pool]
+        *found, drafts = call.draft(tuple(drafted), **tensors, **constants, state_indices=rows, keep=keep)
+        assert all(torch.equal(x, y) for x, y in zip(drafted, pool, strict=True))
+        for t in range(3):
+            for o, x in zip(found, wanted[t], strict=True):
+                assert error(o[[0, 2, 3], t], x[[0, 2, 3]]) < BOUND[dtype]
+        call.commit(drafts, torch.tensor([2, 3, 0, 3], device="cuda"))
+        for i, x in enumerate(drafted):
+            for row, n in ((5, 2), (2, 0), (0, 3)):
+                assert error(x[row], states[n][i][row]) < BOUND[dtype]
+            assert torch.equal(x[[1, 3, 4, 6]], pool[i][[1, 3, 4, 6]])
+
+
 @pytest.mark.parametrize("inplace", [True, False])
 def test_a_wide_state_is_taken_by_rows(inplace):
     name, sizes = "sherman_morrison", {"d": 256}

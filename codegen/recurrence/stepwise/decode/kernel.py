@@ -19,14 +19,11 @@ from ..rows import RowPrinter, row_plan
 from ..rows_form import rows_kernel, rows_launch, rows_step
 from ..tiling import OWN, WHOLE, tiling
 
-OWN_NAMES = {"turn", "turns", "parts", "place", "flat", "inplace"}
-
 
 def step_kernel(c: Compiled) -> dict[str, Any]:
     """What the template prints, and what the launcher needs."""
     p = c.step
     k = Kernel(c, tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states], parts_allowed=False))
-    k.names.taken |= OWN_NAMES
     nodes: dict[str, Node] = {**p.updates, **{f"out {n}": x for n, x in k.tiling.outputs.items()}}
     read = {x.attrs[:2] for x in leaves(*nodes.values())}
     reads, inputs, states, outputs = _pointers(k, read)
@@ -69,7 +66,6 @@ def step_rows(c: Compiled) -> dict[str, Any] | None:
     if plan is None:
         return None
     k = rows_kernel(c, dict.fromkeys(p.outputs, OWN), p.outputs)
-    k.names.taken |= OWN_NAMES
     reads, inputs, states, outputs = _pointers(
         k, {x.attrs[:2] for x in leaves(*p.updates.values(), *p.outputs.values())}
     )
@@ -103,7 +99,7 @@ def _pointers(
 
     reads = [v for v in tensors(p) if (v.kind, v.name) in read]
     inputs = [pointer(v.name, k.head_of(v.name), v.per_step, len(v.axes)) for v in reads]
-    states = {s.name: (pointer(s.name), pointer(f"next_{s.name}")) for s in p.states}
+    states = {s.name: (k.strided(s.name, s.name, ("row", "head")), pointer(f"next_{s.name}")) for s in p.states}
     return reads, inputs, states, [pointer(n) for n in p.output_axes]
 
 

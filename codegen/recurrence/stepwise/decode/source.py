@@ -12,6 +12,7 @@ from ...chunkwise.compiled import Compiled
 from .. import start_source
 from ..names import names_of, sizes, tensors
 from .kernel import step_kernel, step_rows
+from .several import several_steps
 
 MODULES = {  # the runtime modules whose names the text may use
     "chunkform.runtime.op.decode": "RowKernel Step StepKernel",
@@ -33,7 +34,9 @@ def decoding(c: Compiled, has_start: bool) -> Decoding:
     starts = any(s.initial is not None for s in c.step.states)
     k = step_kernel(c)
     rows = None if k["tiled"] else step_rows(c)
-    text = render("recurrence/stepwise/decode/decode.py.jinja", torch=_torch(c), kernel=k, rows=rows)
+    text = render(
+        "recurrence/stepwise/decode/decode.py.jinja", torch=_torch(c), kernel=k, rows=rows, steps=several_steps(c)
+    )
     if starts and not has_start:
         text = f"{start_source(c, gradients=False)}\n\n\n{text}"
     return Decoding(text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})")
@@ -53,7 +56,7 @@ def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> str:
         "held": k["held"],
         "smallest": k["smallest"],
     }
-    return f"StepKernel(step_kernel, {', '.join(f'{n}={_literal(x)}' for n, x in fields.items())}{wide})"
+    return f"StepKernel(step_kernel, steps_kernel, {', '.join(f'{n}={_literal(x)}' for n, x in fields.items())}{wide})"
 
 
 def _literal(x: object) -> str:

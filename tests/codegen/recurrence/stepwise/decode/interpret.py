@@ -20,7 +20,11 @@ from chunkform.codegen.recurrence.emit import signature_text
 from chunkform.codegen.recurrence.oracle import oracle
 from chunkform.codegen.recurrence.stepwise.decode import MODULES, decoding, public_step
 from chunkform.runtime.op import decode
+from chunkform.runtime.op.drafts import commit, draft
 
+POOLED = int(
+    os.environ.get("POOLED", "5")
+)  # one in so many is tried in a pool, to save time; all of them took a minute
 SQUARE = {"sherman_morrison"}  # which lives near a positive matrix
 HEADER = """
 import torch
@@ -91,6 +95,48 @@ def run(name: str, inplace: bool, narrow: bool, groups: bool) -> float:
     return max(worst, *(error(x, finals[n]) for x, n in zip(_listed(state), finals, strict=True)))
 
 
+def in_pool(name: str, narrow: bool) -> float:
+    """The largest difference from steps one after the other: of a step whose states are rows of a pool; and of drafts from
+    them, kept in both ways, of which some are taken over. One of three sequences is padding."""
+    step, c = op_of(name)
+    inner = step.step.__globals__["OP"].step
+    decode.NARROWEST, decode.TILE, decode.HIGHEST = (2, 1, 1) if narrow else (16, 8192, 65535)
+    decode.too_wide = lambda entries: False
+    tensors, constants = arguments(name, 3, 2, 2, SIZES, seed=2)
+    rows = torch.tensor([4, -1, 1], dtype=torch.int32)
+    shapes = {s.name: (6, 2, *(SIZES.get(dim_of(a), 4) for a in s.axes)) for s in c.step.states}
+    pools = [0.1 * torch.randn(x) + (torch.eye(x[-1]) if c.name in SQUARE else 0.0) for x in shapes.values()]
+    wanted, states = [], [[x.clone() for x in pools]]
+    for t in range(2):
+        own = [x[rows.clamp(min=0).long()] for x in states[-1]]
+        *found, after = step.step(own, **at(name, tensors, t), **constants, backend="triton")
+        states.append([x.clone() for x in states[-1]])
+        for x, y in zip(states[-1], _listed(after), strict=True):
+            x[4], x[1] = y[0], y[2]
+        wanted.append([x * torch.tensor([1, 0, 1]).view(-1, *[1] * (x.dim() - 1)) for x in found])
+    now = {("log_" if v.is_decay else "") + v.name: None for v in c.step.variables}
+    now |= {**at(name, tensors, 0), **constants}
+    given = {v.name: now[("log_" if v.is_decay else "") + v.name] for v in c.step.variables}
+    pool = [x.clone() for x in pools]
+    *found, _ = inner(tuple(pool), given, backend="triton", rows=rows)
+    worst = _apart(found, wanted[0]) + _apart(pool, states[1])
+    for keep, accepted in (("replay", [1, 2, 0]), ("copies", [2, 0, 1])):
+        pool = [x.clone() for x in pools]
+        options = {**tensors, **constants, "state_indices": rows, "keep": keep, "backend": "triton"}
+        *found, drafts = draft(inner, (tuple(pool),), options)
+        worst += sum(_apart([x[:, t] for x in found], wanted[t]) for t in range(2)) + _apart(pool, pools)
+        commit(inner, drafts, torch.tensor(accepted))
+        for row, taken in zip((4, 1), accepted[::2], strict=True):
+            worst += _apart([x[row] for x in pool], [x[row] for x in states[taken]])
+        others = [0, 2, 3, 5]
+        worst += _apart([x[others] for x in pool], [x[others] for x in pools])
+    return worst
+
+
+def _apart(found, wanted) -> float:
+    return sum(float((x - y).abs().max()) for x, y in zip(found, wanted, strict=True))
+
+
 def _listed(x):
     return x if isinstance(x, tuple) else (x,)
 
@@ -102,6 +148,8 @@ def main() -> dict[str, float]:
         if decoding(op_of(name)[1], False).step.count("RowKernel"):
             options = (*options, (i % 2 == 0, True, True))
         report[name] = max(run(name, *x) for x in options)
+        if i % POOLED == 0:
+            report[f"{name} in a pool"] = in_pool(name, narrow=i % 2 == 0)
     return report
 
 

@@ -21,3 +21,8 @@ def report() -> dict:
 @pytest.mark.parametrize("name", list(recurrences()))
 def test_a_step_agrees_with_the_oracle(report, name) -> None:
     assert report[name] < (1e-3 if name == "inverse_attention_unstable" else 1e-5)
+
+
+def test_rows_of_a_pool_and_drafts_from_them_have_the_bits_of_steps(report) -> None:
+    pooled = {name: found for name, found in report.items() if name.endswith(" in a pool")}
+    assert len(pooled) > 20 and not any(pooled.values())

@@ -1,0 +1,246 @@
+"""Decoding from a pool of states on a GPU: a step, and four drafts with their commit, beside a copy and fla's fused kernels.
+
+    python -m benchmarks.serving [--json results/gpu/serving.json] [--quick]
+
+Rows of a bfloat16 pool, in order and at random, in a CUDA graph that goes round as many rows as the L2 cache can't hold. The
+bytes of a step are those of the rows, read and written, of the inputs and of the outputs; beside it, a copy of as many bytes,
+which goes round as many buffers. Before anything is timed, a step from a pool is compared with one of the same states
+outside of it, and drafts with steps one after the other.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from benchmarks.decode import BEYOND_CACHE, arguments, timed
+from chunkform.runtime.op import decode
+
+OPS = ("gated_delta_rule", "kimi_delta_attention", "lightning_attention")
+H, D, K = 16, 128, 4
+FLA = {  # the function, and its arguments by ours
+    "gated_delta_rule": ("gated_delta_rule", "fused_recurrent_gated_delta_rule", {"log_alpha": "g"}),
+    "kimi_delta_attention": ("kda", "fused_recurrent_kda", {"log_alpha": "g"}),
+}
+
+
+@dataclass
+class Row:
+    """One case: microseconds, and the share of the rate of a copy of as many bytes."""
+
+    recurrence: str
+    what: str
+    batch: int
+    rows: str
+    microseconds: float
+    megabytes: float
+    of_copy: float
+    of_step: float
+
+
+def graphed(rounds: Sequence[Callable[[], object]]) -> float:
+    """Seconds of one of the rounds, which a CUDA graph runs one after the other."""
+    for run in rounds:
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for run in rounds:
+            run()
+    for _ in range(3):
+        graph.replay()
+    return statistics.median(timed(graph.replay) for _ in range(15)) / len(rounds)
+
+
+def copied(moved: int) -> float:
+    """Seconds of a copy that reads and writes so many bytes together."""
+    count = max(3, int(BEYOND_CACHE / moved) + 1)
+    pairs = [[torch.empty(moved // 4, dtype=torch.bfloat16, device="cuda") for _ in range(2)] for _ in range(count)]
+    return graphed([lambda x=x, y=y: y.copy_(x) for x, y in pairs])
+
+
+def size(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors)
+
+
+def op_of(name: str) -> tuple[Any, Any]:
+    module = importlib.import_module(f"chunkform.generated.{name}")
+    return getattr(module, name), module.OP
+
+
+def over_steps(op: Any, batch: int) -> dict[str, torch.Tensor]:
+    """K steps' arguments, [B, K, H, ..]."""
+    each = [arguments(op, batch, H, D) for _ in range(K)]
+    return {n: torch.stack([x[n] for x in each], 1) for n in each[0]}
+
+
+def check(name: str) -> None:
+    """The pool's step against the plain one, bit for bit; drafts and their commit against steps."""
+    call, op = op_of(name)
+    many = over_steps(op, 5)
+    pool = 0.1 * torch.randn(9, H, D, D, device="cuda", dtype=torch.bfloat16)
+    rows = torch.tensor([7, -1, 0, 3, 8], device="cuda", dtype=torch.int32)
+    real = (rows >= 0).nonzero().flatten()
+    stepped, drafted, states = pool.clone(), pool.clone(), [pool.clone()]
+    o, drafts = call.draft(drafted, **many, state_indices=rows)
+    assert torch.equal(drafted, pool), f"{name}: drafts wrote to the pool"
+    for t in range(K):
+        now = {n: x[:, t] for n, x in many.items()}
+        alone, after = call.step(states[-1][rows.clamp(min=0)], **now)
+        found, _ = call.step(stepped, **now, state_indices=rows)
+        assert torch.equal(found[real], alone[real]) and not found[1].any(), f"{name}: a step's output in a pool"
+        assert torch.equal(stepped[rows[real]], after[real]), f"{name}: a step's state in a pool"
+        far = float((o[real, t].float() - alone[real].float()).abs().max() / alone[real].float().abs().max())
+        assert far < 2e-2, f"{name}: draft {t} is {far} from the step"
+        states.append(stepped.clone())
+    accepted = torch.tensor([4, 1, 2, 0, 3], device="cuda")
+    call.commit(drafts, accepted)
+    worst = 0.0
+    for row, n in zip(rows[real].tolist(), accepted[real].tolist(), strict=True):
+        worst = max(worst, float((drafted[row].float() - states[n][row].float()).abs().max()))
+    assert worst < 2e-2, f"{name}: a committed state is {worst} from the steps'"
+    untouched = [1, 2, 4, 5, 6]
+    assert torch.equal(drafted[untouched], pool[untouched]), f"{name}: other rows were touched"
+    print(
+        f"{name}: a pool's steps have the bits of plain ones; committed states differ by {worst:.1e} from those of steps"
+    )
+
+
+def measure(name: str, batch: int, random: bool) -> list[Row]:
+    call, op = op_of(name)
+    state = batch * H * D * D * 2
+    sets = max(3, int(BEYOND_CACHE / (2 * state)) + 1)
+    pool = 0.1 * torch.randn(sets * batch, H, D, D, device="cuda", dtype=torch.bfloat16)
+    order = torch.randperm(len(pool), device="cuda") if random else torch.arange(len(pool), device="cuda")
+    rows = [x.contiguous() for x in order.int().view(sets, batch)]
+    given, many = arguments(op, batch, H, D), over_steps(op, batch)
+    out = torch.empty(batch, H, D, device="cuda", dtype=torch.bfloat16)
+    outs = torch.empty(batch, K, H, D, device="cuda", dtype=torch.bfloat16)
+    half = torch.randint(0, K + 1, (batch,), device="cuda")
+    told = "random" if random else "in order"
+    found: list[Row] = []
+
+    def row(what: str, seconds: float, moved: int) -> None:
+        step = found[0].microseconds if found else 1e6 * seconds
+        share = copied(moved) / seconds
+        found.append(
+            Row(name, what, batch, told, round(1e6 * seconds, 2), round(1e-6 * moved, 1), round(share, 3),
+                round(1e6 * seconds / step, 2))
+        )  # fmt: skip
+        print(found[-1], flush=True)
+
+    moved = 2 * state + size([*given.values(), out])
+    row("step", graphed([lambda r=r: call.step(pool, **given, state_indices=r, out=out) for r in rows]), moved)
+    drafting = [lambda r=r: call.draft(pool, **many, state_indices=r, out=outs) for r in rows]
+    row(f"{K} drafts", graphed(drafting), state + size([*many.values(), outs]))
+
+    def both(r: torch.Tensor, accepted: torch.Tensor) -> None:
+        _, drafts = call.draft(pool, **many, state_indices=r, out=outs)
+        call.commit(drafts, accepted)
+
+    every = 3 * state + 2 * size([*many.values()]) + size([outs])
+    row(f"{K} drafts, some accepted", graphed([lambda r=r: both(r, half) for r in rows]), every)
+    return found
+
+
+def tune(name: str) -> None:
+    """Drafts with other tiles and warps."""
+    usual = decode.TILE, decode.PER_WARP
+    for tile in (4096, 8192, 16384):
+        for warp in (1024, 2048, 4096):
+            decode.TILE, decode.PER_WARP = tile, warp
+            _, op = op_of(name)
+            op.step._plans.clear()
+            op.step.launches.clear()
+            print(f"tile {tile}, per warp {warp}:")
+            measure(name, 64, True)
+    decode.TILE, decode.PER_WARP = usual
+
+
+def fla(name: str, batch: int) -> Row | None:
+    """fla's fused recurrent kernel on states of its own (float32, as it makes them), outside of any pool."""
+    if name not in FLA:
+        return None
+    module, function, names = FLA[name]
+    try:
+        theirs = getattr(importlib.import_module(f"fla.ops.{module}"), function)
+    except ImportError as error:
+        print(f"fla can't be imported: {error}")
+        return None
+    _, op = op_of(name)
+    given = {names.get(n, n): x[:, None] for n, x in arguments(op, batch, H, D).items()}
+    state = batch * H * D * D * 4
+    states = [torch.randn(batch, H, D, D, device="cuda") for _ in range(max(3, int(BEYOND_CACHE / (2 * state)) + 1))]
+    with torch.no_grad():
+        seconds = graphed([lambda s=s: theirs(**given, initial_state=s, output_final_state=True) for s in states])
+    moved = 2 * state + size([*given.values()]) + batch * H * D * 2
+    made = Row(name, f"fla {function}, float32 state", batch, "no pool", round(1e6 * seconds, 2), round(1e-6 * moved, 1),
+               round(copied(moved) / seconds, 3), 0.0)  # fmt: skip
+    print(made, flush=True)
+    return made
+
+
+def page(about: dict[str, Any], rows: list[Row]) -> str:
+    """The table of results/gpu/serving.md."""
+    lines = [
+        "# Decoding from a pool of states on a GPU",
+        "",
+        f"{about['gpu']}, torch {about['torch']}, Triton {about['triton']}, {about['date']}; {H} heads of {D} channels, a "
+        f"bfloat16 pool. A row's rate is that of a copy of as many bytes in the same run. Made by "
+        "`python -m benchmarks.serving`, which says how.",
+        "",
+        "| recurrence | what | B | rows | us | MB | of a copy's rate | steps |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r.recurrence} | {r.what} | {r.batch} | {r.rows} | {r.microseconds} | {r.megabytes} | {r.of_copy:.0%} | "
+        f"{r.of_step or ''} |"
+        for r in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(
+    json_path: Annotated[str, typer.Option("--json")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="one op, 64 sequences")] = False,
+    tuning: Annotated[bool, typer.Option("--tune", help="other tiles and warps")] = False,
+) -> None:
+    """Measure, print, and write JSON with a Markdown table beside it."""
+    import triton
+
+    ops = OPS[:1] if quick else OPS
+    for name in ops:
+        check(name)
+    if tuning:
+        return tune(ops[0])
+    rows: list[Row] = []
+    for name in ops:
+        for batch in (64,) if quick else (64, 256):
+            for random in (False, True):
+                rows += measure(name, batch, random)
+            theirs = fla(name, batch)
+            rows += [theirs] if theirs else []
+    about = {
+        "date": datetime.date.today().isoformat(),
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
+    if json_path:
+        path = Path(json_path)
+        path.write_text(json.dumps({"about": about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
+        path.with_suffix(".md").write_text(page(about, rows))
+    return None
+
+
+if __name__ == "__main__":
+    typer.run(main)
