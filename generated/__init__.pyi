@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from chunkform import Derivation
 from chunkform.runtime.op.drafts import Drafts
+from chunkform.runtime.op.prefixes import Prefixes
 from chunkform.spec.language import Declaration
 
 _Last = TypeVar("_Last")
@@ -132,6 +133,22 @@ class _delta_rule(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 delta_rule: _delta_rule
@@ -303,6 +320,23 @@ class _gated_delta_rule(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gated_delta_rule: _gated_delta_rule
@@ -417,6 +451,22 @@ class _gated_linear_attention(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_alpha: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gated_linear_attention: _gated_linear_attention
@@ -531,6 +581,22 @@ class _gradient_descent_logistic(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_logistic: _gradient_descent_logistic
@@ -657,6 +723,24 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
 
 gradient_descent_logistic_momentum: _gradient_descent_logistic_momentum
@@ -771,6 +855,22 @@ class _gradient_descent_squared(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_squared: _gradient_descent_squared
@@ -897,6 +997,24 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
 
 gradient_descent_squared_momentum: _gradient_descent_squared_momentum
@@ -1017,6 +1135,23 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_keep: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_squared_weight_decay: _gradient_descent_squared_weight_decay
@@ -1131,6 +1266,22 @@ class _inverse_attention(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 inverse_attention: _inverse_attention
@@ -1245,6 +1396,22 @@ class _inverse_attention_unstable(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 inverse_attention_unstable: _inverse_attention_unstable
@@ -1627,6 +1794,23 @@ class _kimi_delta_attention(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 kimi_delta_attention: _kimi_delta_attention
@@ -1741,6 +1925,22 @@ class _lightning_attention(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 lightning_attention: _lightning_attention
@@ -1849,6 +2049,21 @@ class _linear_attention(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 linear_attention: _linear_attention
@@ -2484,6 +2699,22 @@ class _retention(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_gamma: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 retention: _retention
@@ -2694,6 +2925,21 @@ class _sherman_morrison(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        u: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 sherman_morrison: _sherman_morrison
@@ -2859,6 +3105,22 @@ class _value_decay_attention(_Op, Protocol):
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_beta: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 value_decay_attention: _value_decay_attention

@@ -2361,8 +2361,8 @@ def steps_kernel(
     v_stride0, v_stride1, v_stride2, v_stride3,
     beta_stride0, beta_stride1, beta_stride2,
     alpha_stride0, alpha_stride1, alpha_stride2,
-    S_stride0, S_stride1,
-    kept_S_stride0, kept_S_stride1,
+    S_stride0, S_stride1, S_stride2, S_stride3,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, alpha_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
@@ -2410,7 +2410,7 @@ def steps_kernel(
         in_e = at_e < size_e
         at_d_e = at_d[:, None] * size_e + at_e[None, :]
         in_d_e = in_d[:, None] & in_e[None, :]
-        S = tl.load(S_at + at_d_e, mask=in_d_e, other=0.0)
+        S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
         q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
         k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
@@ -2444,11 +2444,17 @@ def steps_kernel(
                     kept_row = batch * steps + now
                 if kept_row >= 0:
                     tl.store(
-                        kept_S_at + kept_row * kept_S_stride0 + head * kept_S_stride1 + at_d_e, next_S, mask=in_d_e
+                        kept_S_at
+                        + kept_row * kept_S_stride0
+                        + head * kept_S_stride1
+                        + at_d[:, None] * kept_S_stride2
+                        + at_e[None, :] * kept_S_stride3,
+                        next_S,
+                        mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
-            tl.store(S_at + at_d_e, S, mask=in_d_e)
+            tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
 
 
 SIGNATURE = Signature(

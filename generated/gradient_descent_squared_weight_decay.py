@@ -2396,8 +2396,8 @@ def steps_kernel(
     y_stride0, y_stride1, y_stride2, y_stride3,
     eta_stride0, eta_stride1, eta_stride2,
     keep_stride0, keep_stride1, keep_stride2,
-    W_stride0, W_stride1,
-    kept_W_stride0, kept_W_stride1,
+    W_stride0, W_stride1, W_stride2, W_stride3,
+    kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, x_group, z_group, y_group, eta_group, keep_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr,
@@ -2445,7 +2445,7 @@ def steps_kernel(
         in_m = at_m < size_m
         at_m_n = at_m[:, None] * size_n + at_n[None, :]
         in_m_n = in_m[:, None] & in_n[None, :]
-        W = tl.load(W_at + at_m_n, mask=in_m_n, other=0.0)
+        W = tl.load(W_at + at_m[:, None] * W_stride2 + at_n[None, :] * W_stride3, mask=in_m_n, other=0.0)
         now = tl.cast(0, tl.int64)
         x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
         z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
@@ -2480,11 +2480,17 @@ def steps_kernel(
                     kept_row = batch * steps + now
                 if kept_row >= 0:
                     tl.store(
-                        kept_W_at + kept_row * kept_W_stride0 + head * kept_W_stride1 + at_m_n, next_W, mask=in_m_n
+                        kept_W_at
+                        + kept_row * kept_W_stride0
+                        + head * kept_W_stride1
+                        + at_m[:, None] * kept_W_stride2
+                        + at_n[None, :] * kept_W_stride3,
+                        next_W,
+                        mask=in_m_n,
                     )
             W = next_W.to(tl.float32)
         if ends:
-            tl.store(W_at + at_m_n, W, mask=in_m_n)
+            tl.store(W_at + at_m[:, None] * W_stride2 + at_n[None, :] * W_stride3, W, mask=in_m_n)
 
 
 SIGNATURE = Signature(

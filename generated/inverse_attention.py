@@ -2164,8 +2164,8 @@ def steps_kernel(
     k_stride0, k_stride1, k_stride2, k_stride3,
     o_stride0, o_stride1, o_stride2, o_stride3,
     lam_stride0, lam_stride1, lam_stride2,
-    s_stride0, s_stride1,
-    kept_s_stride0, kept_s_stride1,
+    s_stride0, s_stride1, s_stride2, s_stride3,
+    kept_s_stride0, kept_s_stride1, kept_s_stride2, kept_s_stride3,
     v_stride0, v_stride1, v_stride2,
     heads, q_group, k_group, o_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
@@ -2212,7 +2212,7 @@ def steps_kernel(
         in_e = at_e < size_e
         at_d_e = at_d[:, None] * size_e + at_e[None, :]
         in_d_e = in_d[:, None] & in_e[None, :]
-        s = tl.load(s_at + at_d_e, mask=in_d_e, other=0.0)
+        s = tl.load(s_at + at_d[:, None] * s_stride2 + at_e[None, :] * s_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
         q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
         k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
@@ -2242,11 +2242,17 @@ def steps_kernel(
                     kept_row = batch * steps + now
                 if kept_row >= 0:
                     tl.store(
-                        kept_s_at + kept_row * kept_s_stride0 + head * kept_s_stride1 + at_d_e, next_s, mask=in_d_e
+                        kept_s_at
+                        + kept_row * kept_s_stride0
+                        + head * kept_s_stride1
+                        + at_d[:, None] * kept_s_stride2
+                        + at_e[None, :] * kept_s_stride3,
+                        next_s,
+                        mask=in_d_e,
                     )
             s = next_s.to(tl.float32)
         if ends:
-            tl.store(s_at + at_d_e, s, mask=in_d_e)
+            tl.store(s_at + at_d[:, None] * s_stride2 + at_e[None, :] * s_stride3, s, mask=in_d_e)
 
 
 SIGNATURE = Signature(

@@ -1123,8 +1123,8 @@ def steps_kernel(
     q_stride0, q_stride1, q_stride2, q_stride3,
     u_stride0, u_stride1, u_stride2, u_stride3,
     lam_stride0, lam_stride1, lam_stride2,
-    S_stride0, S_stride1,
-    kept_S_stride0, kept_S_stride1,
+    S_stride0, S_stride1, S_stride2, S_stride3,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, u_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
@@ -1163,7 +1163,7 @@ def steps_kernel(
     in_d = at_d < size_d
     at_d_d = at_d[:, None] * size_d + at_d[None, :]
     in_d_d = in_d[:, None] & in_d[None, :]
-    S = tl.load(S_at + at_d_d, mask=in_d_d, other=0.0)
+    S = tl.load(S_at + at_d[:, None] * S_stride2 + at_d[None, :] * S_stride3, mask=in_d_d, other=0.0)
     now = tl.cast(0, tl.int64)
     q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
     u_ahead = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
@@ -1193,10 +1193,18 @@ def steps_kernel(
             else:
                 kept_row = batch * steps + now
             if kept_row >= 0:
-                tl.store(kept_S_at + kept_row * kept_S_stride0 + head * kept_S_stride1 + at_d_d, next_S, mask=in_d_d)
+                tl.store(
+                    kept_S_at
+                    + kept_row * kept_S_stride0
+                    + head * kept_S_stride1
+                    + at_d[:, None] * kept_S_stride2
+                    + at_d[None, :] * kept_S_stride3,
+                    next_S,
+                    mask=in_d_d,
+                )
         S = next_S.to(tl.float32)
     if ends:
-        tl.store(S_at + at_d_d, S, mask=in_d_d)
+        tl.store(S_at + at_d[:, None] * S_stride2 + at_d[None, :] * S_stride3, S, mask=in_d_d)
 
 
 SIGNATURE = Signature(

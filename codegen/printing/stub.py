@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from chunkform import Derivation
 from chunkform.runtime.op.drafts import Drafts
+from chunkform.runtime.op.prefixes import Prefixes
 from chunkform.spec.language import Declaration
 
 _Last = TypeVar("_Last")
@@ -74,6 +75,7 @@ class Stub:
             keep = Parameter("keep", 'Literal["replay", "copies"] | None', "None", named=True)
             drafted = [p for p in parameters if p.name not in ("inplace", "deterministic")]
             lines.append(f"    def draft({_listed([*drafted, rows, keep])}) -> {self._drafted()}: ...")
+            lines.append(f"    def prefixes({_listed(self._in_rounds())}) -> {self._with_prefixes()}: ...")
             lines.append(
                 f"    def commit(self, drafts: Drafts, accepted: Tensor | int) -> {_short(self.states or '')}: ..."
             )
@@ -98,6 +100,15 @@ class Stub:
         first = self.results[False]
         count = 1 if first is None else len(first.tensors)
         return f"tuple[{', '.join(['Tensor'] * count)}, {_short(self.states or '')}]"
+
+    def _in_rounds(self) -> list[Parameter]:
+        taken = ("output_final_state", "context_parallel")
+        return [*(p for p in self.parameters if p.name not in taken), Parameter("every", "int", None, named=True)]
+
+    def _with_prefixes(self) -> str:
+        first = self.results[False]
+        count = 1 if first is None else len(first.tensors)
+        return f"tuple[{', '.join(['Tensor'] * count)}, {_short(self.states or '')}, Prefixes]"
 
     def _drafted(self) -> str:
         first = self.results[False]

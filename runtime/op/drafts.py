@@ -91,7 +91,6 @@ def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, objec
     shapes = [(sizes["B"], sizes["T"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in step.whole.outputs]
     outs = listed(found.get("out"))
     check_out(step.whole, outs, shapes, like, ("B", "T", "H"))
-    check_inner(step.signature, {"state": pools})
     check_inner(step.signature, {"out": outs}, lead=3)
     if not outs:
         make = torch.empty if rows is None else torch.zeros

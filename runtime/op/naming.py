@@ -17,11 +17,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def named(function: Function, pooled: Callable[..., object] | None = None) -> Function:
     """The function, with an `ArgumentError` in the place of Python's TypeError where arguments don't fit by name or number.
 
-    pooled: what a call with `state_indices` or `state_pool` is, of its arguments and its options."""
+    pooled: what a call with `state_indices`, `state_pool` or `deterministic="chunk"` is, of its arguments and options."""
     refused, misfit = ArgumentError, _misfit
 
     def call(*arguments: object, **options: object) -> Any:
-        if pooled is not None and ("state_indices" in options or "state_pool" in options):
+        if pooled is not None and (
+            "state_indices" in options or "state_pool" in options or options.get("deterministic") == "chunk"
+        ):
             return pooled(arguments, options)
         try:
             return function(*arguments, **options)

@@ -20,12 +20,14 @@ from .about import about
 from .arguments import FLOATS, Checked, autocast_dtype, check_call, one_of, states_of
 from .autograd import apply
 from .backend_choice import chosen_backend, interprets, is_traced
+from .chunk_replay import call_by_chunks, step_by_chunks
 from .decode import Step
 from .drafts import commit, draft
 from .forward_mode import is_on, refuse_tangents
 from .naming import named
 from .passes import Call, is_empty
 from .pools import call_in_pool, step_in_pool
+from .prefixes import with_prefixes
 from .signature import Argument, Backend, Signature, States
 from .torch_library import Registered, make_call, register
 
@@ -61,6 +63,7 @@ class Op:
     step: Step | None = None
     module: str = ""
     registered: Registered | None = field(init=False, default=None)
+    public: Callable[..., Any] | None = field(init=False, default=None)
     known: dict[Any, Known] = field(init=False, default_factory=dict)  # kinds of calls that were checked before
 
     def __post_init__(self) -> None:
@@ -123,16 +126,15 @@ class Op:
 
     def named(self, function: Callable[P, R]) -> PublicOp[P, R]:
         """The function that users call, or its step: whose errors name arguments, and which says what it was made of."""
-        if function.__name__ == self.signature.name:
-            pooled = functools.partial(call_in_pool, self.signature, named(function))
-        else:
-            pooled = functools.partial(step_in_pool, self.step, named(function))
-        found: Any = named(function, pooled)
+        plain: Any = named(function)
         if function.__name__ != self.signature.name:
-            return found
+            return named(function, functools.partial(served_step, self, plain))
+        found: Any = named(function, functools.partial(served_call, self, plain))
         if (step := self.step) is not None:
             found.draft = lambda *arguments, **options: draft(step, arguments, options)
             found.commit = lambda drafts, accepted: commit(step, drafts, accepted)
+            found.prefixes = lambda *arguments, **options: with_prefixes(self.signature, plain, arguments, options)
+            object.__setattr__(self, "public", plain)
         return about(found)
 
     def _run(
@@ -215,6 +217,21 @@ class Op:
             raise BackendError(
                 f"{name}: cu_seqlens: the {backend} backend of this op takes no packed sequences yet; use backend='torch'"
             )
+
+
+def served_call(op: Op, plain: Callable[..., Any], arguments: tuple[object, ...], options: dict[str, object]) -> Any:
+    """A call with a pool of states, or whose state goes on by chunks."""
+    if "state_indices" in options or "state_pool" in options:
+        return call_in_pool(op.signature, plain, arguments, options)
+    return call_by_chunks(op.signature, plain, arguments, options)
+
+
+def served_step(op: Op, plain: Callable[..., Any], arguments: tuple[object, ...], options: dict[str, object]) -> Any:
+    """The same for a step."""
+    assert op.step is not None and op.public is not None
+    if options.get("deterministic") == "chunk":
+        return step_by_chunks(op.step, op.public, plain, arguments, options)
+    return step_in_pool(op.step, plain, arguments, options)
 
 
 def _stored(state: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .decode import Launch, Step, backend_of, check_inner, launch_of
+from .decode import Launch, Step, backend_of, launch_of
 from .passes import repeated
 from .rows import kept_rows, read_rows, write_rows
 
@@ -105,12 +105,11 @@ def _launched(
     cut = kernel.cut_several(sizes, writes.outputs, writes.each, writes.last)
     if cut is None:
         return None
-    check_inner(step.signature, {"state": [*pools, *kept]})
     read = [next(i for i, a in enumerate(step.whole.tensors) if a.name == n) for n in kernel.reads]
     groups = [sizes["H"] // max(1, tensors[i].shape[step.whole.tensors[i].head_axis]) for i in read]
     strides = [s for i in read for s in tensors[i].stride()]
     for x, y in zip(pools, kept or pools, strict=True):
-        strides += [*x.stride()[:2], *y.stride()[:2]]
+        strides += [*x.stride(), *y.stride()]
     for x in outputs:
         strides += x.stride()[:3]
     if not outputs:

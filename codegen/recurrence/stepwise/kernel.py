@@ -115,7 +115,7 @@ class Kernel:
 
     def raw_strided(self, x: Pointer, axes: Axes, step: str = "now") -> str:
         own = x.strides[len(x.lead) :]
-        offsets = " + ".join(f"{at} * {s}" for at, s in zip(_over(axes, "wide_{}"), own, strict=True))
+        offsets = " + ".join(f"{at} * {s}" for at, s in zip(over(axes, "wide_{}"), own, strict=True))
         return self.raw(f"{x.name} + {step} * {x.strides[1]}" if len(x.lead) == 3 else x.name, axes, offsets)
 
     def loads(self, name: str, x: Pointer, axes: Axes, decay: bool = False) -> Loads:
@@ -134,11 +134,11 @@ class Kernel:
         """What was loaded as a number to compute with."""
         return f"tl.exp({raw}.to(tl.float32))" if decay else f"{raw}.to(tl.float32)"
 
-    def store(self, address: str, axes: Axes, value: str, kind: str = OWN) -> str:
+    def store(self, address: str, axes: Axes, value: str, kind: str = OWN, offsets: str | None = None) -> str:
         masks = ["first"] if kind == WHOLE and self.tiling.dim else []
         if axes:
             masks.append(f"in_{self._block(axes)}")
-            address += f" + at_{self._block(axes)}"
+            address += f" + at_{self._block(axes)}" if offsets is None else f" + {offsets}"
         mask = f", mask={' & '.join(masks)}" if masks else ""
         return f"tl.store({address}, {value}{mask})"
 
@@ -158,10 +158,10 @@ class Kernel:
         for axes in self.blocks:
             parts = [
                 " * ".join([at, *(f"size_{dim_of(a)}" for a in axes[i + 1 :])])
-                for i, at in enumerate(_over(axes, "at_{}"))
+                for i, at in enumerate(over(axes, "at_{}"))
             ]
             lines.append(f"at_{self._block(axes)} = {' + '.join(parts)}")
-            lines.append(f"in_{self._block(axes)} = {' & '.join(_over(axes, 'in_{}'))}")
+            lines.append(f"in_{self._block(axes)} = {' & '.join(over(axes, 'in_{}'))}")
         return lines
 
     # --- statements
@@ -221,7 +221,7 @@ def _entries(tiles: list[Axes]) -> str:
     return " + ".join(" * ".join(f"block_{dim_of(a)}" for a in axes) or "1" for axes in tiles)
 
 
-def _over(axes: Axes, form: str) -> list[str]:
+def over(axes: Axes, form: str) -> list[str]:
     """`form`, such as in_{}, for each axis, as a vector that broadcasts over all of them."""
     texts = []
     for i, axis in enumerate(axes):

@@ -1,8 +1,8 @@
 """The kernel of several steps in one launch, with the state in registers: drafts, their commit, and packed short sequences.
 
-It reads the state of each sequence from its row of a pool. What it does with states is the caller's: `ends` writes the last one
-back, `keeps` writes the one after each step to a row of its own. Outputs are written where `yields`. A state is rounded to the
-pool's dtype after each step, so that the bits are those of steps one after the other.
+It reads the state of each sequence from its row of a pool, whose strides may be any. What it does with states is the caller's:
+`ends` writes the last one back, `keeps` writes the one after each step to a row of its own. Outputs are written where `yields`.
+A state is rounded to the pool's dtype after each step, so that the bits are those of steps one after the other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from ....ir.expr import Node, leaves
 from ...chunkwise.compiled import Compiled
-from ..kernel import Kernel, Loads
+from ..kernel import Axes, Kernel, Loads, Pointer, over
 from ..names import tensors
 from ..tiling import WHOLE, tiling
 
@@ -45,22 +45,23 @@ def several_steps(c: Compiled) -> dict[str, Any]:
     orders = {s.name: s.axes for s in p.states} | {f"out {n}": axes for n, axes in p.output_axes.items()}
     lines, results = k.print(p, nodes, orders, set(p.updates))
     for s in p.states:
-        x = k.strided(s.name, s.name, ("row", "head"))
-        y = k.strided(f"kept_{s.name}", f"kept_{s.name}", ("kept_row", "head"))
+        x = k.strided(s.name, s.name, ("row", "head"), len(s.axes))
+        y = k.strided(f"kept_{s.name}", f"kept_{s.name}", ("kept_row", "head"), len(s.axes))
         advances.append(k.advance(x))
+        here, there = _offsets(x, s.axes), _offsets(y, s.axes)
         name, after = k.names.of("state", s.name), k.following[s.name]
         whole = k.tiling.dim is not None and k.kind(s.axes) == WHOLE
         if whole:  # each turn begins from what the row held before any
             held = k.names.fresh(f"{s.name}_before")
-            before.append(f"{held} = {k.load(x.name, s.axes)}")
+            before.append(f"{held} = {k.load(x.name, s.axes, here)}")
             once.append(f"{name} = {held}")
         else:
-            once.append(f"{name} = {k.raw(x.name, s.axes)}")
+            once.append(f"{name} = {k.raw(x.name, s.axes, here)}")
             settled.append(f"{name} = {k.value(name)}")
         rounded.append(f"{after} = ({results[s.name]}).to({x.name}.dtype.element_ty)")
         kept_at = f"{y.name} + kept_row * {y.strides[0]} + head * {y.strides[1]}"
-        kept.append(k.store(kept_at, s.axes, after, k.kind(s.axes)))
-        last.append(k.store(x.name, s.axes, name, k.kind(s.axes)))
+        kept.append(k.store(kept_at, s.axes, after, k.kind(s.axes), there))
+        last.append(k.store(x.name, s.axes, name, k.kind(s.axes), here))
     stores = []
     for n, axes in p.output_axes.items():
         x = k.strided(n, n, ("entry", "begin", "head"))
@@ -95,3 +96,8 @@ def several_steps(c: Compiled) -> dict[str, Any]:
         *(f"    {x}" for x in last),
     ]
     return k.launch(lines) | {"advances": advances, "before": before, "lines": body, "several": True}
+
+
+def _offsets(x: Pointer, axes: Axes) -> str:
+    """Of a state's entries, with any strides: engines lay the two axes out in either order."""
+    return " + ".join(f"{at} * {s}" for at, s in zip(over(axes, "at_{}"), x.strides[2:], strict=True))
