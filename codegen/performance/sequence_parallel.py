@@ -1,12 +1,14 @@
 """What a sequence in segments costs on N GPUs: bytes between them, and the time of computing and of communicating.
 
 A pass over a segment takes what `predict.py` says for a sequence of that length. The one collective of each pass gathers the
-maps of the segments (see `segment_maps.py`), whose size doesn't depend on the length of the sequence:
+maps of the segments (see `segment_maps.py`), whose size doesn't depend on the length of the sequence; or they go through a scan
+over ranks in log steps, where that takes less (`runtime/parallel/links.py`, which calls choose by as well):
 
     bytes of a map   4 B H (entries of the linear part and of the states)
     in a node        (N - 1) maps reach each GPU over its link
     between nodes    the maps of all other nodes' GPUs reach a node over its GPUs' network, evenly
     latency          one hop for each GPU of a node, as in a ring, and one for each doubling of the nodes, as in a tree
+    in a scan        one map reaches each GPU in each of log2(N) rounds, over its network where the group is more than a node
     composing        a few small kernels, which sweep over the segments that a GPU cuts its own sequence into, and over the ranks
 
 Nothing is taken off for what overlaps.
@@ -22,6 +24,7 @@ from typing import Any
 from rich.table import Table
 
 from chunkform.errors import ArgumentError
+from chunkform.runtime.parallel.links import Links, gathering, rounds, scanning, way
 
 from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.chunkwise.plan import Plan, Sweep
@@ -30,26 +33,12 @@ from ..recurrence.cost import Sizes, forward_cost
 from ..recurrence.predict import H200, Machine, predict
 
 WIDE = 4  # bytes of a map's entries
+JOINING = 3  # kernels that compose two maps, by torch
 KERNELS = 3  # small ones, for the decays of a GPU's own segments, for their map, and for what enters
 COLUMNS, ALONE = (
     32,
     0.33e12,
 )  # of a matrix that a program has, and FLOPs a second of its float32 products: 3.2 us for 128 rows
-
-
-@dataclass(frozen=True)
-class Links:
-    """Speeds between GPUs: bytes a second that reach one GPU, and seconds of one hop.
-
-    Defaults are stated, not measured: NVLink 4 at three quarters of its 450 GB/s, and a 400 Gb/s network card for each GPU.
-    """
-
-    per_node: int = 8
-    link: float = 340e9
-    link_latency: float = 3e-6
-    network: float = 45e9
-    network_latency: float = 8e-6
-    start: float = 15e-6  # of a collective
 
 
 @dataclass(frozen=True)
@@ -65,6 +54,7 @@ class Step:
     communicate: float
     compose: float
     memory: int  # bytes of arguments, outputs and all their gradients on one GPU
+    exchange: str  # "gather", or "scan" in log steps
 
     @property
     def seconds(self) -> float:
@@ -100,16 +90,20 @@ def link_plan(
     maps = [m for plan, way in ((c.forward, 1), (c.backward, -1)) for m in _maps(plan, way)]
     own = max(sum(WIDE * batch * heads * _entries(m, sizes) for m in _maps(p, w)) for p, w in _ways(c))
     passes = 2 * (gpus > 1)
+    how = way(own, gpus, links)
+    scan = how == "scan"
+    count = rounds(gpus) if scan else gpus - 1
     return Step(
         c.name,
         gpus,
         part,
         own,
-        passes * (gpus - 1) * own,
+        passes * count * own,
         predicted.forward.seconds + predicted.backward.seconds,
-        passes * _gathering(own, gpus, links),
-        sum(_composing(m, batch * heads, gpus, sizes, machine) for m in maps) if gpus > 1 else 0.0,
+        passes * (scanning if scan else gathering)(own, gpus, links),
+        sum(_composing(m, batch * heads, count, scan, sizes, machine) for m in maps) if gpus > 1 else 0.0,
         int(batch * heads * part * _tensors(c, sizes)),
+        how,
     )
 
 
@@ -137,7 +131,8 @@ def as_data(steps: Iterable[Step], shape: tuple[int, int, int, int], links: Link
 def table(steps: Iterable[Step], title: str) -> Table:
     """One row for each number of GPUs."""
     out = Table(title=title, title_justify="left")
-    for column in ("recurrence", "GPUs", "steps each", "received", "compute ms", "links ms", "compose ms", "step ms"):
+    times_of = ("compute ms", "links ms", "compose ms", "step ms")
+    for column in ("recurrence", "GPUs", "steps each", "received", *times_of, "exchange"):
         out.add_column(column, justify="left" if column == "recurrence" else "right")
     out.add_column("faster", justify="right")
     out.add_column("of ideal", justify="right")
@@ -147,7 +142,14 @@ def table(steps: Iterable[Step], title: str) -> Table:
         one.setdefault(s.recurrence, s.seconds * s.gpus)
         faster = one[s.recurrence] / s.seconds
         times = (f"{1e3 * x:.3f}" for x in (s.compute, s.communicate, s.compose, s.seconds))
-        amount = (_amount(s.received), *times, f"{faster:.2f}", f"{100 * faster / s.gpus:.0f}%", _amount(s.memory))
+        amount = (
+            _amount(s.received),
+            *times,
+            s.exchange if s.gpus > 1 else "",
+            f"{faster:.2f}",
+            f"{100 * faster / s.gpus:.0f}%",
+            _amount(s.memory),
+        )
         out.add_row(s.recurrence, str(s.gpus), f"{s.steps:,}", *amount)
     return out
 
@@ -174,20 +176,13 @@ def _entries(a: Affine, sizes: Sizes) -> int:
     return sum(sizes.of(axes) for axes in a.shape.values()) + sum(sizes.of(s.axes) for s in a.group)
 
 
-def _gathering(own: int, gpus: int, links: Links) -> float:
-    """Seconds until every rank has the maps of all."""
-    inside = min(gpus, links.per_node)
-    nodes = math.ceil(gpus / links.per_node)
-    over_links = (gpus - 1) * own / links.link
-    over_network = (gpus - inside) * own / (inside * links.network) if nodes > 1 else 0.0
-    hops = (inside - 1) * links.link_latency + math.ceil(math.log2(nodes)) * links.network_latency
-    return links.start + hops + max(over_links, over_network)
+def _composing(a: Affine, lanes: int, count: int, scan: bool, sizes: Sizes, machine: Machine) -> float:
+    """Seconds in which the last rank makes the map of its own segment, and what enters from the `count` maps that it receives.
 
-
-def _composing(a: Affine, lanes: int, gpus: int, sizes: Sizes, machine: Machine) -> float:
-    """Seconds in which the last rank makes the map of its own segment, and what enters from the maps of all before it."""
-    moved = 3 * WIDE * lanes * gpus * _entries(a, sizes)
-    seconds = KERNELS * machine.launch + moved / machine.copy
+    In a scan it composes each twice: with what it received before, and with its own besides.
+    """
+    moved = 3 * WIDE * lanes * ((2 * count if scan else count) + 1) * _entries(a, sizes)
+    seconds = (KERNELS + (2 * JOINING * count if scan else 0)) * machine.launch + moved / machine.copy
     inner = set(a.inner.values())
     matrices = [axes for axes in a.shape.values() if inner & set(axes)]
     if matrices:
@@ -196,7 +191,7 @@ def _composing(a: Affine, lanes: int, gpus: int, sizes: Sizes, machine: Machine)
         programs = lanes * math.ceil(columns / COLUMNS)
         own = max(1, 2 * machine.processors // max(1, lanes * math.ceil(rows / COLUMNS / 2)))
         step = math.ceil(programs / machine.processors) * 2 * rows * rows * COLUMNS / ALONE
-        seconds += (own + gpus - 1) * step
+        seconds += (own + (2 * count if scan else count)) * step
     return seconds
 
 

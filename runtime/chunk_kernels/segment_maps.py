@@ -132,6 +132,25 @@ class PartsMap:
             )  # fmt: skip
         return (out,)
 
+    def composed(self, later: Tensor, earlier: Tensor) -> Tensor:
+        """The row of the steps of two rows, of which one's follow the other's."""
+        p, n = self.places, self._linears
+        (A, S), (B, R) = (
+            x.view(p.batch * p.heads, -1).split([n, x.shape[0] // (p.batch * p.heads) - n], 1) for x in (later, earlier)
+        )
+        if n == 0:
+            return (S + R).flatten()
+        R = R.unflatten(1, self.local.shape[2:])
+        if self._matrix:
+            A, B = (x.unflatten(1, self.linear.shape[2:]) for x in (A, B))  # type: ignore[union-attr]
+            left, keeps = (A @ R if self.axis == 0 else R @ A.mT), (A @ B).flatten(1)
+        else:
+            shape = [1] * (self.local.ndim - 2)
+            if self.along is not None:
+                shape[self.along] = n
+            left, keeps = A.unflatten(1, shape) * R, A * B
+        return torch.cat((keeps, left.flatten(1) + S), 1).flatten()
+
     def entered(self, rows: Tensor, direction: int) -> tuple[Tensor, ...]:
         """What enters, from what the GPUs swept before this one sent: [GPUs, all that each sent], in the sequence's order."""
         starts = self._starts(None, rows)

@@ -17,6 +17,7 @@ from ..launch.replay import layouts
 from ..parallel.agreement import Facts, agreed
 from ..parallel.graphs import outside_of_graphs
 from ..parallel.group import Group, group_of
+from ..parallel.links import ranks_of_a_node
 from ..parallel.shards import host_boundaries, pieces_of
 from . import debugging
 from .arguments import autocast_dtype, checked, checked_states, states_of
@@ -141,7 +142,8 @@ def _agreed(
     if everything is None:
         everything = agreed(group, lambda: said, _device(given), error, key)
     assert prepared is not None
-    job = prepared.job(op, group, _lengths(everything), options[0])
+    node = min(x["node"] for x in everything)
+    job = prepared.job(op, group, _lengths(everything), node, options[0])
     return _Seen(job, said, key, _lengths(everything)), [*prepared.tensors.values(), *prepared.states.values()]
 
 
@@ -170,7 +172,7 @@ class _Prepared:
         everything = (*self.tensors.values(), *self.states.values())
         return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in everything)
 
-    def job(self, op: SharedOp, group: Group, lengths: tuple[int, ...], final: bool) -> Job:
+    def job(self, op: SharedOp, group: Group, lengths: tuple[int, ...], node: int, final: bool) -> Job:
         name = op.signature.name
         pieces = None
         if self.boundaries is not None:
@@ -189,7 +191,7 @@ class _Prepared:
         count = None if self.boundaries is None else len(self.boundaries) - 1
         names = (*self.tensors, *self.states)
         replays = {} if inline and "replays" in backend.features else None
-        return Job(call, torch_form, pieces, count, inline, final, names, len(self.tensors), replays)
+        return Job(call, torch_form, pieces, count, inline, final, names, len(self.tensors), node, replays)
 
 
 def _prepare(
@@ -252,7 +254,7 @@ def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[Fac
     if p.boundaries is not None:
         digest = hashlib.blake2b(repr(p.boundaries).encode(), digest_size=8).hexdigest()
         same["cu_seqlens"] = f"{len(p.boundaries) - 1} sequences, {p.boundaries[-1]} steps (hash {digest})"
-    return same, {"T": p.sizes["T"]}
+    return same, {"T": p.sizes["T"], "node": ranks_of_a_node()}
 
 
 def _device(given: Mapping[str, object]) -> torch.device:

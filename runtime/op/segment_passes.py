@@ -30,7 +30,8 @@ class Job:
     """A call on one rank. `pieces` are those of packed sequences in this segment, of `count` in all; None where not packed.
 
     `inline`: the passes themselves find what enters the segment, on their way. `final`: the final states are asked for.
-    `names`: of the `given` arguments, and of the states. `replays`: what was seen of calls of this kind, or None.
+    `names`: of the `given` arguments, and of the states. `node`: ranks of a node. `replays`: what was seen of calls of this kind,
+    or None.
     """
 
     call: Call
@@ -41,6 +42,7 @@ class Job:
     final: bool
     names: tuple[str, ...]
     given: int
+    node: int
     replays: dict[Any, Any] | None = None
 
     @property
@@ -160,7 +162,7 @@ def _forward(job: Job, group: Group, flat: Flat) -> tuple[list[Tensor | None], A
     given: Tensors = dict(zip(job.names, flat[: job.given], strict=False))  # type: ignore[arg-type]
     states = dict(zip(job.names[job.given :], flat[job.given :], strict=True))
     first = group.rank == 0
-    exchange = Exchange(group, 1, first)
+    exchange = Exchange(group, 1, first, node=job.node)
     if job.inline:
         call, entering = job.call, states if first else dict.fromkeys(states)
         outputs, finals, saved = run_forward(replace(call, exchange=exchange), given, entering)
@@ -200,7 +202,7 @@ def _backward(
         saved = saved_again(call, given, entering)
     if job.inline:
         last = group.rank == group.size - 1
-        call = replace(call, exchange=Exchange(group, -1, last))
+        call = replace(call, exchange=Exchange(group, -1, last, node=job.node))
         leaving = finals if last else dict.fromkeys(finals)
     elif job.pieces is None:
         leaving = _leave(job, group, given, entering, saved, cotangents, finals)
@@ -228,7 +230,7 @@ def _leave(
 ) -> Maybe:
     """The gradients of the states that leave this rank's segment; on the last rank those given."""
     last = group.rank == group.size - 1
-    exchange = Exchange(group, -1, last)
+    exchange = Exchange(group, -1, last, node=job.node)
     function, call = job.states_function("backward_states")
     kept: Mapping[str, Tensor] = saved
     if call.backend is not job.call.backend:
@@ -294,7 +296,7 @@ def _enter_pieces(job: Job, group: Group, given: Tensors, states: Maybe) -> Mayb
     """For each piece the states that enter it. The last piece is what goes on, in the next rank's segment, if anything does."""
     assert job.pieces is not None
     last = job.pieces[-1] if job.pieces else None
-    exchange = Exchange(group, 1, last is not None and last.begins, packed=True)
+    exchange = Exchange(group, 1, last is not None and last.begins, packed=True, node=job.node)
     function, call = job.states_function("forward_states")
     rows = {n: None if x is None or last is None else x[last.sequence, None] for n, x in states.items()}
     function(arguments_of(call, _steps(job, given, last)), rows, call.constants, exchange)
@@ -319,7 +321,7 @@ def _leave_pieces(job: Job, group: Group, given: Tensors, entering: Maybe, cotan
     """For each piece the gradients of the states that leave it. The first piece is what goes on in the rank before."""
     assert job.pieces is not None
     first = job.pieces[0] if job.pieces else None
-    exchange = Exchange(group, -1, first is not None and first.ends, packed=True)
+    exchange = Exchange(group, -1, first is not None and first.ends, packed=True, node=job.node)
     function, call = job.states_function("backward_states")
     own = _steps(job, given, first)
     count = 1 if first is not None else 0

@@ -42,6 +42,19 @@ class Group:
             raise self.failed(error) from error
         return Gathering(self, collective, out, x.shape)
 
+    def shift(self, x: Tensor, to: int | None, of: int | None) -> Passing:
+        """Start to send x to a rank, and to receive what lies alike from another."""
+        message = _Message(self.processes.group_name, to, of)
+        out = None if of is None else torch.empty_like(x)
+        tensors = [y for y, rank in ((x, to), (out, of)) if rank is not None and y is not None]
+        passing = Passing(self, message, tensors, out)
+        if tensors:
+            try:
+                act(message.begin, *tensors)
+            except RuntimeError as error:
+                raise self.failed(error) from error
+        return passing
+
     def exchange(self, sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]) -> Transfer:
         """Start to send tensors to ranks, and to fill others from ranks."""
         ops = [dist.P2POp(dist.isend, x.contiguous(), group=self.processes, group_peer=r) for x, r in sends]
@@ -91,6 +104,46 @@ class Gathering:
         except RuntimeError as error:
             raise self.group.failed(error) from error
         return self.out.view(self.group.size, *self.shape)
+
+
+class _Message:
+    """To a rank and from another, of a process group that it names, and doesn't hold."""
+
+    def __init__(self, name: str, to: int | None, of: int | None) -> None:
+        self.name, self.to, self.of = name, to, of
+        self.work: list[Any] = []
+
+    def begin(self, *tensors: Tensor) -> None:
+        """Of what is sent, if anything is, and what is received, if anything is."""
+        group = c10d._resolve_process_group(self.name)
+        ways = [(dist.isend, self.to)] * (self.to is not None) + [(dist.irecv, self.of)] * (self.of is not None)
+        self.work = dist.batch_isend_irecv(
+            [dist.P2POp(way, x, group=group, group_peer=rank) for (way, rank), x in zip(ways, tensors, strict=True)]
+        )
+
+    def wait(self, *tensors: Tensor) -> None:
+        work, self.work = self.work, []
+        for x in work:
+            x.wait()
+
+
+@dataclass(frozen=True)
+class Passing:
+    """What is on its way to a rank, and from another."""
+
+    group: Group
+    message: _Message
+    tensors: list[Tensor]
+    out: Tensor | None
+
+    def wait(self) -> Tensor | None:
+        """What has come, if anything was to come."""
+        if self.tensors:
+            try:
+                act(self.message.wait, *self.tensors)
+            except RuntimeError as error:
+                raise self.group.failed(error) from error
+        return self.out
 
 
 @dataclass(frozen=True)

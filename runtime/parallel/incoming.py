@@ -1,14 +1,16 @@
-"""What enters a segment of a sequence: one collective for the maps of all segments, and their composition up to this one."""
+"""What enters a segment of a sequence: the maps of the segments before it, gathered and composed, or by a scan over ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..torch_form.segment_maps import Map
+from . import links
 from .group import Group
 
 
@@ -20,6 +22,7 @@ class SegmentMap(Protocol):
     @property
     def entering(self) -> Map: ...
     def sent(self, starts: bool) -> Sequence[Tensor]: ...
+    def composed(self, later: Tensor, earlier: Tensor) -> Tensor: ...
     def entered(self, rows: Tensor, direction: int) -> Map: ...
 
 
@@ -32,11 +35,13 @@ class Exchange:
 
     direction: 1 where states go to the next rank, -1 where gradients go to the rank before. `starts`: what the segment carries on
     begins inside of it, with the states that its segment has as `entering`; nothing of other ranks reaches the ranks after it.
-    `packed`: it may also start in other segments than the first.
+    `packed`: it may also start in other segments than the first. `node`: ranks of a node, which decides how maps travel.
     """
 
-    def __init__(self, group: Group, direction: int, starts: bool, packed: bool = False) -> None:
-        self.group, self.direction, self.starts, self.packed = group, direction, starts, packed
+    def __init__(
+        self, group: Group, direction: int, starts: bool, packed: bool = False, node: int = links.LINKS.per_node
+    ) -> None:
+        self.group, self.direction, self.starts, self.packed, self.node = group, direction, starts, packed, node
         self.arrived: dict[str, Tensor] = {}  # what the rank before hands on, by state
 
     def __call__(self, segments: Segments) -> tuple[Map, ...]:
@@ -49,19 +54,27 @@ class Exchange:
         sizes = [sum(x.numel() for x in own) for own in sent]
         if self.packed:
             tensors.insert(0, tensors[0].new_full((1,), float(self.starts)))
-        gathering = self.group.gather(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
-        return lambda: self._composed(segments, sizes, gathering.wait())
+        row = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+        known = replace(links.LINKS, per_node=self.node)
+        if links.way(row.nbytes, self.group.size, known) == "scan":
+            rows = self._scan(segments, sizes, row)
+        else:
+            gathering = self.group.gather(row)
+            rows = lambda: self._before(gathering.wait())  # noqa: E731
+        return lambda: self._entering(segments, sizes, rows())
 
-    def _composed(self, segments: Segments, sizes: list[int], everything: Tensor) -> tuple[Map, ...]:
+    def _entering(self, segments: Segments, sizes: list[int], before: Tensor) -> tuple[Map, ...]:
+        """What enters, from the rows of what is swept before this segment."""
         if self.starts and not self.packed:
             return tuple(s.entering for s in segments)
-        before = self._before(everything)
         results = []
         for s, rows in zip(segments, before.split(sizes, 1), strict=True):
             states = s.entered(rows, self.direction)
             self.arrived |= dict(zip(s.states, states, strict=False))
             results.append(s.entering if self.starts else states)
         return tuple(results)
+
+    # --- all-gather: rows of all ranks ----------------------------------------------------------------------------------
 
     def _before(self, everything: Tensor) -> Tensor:
         """What the ranks say whose segments are swept before this one, in the order of the ranks.
@@ -76,3 +89,45 @@ class Exchange:
         passed = starts.cumsum(0)
         later = passed[-1:] - passed if self.direction > 0 else passed - starts
         return torch.where(later[:, None] > 0, 0, rows[:, 1:])
+
+    # --- a scan: the row of all before this rank --------------------------------------------------------------------------
+
+    def _scan(self, segments: Segments, sizes: list[int], row: Tensor) -> Callable[[], Tensor]:
+        """Of a rank's own map, and of 1, 2, 4, .. ranks up to it, each composition goes to the rank that many places on."""
+        group = self.group
+        at = group.rank if self.direction > 0 else group.size - 1 - group.rank  # in the order of the sweep
+
+        def neighbour(place: int) -> int | None:
+            if not 0 <= place < group.size:
+                return None
+            return place if self.direction > 0 else group.size - 1 - place
+
+        def finished() -> Tensor:
+            before: Tensor | None = None
+            passing, step = first, 1
+            while True:
+                found = passing.wait()
+                if found is not None:
+                    before = found if before is None else self._joined(segments, sizes, before, found)
+                step *= 2
+                if step >= group.size:
+                    break
+                to, of = neighbour(at + step), neighbour(at - step)
+                both = row
+                if to is not None and before is not None:
+                    both = self._joined(segments, sizes, row, before)
+                passing = group.shift(both, to, of)
+            rows = row.new_empty((0, row.shape[0])) if before is None else before[None]
+            return rows[:, 1:] if self.packed else rows
+
+        first = group.shift(row, neighbour(at + 1), neighbour(at - 1))
+        return finished
+
+    def _joined(self, segments: Segments, sizes: list[int], later: Tensor, earlier: Tensor) -> Tensor:
+        """The row of two that follow each other. Where something starts in the later one, nothing of the earlier counts."""
+        rows = [x[1:] if self.packed else x for x in (later, earlier)]
+        parts = zip(segments, *(x.split(sizes) for x in rows), strict=True)
+        joined = [s.composed(x, y) for s, x, y in parts]
+        if not self.packed:
+            return joined[0] if len(joined) == 1 else torch.cat(joined)
+        return torch.where(later[:1] > 0, later, torch.cat((torch.maximum(later[:1], earlier[:1]), *joined)))

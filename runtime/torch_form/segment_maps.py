@@ -39,6 +39,15 @@ class Segment:
             return self.map
         return (*(torch.zeros_like(x) for x in self.linear), *self.apply(self.map, self.entering))
 
+    def composed(self, later: Tensor, earlier: Tensor) -> Tensor:
+        """What two segments together send, from all that each sends, in one row."""
+        found = self.law(self._map_of(later), self._map_of(earlier))
+        return torch.cat([x.expand(own.shape).reshape(-1) for x, own in zip(found, self.map, strict=True)])
+
+    def _map_of(self, row: Tensor) -> Map:
+        parts = row.split([x.numel() for x in self.map])
+        return tuple(x.view(own.shape) for x, own in zip(parts, self.map, strict=True))
+
     def entered(self, rows: Tensor, direction: int) -> Map:
         """What enters, from what the parts swept before this one sent: [parts, all that each sent], in the sequence's order."""
         if not len(rows):

@@ -1,6 +1,6 @@
 """What the processes of tests/parallel run: every case on every rank of its group, with what each rank found written to a file.
 
-The processes start once, four of them; groups of two and three are the first of them.
+The processes start once, as many as the largest case has; smaller groups are the first of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.runtime.parallel import links
 
-SIZES = (2, 3, 4)
 STEPS = 26
 BORDERS = (0, 0, 4, 4, 5, 18, 26, 26)  # sequences: none, several in a segment, one over several segments
-PARTS = {2: (17, 9), 3: (4, 0, 22), 4: (7, 2, 13, 4)}  # uneven, one empty, one that ends where a sequence does
+PARTS = {  # uneven, some empty, some that end where a sequence does
+    2: (17, 9),
+    3: (4, 0, 22),
+    4: (7, 2, 13, 4),
+    8: (3, 2, 0, 7, 2, 6, 1, 5),
+    16: (2, 1, 2, 0, 2, 2, 1, 4, 1, 3, 0, 3, 1, 2, 1, 1),
+}
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,13 @@ class Rank:
     folder: Path
 
 
-def start(rank: int, port: int, folder: str, cases: list[tuple[str, int]]) -> None:
+def start(rank: int, port: int, folder: str, cases: list[tuple[str, int]], count: int = 4) -> None:
     """One process: run the cases in order, and stop at the first that fails, since other ranks may wait in it."""
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(150, exit=True)  # rather than hang
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=4, timeout=datetime.timedelta(seconds=60))
-    groups = {n: dist.new_group(list(range(n))) for n in SIZES}
+    dist.init_process_group("gloo", rank=rank, world_size=count, timeout=datetime.timedelta(seconds=60))
+    groups = {n: dist.new_group(list(range(n))) for n in sorted({size for _, size in cases})}
     found: dict[str, Any] = {}
     for name, size in cases:
         if rank >= size:
@@ -55,13 +60,15 @@ def start(rank: int, port: int, folder: str, cases: list[tuple[str, int]]) -> No
         except Exception:
             found[f"{name} {size}"] = {"failed": traceback.format_exc()}
             break
-    Path(folder, f"found {rank}.json").write_text(json.dumps(found))
+    Path(folder, f"found {count} {rank}.json").write_text(json.dumps(found))
     os._exit(0)  # other ranks may be waiting still
 
 
 def run_case(name: str, at: Rank) -> dict[str, float]:
     kind, _, argument = name.partition(" ")
-    return globals()[f"case_{kind}"](argument, at) if argument else globals()[f"case_{kind}"](at)
+    rooms = map(importlib.import_module, ("shared.ranks", "shared.rank_faults"))
+    case = next(getattr(room, f"case_{kind}") for room in rooms if hasattr(room, f"case_{kind}"))
+    return case(argument, at) if argument else case(at)
 
 
 # --- every op ---------------------------------------------------------------------------------------------------------
@@ -146,9 +153,15 @@ def span(at: Rank) -> tuple[int, int]:
 
 
 def compared(op: Any, name: str, at: Rank, packed: bool) -> dict[str, float]:
-    low, high = span(at)
     given, states = arguments(op, packed)
-    expected = torch.load(at.folder / f"{name} {packed}.pt")
+    return against(op, given, states, at, packed, torch.load(at.folder / f"{name} {packed}.pt"))
+
+
+def against(
+    op: Any, given: dict[str, Any], states: list[Tensor], at: Rank, packed: bool, expected: dict[str, Tensor]
+) -> dict[str, float]:
+    """How far segments are from what one process found."""
+    low, high = span(at)
     got = results(op, given, states, packed, span=(low, high), context_parallel=at.processes)
     out = {}
     for key, y in got.items():
@@ -165,6 +178,37 @@ def case_whole(name: str, at: Rank) -> dict[str, float]:
 
 def case_packed(name: str, at: Rank) -> dict[str, float]:
     return compared(operation(name, at.folder), name, at, packed=True)
+
+
+def case_scan(argument: str, at: Rank) -> dict[str, float]:
+    """Every rank a node of its own: then maps travel in log steps."""
+    from chunkform.runtime.parallel.group import Group
+
+    name, _, packed = argument.partition(" ")
+    os.environ["LOCAL_WORLD_SIZE"] = "1"
+    passed: list[Any] = []
+    usual = Group.shift
+    Group.shift = lambda *a: passed.append(a) or usual(*a)  # type: ignore[method-assign, assignment, func-returns-value]
+    links.LINKS = links.Links(start=0.0, network=1.0)
+    try:
+        found = compared(operation(name, at.folder), name, at, packed == "packed")
+    finally:
+        Group.shift, links.LINKS = usual, links.Links()  # type: ignore[method-assign]
+        del os.environ["LOCAL_WORLD_SIZE"]
+    count = links.rounds(at.size)
+    assert len(passed) in (2 * count, 4 * count), len(passed)  # twice where a state is made of what another one reads
+    return found
+
+
+def case_lasting(name: str, at: Rank) -> dict[str, float]:
+    """Decays of sigmoid(normal + 9), of which most is left after all segments."""
+    op = operation(name, at.folder)
+    given, states = arguments(op, packed=False)
+    for a in op.signature.arguments:
+        if a.kind.startswith("decay"):
+            given[a.name] = torch.nn.functional.logsigmoid(given[a.name] + 9)
+    whole = results(op, given, states, packed=False)
+    return against(op, given, states, at, packed=False, expected=whole)
 
 
 # --- what else an op takes ----------------------------------------------------------------------------------------------
@@ -402,15 +446,6 @@ def case_ring(argument: str, at: Rank) -> dict[str, float]:
     return out | {f"d{n}": difference(summed(x, at), expected[n], heads[n]) for n, x in gradients.items()}
 
 
-def case_keys_differ(at: Rank) -> dict[str, float]:
-    from chunkform.generated.softmax_attention import OP
-    from chunkform.runtime.attention.ring import ring_attention
-
-    q, v = torch.randn(1, 3, 2, 4), torch.randn(1, 3 + (at.rank == 1), 2, 4)
-    says = r"on rank 1 of context_parallel: softmax_attention: v has S = 4, but k has S = 3"
-    return refusal(at, lambda: ring_attention(OP, {"q": q, "k": q, "v": v, "scale": None}, at.processes), says=says)
-
-
 def case_checked_once(at: Rank) -> dict[str, float]:
     """Over a group that can't exchange what lies on the hosts, the same call is checked once; another one again."""
     from chunkform.runtime.parallel import group as group_module
@@ -488,146 +523,3 @@ def case_layer(argument: str, at: Rank) -> dict[str, float]:
     (whole, expected), (got, gradients) = found
     out = {f"d{n}": difference(summed(g, at), expected[n], None) for n, g in gradients.items()}
     return out | {"output": difference(got, whole[:, low:high], None)}
-
-
-# --- faults -------------------------------------------------------------------------------------------------------------
-
-
-def refusal(at: Rank, call: Callable[[], Any], *, says: str) -> dict[str, float]:
-    """All ranks raise one and the same error, which says what is asked for."""
-    import re
-
-    from chunkform.errors import ArgumentError
-
-    try:
-        call()
-    except ArgumentError as error:
-        text = str(error)
-    else:
-        raise AssertionError("no error")
-    everything: list[Any] = [None] * at.size
-    dist.all_gather_object(everything, text, group=at.processes)
-    assert len(set(everything)) == 1, everything
-    assert re.search(says, text), text
-    return {}
-
-
-def case_shapes_differ(at: Rank) -> dict[str, float]:
-    op, _, _, parts = some_arguments(at)
-    if at.rank == 1:
-        parts = {n: torch.cat((x, x), 2) for n, x in parts.items()}
-    says = (
-        r"gated_delta_rule: the ranks of context_parallel disagree on the shape of q: \[2, T, 2, \d\] on ranks 0, 2; "
-    )
-    return refusal(at, lambda: op(parts, context_parallel=at.processes), says=says + r"\[2, T, 4, \d\] on rank 1")
-
-
-def case_differ_later(at: Rank) -> dict[str, float]:
-    """A call that was made before, on some ranks: all raise, and the next one that all make is as before."""
-    op, given, _, parts = some_arguments(at, torch.float64)
-    low, high = span(at)
-    for _ in range(2):
-        op(parts, context_parallel=at.processes)
-    others = {n: torch.cat((x, x), 2) for n, x in parts.items()} if at.rank == 0 else parts
-    says = r"disagree on the shape of q: \[2, T, 4, \d\] on rank 0; \[2, T, 2, \d\] on ranks 1, 2"
-    refusal(at, lambda: op(others, context_parallel=at.processes), says=says)
-    return {"output": difference(op(parts, context_parallel=at.processes)[0], op(given)[0][:, low:high])}
-
-
-def case_lengths_change(at: Rank) -> dict[str, float]:
-    """The same call on one rank, of which the others have more or fewer steps, and then none."""
-    op, given, _, _ = some_arguments(at, torch.float64)
-    out = {}
-    for n, own in enumerate((9, 9, 5, 0, 9)):
-        low, high = (0, 8) if at.rank == 0 else (8, 8 + own)
-        parts = {a.name: given[a.name][:, low:high] if a.per_step else given[a.name] for a in op.signature.arguments}
-        out[str(n)] = difference(op(parts, context_parallel=at.processes)[0], op(given)[0][:, low:high])
-    return out
-
-
-def case_dtypes_differ(at: Rank) -> dict[str, float]:
-    op, _, _, parts = some_arguments(at, torch.float16 if at.rank == 2 else torch.bfloat16)
-    says = "disagree on the dtype of q: bfloat16 on ranks 0, 1; float16 on rank 2"
-    return refusal(at, lambda: op(parts, context_parallel=at.processes), says=says)
-
-
-def case_ops_differ(at: Rank) -> dict[str, float]:
-    op, _, _, parts = some_arguments(at, name="delta_rule" if at.rank == 0 else "gated_delta_rule")
-    says = (
-        "delta_rule and gated_delta_rule: the ranks of context_parallel disagree on the op: delta_rule on rank 0; gated"
-    )
-    return refusal(at, lambda: op(parts, context_parallel=at.processes), says=says)
-
-
-def case_gradients_differ(at: Rank) -> dict[str, float]:
-    op, _, _, parts = some_arguments(at)
-    parts = {n: x.requires_grad_(at.rank > 0) for n, x in parts.items()}
-    return refusal(at, lambda: op(parts, context_parallel=at.processes), says="disagree on whether q needs a gradient")
-
-
-def case_one_rank_is_wrong(at: Rank) -> dict[str, float]:
-    op, _, _, parts = some_arguments(at)
-    if at.rank == 2:
-        parts["v"] = parts["v"][:, :-1]
-    says = r"on rank 2 of context_parallel: gated_delta_rule: v has T = 21, but q has T = 22"
-    return refusal(at, lambda: op(parts, context_parallel=at.processes), says=says)
-
-
-def case_borders_differ(at: Rank) -> dict[str, float]:
-    op, _, _, parts = some_arguments(at)
-    parts = {n: x[:1] for n, x in parts.items()}
-    borders = torch.tensor([0, 3 + at.rank, STEPS])
-    call = lambda: op(parts, cu_seqlens=borders, context_parallel=at.processes)  # noqa: E731
-    return refusal(at, call, says="disagree on cu_seqlens: 2 sequences, 26 steps")
-
-
-def case_borders_end_early(at: Rank) -> dict[str, float]:
-    op, _, _, parts = some_arguments(at)
-    parts = {n: x[:1] for n, x in parts.items()}
-    borders = torch.tensor([0, 3, STEPS - 1])
-    says = "cu_seqlens must start with 0 and end with 26, the number of steps on all ranks"
-    return refusal(at, lambda: op(parts, cu_seqlens=borders, context_parallel=at.processes), says=says)
-
-
-def case_halos_differ(at: Rank) -> dict[str, float]:
-    from chunkform.runtime.parallel import halo
-
-    says = "halo: the ranks of context_parallel disagree on width: 1 on rank 0; 2 on rank 1; 3 on rank 2"
-    return refusal(at, lambda: halo(torch.zeros(1, 4, 2), at.rank + 1, at.processes), says=says)
-
-
-def case_recurrent_form(at: Rank) -> dict[str, float]:
-    op = operation("sherman_morrison", at.folder)
-    given, _ = arguments(op, packed=False)
-    says = "sherman_morrison: context_parallel needs a recurrence that is affine in its state"
-    return refusal(at, lambda: op(given, context_parallel=at.processes), says=says)
-
-
-def case_groups_differ(at: Rank) -> dict[str, float]:
-    """Rank 1 shares with rank 3 alone, the others with all: every rank is told, also those that only wait."""
-    everyone, pair = dist.new_group([0, 1, 2, 3]), dist.new_group([1, 3])
-    op, _, _, parts = some_arguments(at)
-    says = "disagree on the group: rank 1 passes a group of 2: 1, 3; rank 3 passes a group of 4: 0, 1, 2, 3"
-    return refusal(at, lambda: op(parts, context_parallel=pair if at.rank == 1 else everyone), says=says)
-
-
-# --- a rank that dies ---------------------------------------------------------------------------------------------------
-
-
-def die(rank: int, port: int, folder: str) -> None:
-    """Rank 1 ends before the call; rank 0 must get an error well within the group's timeout."""
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=10))
-    at = Rank(dist.group.WORLD, rank, 2, Path(folder))
-    op, _, _, parts = some_arguments(at)
-    op(parts, context_parallel=at.processes)  # all is well once
-    if rank == 1:
-        os._exit(0)
-    try:
-        op(parts, context_parallel=at.processes)
-        text = "no error"
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-    Path(folder, "dead.txt").write_text(text)
-    os._exit(0)

@@ -14,6 +14,7 @@ from chunkform.codegen.performance.sequence_parallel import Links, Step, link_pl
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import ArgumentError
+from chunkform.runtime.parallel.links import gathering, scanning
 from chunkform.runtime.parallel.shards import Piece, pieces_of
 from chunkform.spec.language import find
 
@@ -42,6 +43,20 @@ def test_every_rank_receives_the_maps_of_the_others_twice() -> None:
         s = step("gated_delta_rule", gpus)
         assert s.received == 2 * (gpus - 1) * s.map_bytes
         assert s.steps == 65536 // gpus
+
+
+def test_up_to_a_node_maps_are_gathered_and_of_many_nodes_they_take_log_steps() -> None:
+    steps = {n: step("gated_delta_rule", n, 1 << 20) for n in (2, 8, 64, 1024)}
+    assert [s.exchange for s in steps.values()] == ["gather", "gather", "gather", "scan"]
+    assert steps[1024].received == 2 * 10 * steps[1024].map_bytes
+    nodes = [step("gated_delta_rule", 64, 1 << 20, Links(network=x)) for x in (45e9, 5e9)]
+    assert [s.exchange for s in nodes] == ["gather", "scan"]
+    for s in (*steps.values(), *nodes):
+        links = Links(network=5e9) if s is nodes[1] else Links()
+        if s.gpus > links.per_node:
+            known = {"gather": gathering(s.map_bytes, s.gpus, links), "scan": scanning(s.map_bytes, s.gpus, links)}
+            assert s.exchange == min(known, key=known.__getitem__)
+            assert s.communicate == pytest.approx(2 * min(known.values()))
 
 
 def test_slower_links_take_longer_and_more_nodes_use_the_network() -> None:

@@ -1,6 +1,8 @@
 """Three processes whose Triton kernels run in Triton's interpreter, which must be chosen before Triton is imported.
 
 python interpret.py FOLDER NAME..     # writes FOLDER/0.json to FOLDER/2.json: differences from the torch form in float64
+
+"NAME lasting" is with decays that forget little of the whole sequence.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ def differences(name: str, rank: int) -> dict[str, float]:
     from chunkform.runtime.parallel.group import Group, group_of
     from chunkform.runtime.parallel.meeting import meet
 
+    name, _, lasting = name.partition(" ")
     run_module = importlib.import_module("chunkform.runtime.op.context_parallel")
     meet(group_of(name, dist.group.WORLD))
     Group.on_host = property(lambda self: name in ON_HOST)  # type: ignore[assignment, method-assign]
@@ -49,7 +52,9 @@ def differences(name: str, rank: int) -> dict[str, float]:
     given = {}
     for a in module.OP.signature.arguments:
         x = 0.3 * torch.randn([sizes.setdefault(d, 16) for d in a.layout])
-        given[a.name] = -0.3 * x.abs() if a.kind.startswith("decay") else x
+        if a.kind.startswith("decay"):
+            x = torch.nn.functional.logsigmoid(x + 9) if lasting else -0.3 * x.abs()
+        given[a.name] = x
     heads = {a.name: a.head_axis for a in module.OP.signature.arguments} | {"initial": 1}
     state = torch.randn(1, 1, 16, 16)
     low, high = CUT[rank], CUT[rank + 1]

@@ -6,6 +6,7 @@ python segments.py     # prints the largest difference
 from __future__ import annotations
 
 import os
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -13,7 +14,7 @@ import torch
 
 from chunkform.runtime.chunk_kernels import kernels
 from chunkform.runtime.chunk_kernels.chunk_layout import places
-from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.segment_maps import PartsMap, map_of_all
 
 
 def main() -> None:
@@ -32,7 +33,30 @@ def main() -> None:
                 rows = torch.stack([m.sent(starts)[0] for starts in (True, False, False)])
                 found.append([rows, *m.entering[1:], *m.entered(rows[:2], 1 if forward else -1)])
             worst = max(worst, *(float((x - y).abs().max() / y.abs().max()) for x, y in zip(*found, strict=True)))
+    worst = max(worst, *(joined(lay, parts, forward, *x) for x in CASES for forward in (True, False)))
     print(worst)
+
+
+CASES = [  # the size of what is kept of a state [16, 20], its axis, and that decays differ along
+    (None, 0, None),
+    ((1,), 0, None),
+    ((16,), 0, 0),
+    ((20,), 1, 1),
+    ((16, 16), 0, None),
+    ((20, 20), 1, None),
+]
+
+
+def joined(lay: Any, parts: int, forward: bool, kept: tuple[int, ...] | None, axis: int, along: int | None) -> float:
+    """What enters from three rows, and from the row of all of them: the largest difference."""
+    N, H = lay.batch * parts, lay.heads
+    local = torch.randn(N, H, 16, 20)
+    linear = None if kept is None else torch.rand(N, H, *kept) * (0.3 if len(kept) == 2 else 1.0)
+    m = PartsMap("S", None, local, linear, lay, parts, forward, axis, along)
+    rows = (torch.randn_like(m.sent(False)[0]), m.sent(False)[0], 0.3 * torch.randn_like(m.sent(False)[0]))
+    both = m.composed(m.composed(rows[2], rows[1]), rows[0])[None]
+    apart = m.entered(torch.stack(rows if forward else rows[::-1]), 1 if forward else -1)
+    return max(float((x - y).abs().max() / y.abs().max()) for x, y in zip(m.entered(both, 1), apart, strict=True))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ import json
 import pkgutil
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing as mp
 from filelock import FileLock
-from shared import ranks
+from shared import rank_faults, ranks
 
 import chunkform.generated
 from chunkform.codegen.commands.compile import compile_module
@@ -55,6 +56,7 @@ IMPORTED = [  # by cases: once, before the processes part
 ATTENTIONS = ["softmax_attention", "rotary_attention", "distance_attention", "kattention_f6"]
 EXACT = [("whole", 2), ("packed", 3), ("whole", 4), ("packed", 4)]
 OTHERS = [
+    *((f"lasting {name}", 4) for name in ("lightning_attention", "gated_linear_attention", "gated_delta_rule")),
     ("without_a_state", 3),
     ("mesh", 4),
     ("twice", 2),
@@ -85,24 +87,42 @@ OTHERS = [
     ("recurrent_form", 3),
     ("groups_differ", 4),
 ]
+SCANNED = [
+    "lightning_attention",
+    "gated_delta_rule",
+    "momentum",
+    "gated_linear_attention",
+    "stacked",
+    "channel_delta_rule",
+]
 CASES = [(f"{kind} {name}", size) for name in OPS for kind, size in EXACT] + OTHERS
 
 
 @pytest.fixture(scope="session")
 def found(tmp_path_factory: pytest.TempPathFactory, worker_id: str = "") -> dict[str, list[dict]]:
     """For each case what every rank of its group found. The processes start once, also where tests run in several workers."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if base.name.startswith("popen-") else base) / "parallel"
+    folder = shared_folder(tmp_path_factory)
     with FileLock(f"{folder}.lock"):
         if not (folder / "done").exists():
             folder.mkdir(parents=True, exist_ok=True)
             prepare(folder)
-            together("start", 4, str(folder), CASES)
+            together(ranks.start, 4, str(folder), CASES)
             (folder / "done").touch()
-    by_rank = [json.loads((folder / f"found {r}.json").read_text()) for r in range(4)]
+    return told(folder, CASES)
+
+
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if base.name.startswith("popen-") else base) / "parallel"
+
+
+def told(folder: Path, cases: list[tuple[str, int]]) -> dict[str, list[dict]]:
+    """For each case what every rank of its group found."""
+    count = max(size for _, size in cases)
+    by_rank = [json.loads((folder / f"found {count} {r}.json").read_text()) for r in range(count)]
     return {
         f"{name} {size}": [by_rank[r].get(f"{name} {size}", {"failed": "it wasn't run"}) for r in range(size)]
-        for name, size in CASES
+        for name, size in cases
     }
 
 
@@ -118,14 +138,14 @@ def prepare(folder: Path) -> None:
             torch.save(ranks.results(op, given, states, packed), folder / f"{name} {packed}.pt")
 
 
-def together(function: str, count: int, *arguments: object) -> None:
-    """Run a function of `ranks` in new processes, forked from one that has imported everything already."""
+def together(function: Callable[..., None], count: int, *arguments: object) -> None:
+    """Run a function in new processes, forked from one that has imported everything already."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([*(f"chunkform.generated.{n}" for n in (*catalogue(), *ATTENTIONS)), *IMPORTED])
-    processes = [context.Process(target=getattr(ranks, function), args=(r, port, *arguments)) for r in range(count)]
+    processes = [context.Process(target=function, args=(r, port, *arguments)) for r in range(count)]
     for p in processes:
         p.start()
     for p in processes:
@@ -151,6 +171,18 @@ def test_on_several_processes(found: dict, name: str, size: int) -> None:
     agrees(found[f"{name} {size}"])
 
 
+@pytest.mark.parametrize("size, count", [(8, 3), pytest.param(16, len(SCANNED), marks=pytest.mark.long)])
+def test_maps_that_travel_in_log_steps_give_what_one_process_gives(
+    size: int, count: int, found: dict, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Outputs and all gradients, whole and packed, where every process is a node of its own."""
+    folder = shared_folder(tmp_path_factory)
+    cases = [(f"scan {name} {kind}", size) for name in SCANNED[:count] for kind in ("whole", "packed")]
+    together(ranks.start, size, str(folder), cases, size)
+    for everything in told(folder, cases).values():
+        agrees(everything)
+
+
 def test_every_chunk_parallel_op_of_the_catalogue_is_there() -> None:
     assert {"lightning_attention", "gated_linear_attention", "gated_delta_rule", "kimi_delta_attention"} <= set(OPS)
     assert len(OPS) >= 18
@@ -158,7 +190,7 @@ def test_every_chunk_parallel_op_of_the_catalogue_is_there() -> None:
 
 def test_a_rank_that_dies_is_an_error_on_the_others(tmp_path: Path) -> None:
     start = time.monotonic()
-    together("die", 2, str(tmp_path))
+    together(rank_faults.die, 2, str(tmp_path))
     text = (tmp_path / "dead.txt").read_text()
     assert text.startswith("GroupError: gated_delta_rule: context_parallel: an exchange among the 2 ranks"), text
     assert time.monotonic() - start < 60

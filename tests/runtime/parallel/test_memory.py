@@ -52,7 +52,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     monkeypatch.setattr(cp, "chosen_backend", lambda *_: "triton")
     monkeypatch.setattr(op_module, "chosen_backend", lambda *_: "triton")
     monkeypatch.setattr(cp, "group_of", lambda name, given: given)
-    monkeypatch.setattr(cp, "agreed", lambda *_, **__: [{"T": STEPS}] * RANKS)
+    monkeypatch.setattr(cp, "agreed", lambda *_, **__: [{"T": STEPS, "node": 8}] * RANKS)
     return found
 
 
