@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .misspelt import Misspelt, near
 from .renamed import Renamed
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if not Path(__file__).with_name("spec").is_dir():
     __path__.append(str(Path(__file__).parent.parent))
 
 sys.meta_path.insert(0, Renamed())
+sys.meta_path.append(Misspelt())
 
 _FOUND_IN = {
     "codegen.api": "Check Derivation Explanation Listed Verdicts catalogue check explain verify",
@@ -56,7 +58,8 @@ _MODULES = {name: module for module, names in _FOUND_IN.items() for name in name
 def __getattr__(name: str) -> Any:
     own = "compile_op" if name == "compile" else name
     if name not in __all__ or own not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        told = "" if name.startswith("_") else near(sys.modules[__name__], name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{told}")
     value = getattr(importlib.import_module(f".{_MODULES[own]}", __name__), own)
     globals()[name] = value
     return value

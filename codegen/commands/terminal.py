@@ -17,7 +17,7 @@ from typing import Annotated, Any, TextIO
 from rich.console import Console
 from rich.markup import escape
 from typer import Exit, Option, Typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from chunkform.errors import ChunkformError, CompilerError
 
@@ -38,8 +38,24 @@ EXIT_CODES = "\n\n".join(
 UNWRAPPED = 10_000  # columns
 
 
+def _named_alone(parameters: list[Any]) -> list[Any]:
+    """Flags, which take no value, and arguments, which their names tell, without a type in the help."""
+    for x in parameters:
+        if isinstance(x, TyperArgument) or getattr(x, "is_flag", False):
+            x.display_type_rich = lambda ctx: None
+    return parameters
+
+
+class Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _named_alone(super().get_params(ctx))
+
+
 class Commands(TyperGroup):
     """Commands that end in one clear sentence and an exit code, whatever happens."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _named_alone(super().get_params(ctx))
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         open_streams()
@@ -151,7 +167,7 @@ def command(app: Typer, *examples: str, name: str | None = None) -> Callable[[Ca
         run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         shown = "\n\n".join(["Examples:", *(escape(x) for x in examples)])
-        app.command(name, epilog=shown)(run)
+        app.command(name, epilog=shown, cls=Command)(run)
         return function
 
     return added

@@ -38,6 +38,7 @@ def test_commands_are_all_here():
 def test_each_help_has_examples_that_are_spelt_right(command):
     result = run(command, "-h")
     assert result.exit_code == 0 and result.output == run(command, "--help").output
+    assert "<bool>" not in result.output
     shown = " ".join(result.output.partition("Examples:")[2].split())
     examples = re.findall(r"chunkform (?:(?!chunkform ).)+", shown)
     assert examples
