@@ -8,7 +8,7 @@ JOBS ?= 2
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup test test-all docs test-transformers test-gpu verified memcheck bench lint format demo build check emitted clean
+.PHONY: help setup style test test-all docs test-transformers test-gpu verified memcheck bench lint format demo build check emitted clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -22,11 +22,19 @@ $(SETUP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	@touch $@
 
-test: lint  ## lint, types and tests; the ten slowest are printed
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal --durations=10
+# Types are read beside the tests, so that no core waits for them; what they say comes last.
+define with-types
+@$(TYPES) > build/types.txt 2>&1 & types=$$!; tests=0; \
+ OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal --durations=10 $(1) || tests=$$?; \
+ wait $$types || { cat build/types.txt; exit 1; }; exit $$tests
+endef
+TYPES = $(BIN)/mypy --no-error-summary | sed 's|^build/typing/chunkform/||'
 
-test-all: lint  ## the tests, with those that take minutes: the tutorials, for one
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal --durations=10 -m ""
+test: style  ## lint, types and tests; the ten slowest are printed
+	$(call with-types,)
+
+test-all: style  ## the tests, with those that take minutes: the tutorials, for one
+	$(call with-types,-m "")
 
 docs: setup build/typing  ## the documentation as a site, in build/site; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
@@ -54,10 +62,12 @@ memcheck:  ## compute-sanitizer over the smallest calls of every kernel, on a GP
 bench:  ## speed beside the peers on a GPU, with PYTHON's own torch and triton (benchmarks/README.md)
 	@$(PYTHON) -m benchmarks.gpu --out out/speed $(ARGS)
 
-lint: setup build/typing  ## ruff and mypy
+style: setup build/typing
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted; run: make format"; $(BIN)/ruff format --check .; }
-	@$(BIN)/mypy --no-error-summary | sed 's|^build/typing/chunkform/||'
+
+lint: style  ## ruff and mypy
+	@$(TYPES)
 
 # The import names as directories, for mypy, which follows neither package-dir nor the editable install.
 build/typing: Makefile chunkform
