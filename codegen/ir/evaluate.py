@@ -99,6 +99,9 @@ class Field:
     def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         if name == "sign":  # an odd function, as in derivatives of maxima, whose terms may come in another order
             return self._map(lambda x: self._odd(name, x), a)
+        if name == "sigmoid":  # sigmoid(-x) is 1 - sigmoid(x)
+            half = pow(2, -1, self.p)
+            return self._map(lambda x: (half + self._odd(name, x)) % self.p, a)
         return self._map(lambda x: self._hash(name, x), a)
 
     def maximum(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:

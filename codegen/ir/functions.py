@@ -100,7 +100,7 @@ TABLE = {
             lambda x: sigmoid(x),
             softplus_,
             lambda x: mpmath.log(1 + mpmath.exp(x)),
-            "torch.nn.functional.softplus({})",
+            "(-torch.nn.functional.logsigmoid(-({})))",  # torch's own softplus(x) is x from 20 on
             _TRITON_SOFTPLUS,
         ),
         Function(

@@ -27,7 +27,7 @@ _FUNCTIONS = {
     "erf": torch.erf,
     "abs": torch.abs,
     "relu": torch.relu,
-    "softplus": torch.nn.functional.softplus,
+    "softplus": lambda x: -torch.nn.functional.logsigmoid(-x),  # torch's own is x from 20 on
     "logsigmoid": torch.nn.functional.logsigmoid,
     "sign": torch.sign,
     "step": lambda x: (x > 0).to(x.dtype),

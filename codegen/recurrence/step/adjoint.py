@@ -22,6 +22,7 @@ from ...ir.expr import (
     add,
     dim_of,
     expand,
+    factors_of,
     fn,
     leaf,
     maximum,
@@ -120,7 +121,7 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
     gradients: dict[Node, Node] = {}
     copies = _copies(forward, order)
     for x in reversed(order):
-        g = add(*pending.pop(x, [])) if x in pending else ZERO
+        g = _uncancelled(add(*pending.pop(x))) if x in pending else ZERO
         if x in copies and g is not ZERO:
             update, back = copies[x]
             pending.setdefault(update, []).append(rename(g, back))
@@ -132,6 +133,21 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
             part = total(part, *(set(part.axes) - set(arg.axes)))
             pending.setdefault(arg, []).append(part)
     return gradients
+
+
+def _uncancelled(g: Node) -> Node:
+    """g with c sigmoid(-y) in the place of c - c sigmoid(y), where y is made of logarithms: of a decay near its lower bound nothing
+    would be left of that. What an author writes stays as it is."""
+    terms = list(terms_of(g))
+    for term in terms_of(g):
+        for f in factors_of(term):
+            if f.op != "fn" or f.attrs[0] != "sigmoid" or not any(y.attrs[:1] == ("logsigmoid",) for y in walk(f)):
+                continue
+            whole = mul(-1, *(a for a in factors_of(term) if a is not f))
+            if whole in terms and term in terms:
+                terms.remove(whole)
+                terms[terms.index(term)] = mul(whole, fn("sigmoid", mul(-1, f.args[0])))
+    return add(*terms) if len(terms) < len(terms_of(g)) else g
 
 
 def _copies(forward: StepProgram, order: list[Node]) -> dict[Node, tuple[Node, dict[str, str]]]:

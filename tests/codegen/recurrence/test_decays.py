@@ -184,6 +184,39 @@ def test_the_torch_form_agrees_with_the_oracle_also_far_out(name: str, dtype: to
         assert {n: j.error for n, j in judged.items() if not j.ok} == {}
 
 
+@pytest.mark.parametrize("gate", [-25.0, -60.0])
+def test_at_its_lower_bound_a_gate_has_the_small_gradient_that_it_has(gate: float) -> None:
+    """dg is about exp(g) times the bound's own: in float32 a difference would leave nothing but rounding."""
+    c, op = compiled("a lower bound")
+    case = Case(seed=0, steps=40, width=4)
+    s = sample(c, case)
+    s = dataclasses.replace(s, given=s.given | {"g": torch.full_like(s.given["g"], gate)})
+    double = dataclasses.replace(
+        s,
+        given={n: x.double() for n, x in s.given.items()},
+        states={n: x.double() for n, x in s.states.items() if x is not None},
+        cotangents={n: x.double() for n, x in s.cotangents.items() if x is not None},
+        final_cotangents={n: x.double() for n, x in s.final_cotangents.items() if x is not None},
+    )
+    # that of the bound, from which the gate's follows: f = sigmoid(u) + (1 - sigmoid(u)) sigmoid(g)
+    found, exact = called(c, op, s)["dg"], called(c, op, double)["dg"]
+    assert found is not None and exact is not None
+    share = exact / torch.sigmoid(double.given["g"])  # of order one, were it computed exactly
+    assert float(share.abs().max()) < 1e3
+    assert float(((found.double() - exact) / exact.norm()).norm()) < 1e-5
+
+
+def test_a_rate_loses_nothing_in_float64() -> None:
+    """torch's own softplus is its argument from 20 on, and so off by 2e-9."""
+    r = Recurrence("rate")
+    x = r.inputs("x")
+    s = r.state("s")
+    r.update(s, exp(-softplus(x)) * s.prev + softplus(x))
+    r.output("y", s.next)
+    y, _ = compile_op(r)(torch.full((1, 1, 1), 20.5, dtype=torch.float64))
+    assert abs(float(y) / float(mpmath.log1p(mpmath.exp(20.5))) - 1) < 1e-15
+
+
 def test_values_lie_in_the_ranges_of_expressions() -> None:
     """Of random ones, at random points."""
     rng, reals = random.Random(0), Reals()
