@@ -136,8 +136,8 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
 
 
 def _uncancelled(g: Node) -> Node:
-    """g with c sigmoid(-y) in the place of c - c sigmoid(y), where y is made of logarithms: near a decay's lower bound nothing would
-    be left of that. What an author writes stays as it is."""
+    """g with c sigmoid(-y) in the place of c - c sigmoid(y), where y is made of logarithms: near a decay's lower bound rounding
+    would leave nothing of that. What an author writes stays as it is."""
     terms = list(terms_of(g))
     for term in terms_of(g):
         for f in factors_of(term):
