@@ -100,7 +100,7 @@ TABLE = {
             lambda x: sigmoid(x),
             softplus_,
             lambda x: mpmath.log(1 + mpmath.exp(x)),
-            "(-torch.nn.functional.logsigmoid(-({})))",  # torch's own softplus(x) is x from 20 on
+            "(-torch.nn.functional.logsigmoid({}))",  # of minus the argument: torch's own softplus(x) is x from 20 on
             _TRITON_SOFTPLUS,
         ),
         Function(
@@ -138,3 +138,10 @@ TABLE = {
         ),
     )
 }
+
+
+def in_torch(name: str, argument: str) -> str:
+    """The text of a function of an argument in torch."""
+    if name == "softplus":
+        argument = argument[1:] if argument[:1] == "-" and argument[1:].isidentifier() else f"-({argument})"
+    return TABLE[name].torch.format(argument)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from ..ir.functions import TABLE
+from ..ir.functions import TABLE, in_torch
 from .terms import Positions
 
 ADD, MUL, UNARY, ATOM = range(4)  # how tightly a text binds
@@ -135,7 +135,7 @@ class Torch:
 
     def function(self, name: str, value: Text, uniform: bool) -> Text:
         argument = f"{self.like}.new_tensor({value.text})" if uniform else value.text
-        return Text(TABLE[name].torch.format(argument))
+        return Text(in_torch(name, argument))
 
     def maximum(self, a: Text, b: Text, a_uniform: bool, b_uniform: bool) -> Text:
         if a_uniform:

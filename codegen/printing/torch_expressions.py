@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import sympy
 
 from ..ir.expr import Node, dim_of, factors_of, leaves, walk
-from ..ir.functions import TABLE
+from ..ir.functions import in_torch
 
 Leaf = Callable[[Node], str]
 
@@ -84,7 +84,7 @@ class TorchText:
                 text = self.value(x.args[0])
                 if self.is_number(x.args[0]):
                     text = self.tensor(text)
-                return TABLE[x.attrs[0]].torch.format(text)
+                return in_torch(x.attrs[0], text)
             case "max":
                 return self._largest(x)
             case "sum":
@@ -129,6 +129,9 @@ class TorchText:
     def _product_text(self, x: Node) -> str:
         parts = [self.aligned(a, x.axes) for a in x.args]
         if parts[0] == "-1.0":
+            rate = len(parts) == 2 and x.args[1].op == "fn" and x.args[1].attrs[0] == "softplus"
+            if rate and parts[1].startswith("(-") and parts[1].endswith(")"):
+                return parts[1][2:-1]
             return "-" + " * ".join(parts[1:])
         return " * ".join(parts)
 

@@ -67,6 +67,29 @@ def minimum_then_beside(a, b, c, e, f, g, p, q, r, u, v, w):
 
 
 @triton.jit
+def log_of_sum(x, y):
+    """log(exp(x) + exp(y)), also of -inf."""
+    high = tl.maximum(x, y)
+    apart = tl.where(high == float("-inf"), 0.0, tl.minimum(x, y) - high)
+    return high + tl.log(1.0 + tl.exp(apart))
+
+
+@triton.jit
+def logaddexp_at(a, b, c, x):
+    return log_of_sum(a * x + b, c)
+
+
+@triton.jit
+def logaddexp_then(a, b, c, p, q, r):
+    return a * p, b * p + q, log_of_sum(c * p + q, r)
+
+
+@triton.jit
+def logaddexp_then_beside(a, b, c, e, f, g, p, q, r, u, v, w):
+    return a * p, b * p + q, log_of_sum(c * p + q, r), a * u, b * u + v, log_of_sum(c * u + v, w)
+
+
+@triton.jit
 def rational_at(a, b, c, d, x):
     return (a * x + b) / (c * x + d)
 

@@ -53,10 +53,11 @@ def _at_extreme(maps: Maps, x: object, extreme: Extreme) -> object:
 LAWS = {
     "affine": Law((1.0, 0.0), _affine, lambda m, x, _: m[0] * x + m[1]),
     "maximum": Law((1.0, 0.0, -torch.inf), _extreme, _at_extreme),
+    "logaddexp": Law((1.0, 0.0, -torch.inf), _extreme, _at_extreme),
     "minimum": Law((1.0, 0.0, torch.inf), _extreme, _at_extreme),
     "rational": Law((1.0, 0.0, 0.0, 1.0), _rational, lambda m, x, _: (m[0] * x + m[1]) / (m[2] * x + m[3]), True),
 }
-EXTREMES: dict[str, Extreme] = {"minimum": torch.minimum}
+EXTREMES: dict[str, Extreme] = {"minimum": torch.minimum, "logaddexp": torch.logaddexp}
 
 
 def scanned(kind: str, maps: tuple[Tensor, ...], first: Tensor, forward: bool = True) -> tuple[Tensor, Tensor, Tensor]:

@@ -43,6 +43,11 @@ class _Number:
         largest = self.m.maximum(self.m.mul(s, self.value), self.m.mul(s, other.value))
         return _Number(self.m.mul(s, largest), self.m)
 
+    def log_of_sum(self, other: _Number) -> _Number:
+        """log(exp(this) + exp(other))."""
+        m = self.m
+        return _Number(m.fn("log", m.add(m.fn("exp", self.value), m.fn("exp", other.value))), m)
+
 
 def gate_scans(a: Adjoint, found: Scans) -> GateResult:
     """The maps of a step, applied to a state, are its update, forwards and backwards; and two of them compose."""
@@ -79,9 +84,14 @@ def _one_after_other(kind: str, point: Point) -> tuple[object, object]:
     """What two maps of positive numbers make of a number: as one map, and one after the other."""
     law, rng, m = LAWS[kind], point.rng, point.arithmetic
     first, second = (tuple(_Number(m.random(rng, (3,), True), m) for _ in law.identity) for _ in range(2))
+    if kind == "logaddexp":  # whose states aren't multiplied
+        one = _Number(m.const(Fraction(1)), m)
+        first, second = (one, *first[1:]), (one, *second[1:])
     x = _Number(m.random(rng, (3,), True), m)
 
     def extreme(p: _Number, q: _Number) -> _Number:
+        if kind == "logaddexp":
+            return p.log_of_sum(q)
         return p.larger(q, -1 if kind == "minimum" else 1)
 
     whole = law.applied(law.then(first, second, extreme), x, extreme)

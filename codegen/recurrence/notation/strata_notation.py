@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from ...ir.expr import Node, add, leaf, mul
+from ...ir.expr import Node, add, fn, leaf, mul
 from ...ir.notation import Notation
 from ..chunkwise.compiled import Compiled, Part
 from ..step.elementwise import Entry, entrywise
@@ -45,6 +45,9 @@ def _map(n: Notation, e: Entry, state: Node) -> str:
     if e.kind == "rational":
         second = n.text(add(mul(maps[2], state), maps[3]))
         return rf"{left} = \frac{{{first}}}{{{second}}}" if n.tex else f"{left} = ({first}) / ({second})"
+    if e.kind == "logaddexp":
+        exponents = (n.text(fn("exp", add(mul(maps[0], state), maps[1]))), n.text(fn("exp", maps[2])))
+        return rf"{left} = \log\left({' + '.join(exponents)}\right)" if n.tex else f"{left} = log({' + '.join(exponents)})"
     word = "max" if e.kind == "maximum" else "min"
     last = n.text(maps[2])
     return rf"{left} = \{word}\left({first}, {last}\right)" if n.tex else f"{left} = {word}({first}, {last})"

@@ -2,6 +2,7 @@
 
     affine    x -> a x + b                    maximum   x -> max(a x + b, c),  a >= 0
     rational  x -> (a x + b) / (c x + d)      minimum   x -> min(a x + b, c),  a >= 0
+    logaddexp x -> log(exp(x + b) + exp(c))
 
 So a scan computes all states at once. The update tells by its structure which kind it is: a sum of pieces that are affine in the
 state, the largest or smallest of which it is, or a quotient of polynomials in the state.
@@ -16,7 +17,7 @@ from itertools import product
 import numpy as np
 
 from ...ir.evaluate import Env, Field, evaluate
-from ...ir.expr import ONE, ZERO, Node, add, dim_of, expand, leaves, maximum, minimum, mul, power, walk
+from ...ir.expr import ONE, ZERO, Node, add, dim_of, expand, fn, leaves, maximum, minimum, mul, power, walk
 from ...ir.ranges import Ranges
 
 HIGHEST = 4  # degree that polynomials in a state may have before they cancel
@@ -26,7 +27,7 @@ def found_in(update: Node, state: Node) -> tuple[str, tuple[Node, ...]] | None:
     """(the kind of map, its numbers) that an update is, entry by entry of a state; None where it is none of the table."""
     if not _holds(update, state):
         return "affine", (ZERO, update)
-    return _as_extreme(update, state) or _as_rational(update, state)
+    return _as_extreme(update, state) or _as_log_sum(update, state) or _as_rational(update, state)
 
 
 def applied(kind: str, maps: tuple[Node, ...], state: Node) -> Node:
@@ -36,6 +37,8 @@ def applied(kind: str, maps: tuple[Node, ...], state: Node) -> Node:
     if kind == "rational":
         a, b, c, d = maps
         return mul(add(mul(a, state), b), power(add(mul(c, state), d), -1))
+    if kind == "logaddexp":
+        return fn("log", add(fn("exp", add(mul(maps[0], state), maps[1])), fn("exp", maps[2])))
     return extreme(1 if kind == "maximum" else -1, add(mul(maps[0], state), maps[1]), maps[2])
 
 
@@ -111,6 +114,43 @@ def _pieces(x: Node, state: Node, ranges: Ranges) -> _Pieces | None:
     if x.op == "expand":
         inner = _pieces(x.args[0], state, ranges)
         return None if inner is None or not set(x.axes) <= set(state.axes) else inner
+    return None
+
+
+# --- logarithms of sums of exponentials ---------------------------------------------------------------------------------
+
+
+def _as_log_sum(update: Node, state: Node) -> tuple[str, tuple[Node, ...]] | None:
+    found = _exponents(update, state)
+    if found is None or not found[1]:
+        return None
+    moving, (last, *rest) = found
+    for y in rest:
+        last = add(y, fn("softplus", add(last, mul(-1, y))))
+    return "logaddexp", (ONE, moving, last)
+
+
+def _exponents(x: Node, state: Node) -> tuple[Node, tuple[Node, ...]] | None:
+    """b and c_i, where x = log(exp(state + b) + sum_i exp(c_i))."""
+    if x is state:
+        return ZERO, ()
+    if x.op == "add":
+        own = [a for a in x.args if _holds(a, state)]
+        soft = [a for a in own if a.op == "fn" and a.attrs[0] == "softplus"]
+        if len(soft) == 1 and len(own) > 1:  # (state + b) + softplus(c - (state + b))
+            moving = add(*(a for a in x.args if a is not soft[0]))
+            b, c = add(moving, mul(-1, state)), add(moving, soft[0].args[0])
+            return None if _holds(b, state) or _holds(c, state) else (b, (c,))
+        inner = _exponents(own[0], state) if len(own) == 1 else None
+        if inner is None:
+            return None
+        rest = add(*(a for a in x.args if a is not own[0]))
+        return add(inner[0], rest), tuple(add(c, rest) for c in inner[1])
+    if x.op == "fn" and x.attrs[0] == "softplus":
+        inner = _exponents(x.args[0], state)
+        return None if inner is None else (inner[0], (*inner[1], ZERO))
+    if x.op == "expand":
+        return _exponents(x.args[0], state) if set(x.axes) <= set(state.axes) else None
     return None
 
 

@@ -2,7 +2,8 @@
 
 `exp(x_i) / sum_j exp(x_j)` is the same with `x - c` for any c that all entries share. A term in which a factor of all
 exponentials cancels like this is found by its degree in that factor, whatever it looks like, and c is the peak of x. As the term
-doesn't depend on c, it has no gradient by it. And `log sum_j exp(x_j)` is `c + log sum_j exp(x_j - c)`.
+doesn't depend on c, it has no gradient by it. And `log sum_j exp(x_j)` is `c + log sum_j exp(x_j - c)`; of few terms that are
+written out, `log(exp(x) + exp(y))` is `x + softplus(y - x)`.
 """
 
 from __future__ import annotations
@@ -14,23 +15,26 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.expr import Node, add, fn, mul, peak, rebuild, walk
+from ...ir.expr import Node, add, expand, factors_of, fn, leaf_names, mul, number, peak, rebuild, walk
+from ...ir.expr import replace as replaced
 from ...ir.step_program import StepProgram
 
 
 def stable(step: StepProgram) -> StepProgram:
     """The step with shifted exponents; the very same one where there is nothing to shift."""
-    roots = (*step.updates.values(), *step.outputs.values())
+    table = _written_out((*step.updates.values(), *step.outputs.values()))
+    roots = tuple(replaced(x, table) for x in (*step.updates.values(), *step.outputs.values()))
     shifts: list[_Shift] = []
 
     def shifted(x: Node) -> Node:
+        x = replaced(x, table)
         for shift in shifts:
             x = shift(x)
         return x
 
     for exponential, axis in _summed(roots):
         shifts.append(_Shift(shifted(exponential), axis))
-    if all(shifted(x) is x for x in roots):
+    if not table and all(shifted(x) is x for x in roots):
         return step
     return replace(
         step,
@@ -39,6 +43,35 @@ def stable(step: StepProgram) -> StepProgram:
         names={shifted(x): n for x, n in step.names.items()},
         origins={shifted(x): where for x, where in step.origins.items()},
     )
+
+
+def _written_out(roots: tuple[Node, ...]) -> dict[Node, Node]:
+    """The logarithms of sums whose terms are exponentials times positive numbers, and what they are instead."""
+    table: dict[Node, Node] = {}
+    for x in walk(*roots):
+        if x.op == "fn" and x.attrs[0] == "log" and x.args[0].op == "add":
+            exponents = [_exponent(t) for t in x.args[0].args]
+            if None not in exponents:
+                own = [replaced(y, table) for y in exponents if y is not None]
+                last, *rest = sorted(own, key=lambda y: (not _reads(y), y))  # of states inside, as scans have it
+                for y in rest:
+                    last = add(y, fn("softplus", add(last, mul(-1, y))))
+                table[x] = expand(last, x.axes)
+    return table
+
+
+def _reads(x: Node) -> bool:
+    return any(kind == "state" for kind, _ in leaf_names(x))
+
+
+def _exponent(x: Node) -> Node | None:
+    """y where x = exp(y), or a positive number times that."""
+    numbers = [f for f in factors_of(x) if f.op == "const"]
+    rest = [f for f in factors_of(x) if f.op != "const"]
+    if any(f.attrs[0] <= 0 for f in numbers) or any(f.op != "fn" or f.attrs[0] != "exp" for f in rest):
+        return None
+    logs = [number(f"log({f.attrs[0]})") for f in numbers if f.attrs[0] != 1]
+    return expand(add(*logs, *(f.args[0] for f in rest)), x.axes)
 
 
 def _summed(roots: tuple[Node, ...]) -> list[tuple[Node, str]]:

@@ -23,9 +23,9 @@ IMPORTS = {
     "chunkform.runtime.chunk_kernels.chunk_layout": "GROUP LEVELS parts_for places",
     "chunkform.runtime.chunk_kernels.split_precision": "rounded_and_rest rounded_to",
     "chunkform.runtime.chunk_kernels.elementwise_scan": (
-        "LONG_SCAN SCAN maximum_at maximum_then maximum_then_beside minimum_at minimum_then minimum_then_beside "
-        "one_after_other rational_at rational_then rational_then_beside scan_parts scan_stages scan_width scanned times "
-        "with_those_before"
+        "LONG_SCAN SCAN logaddexp_at logaddexp_then logaddexp_then_beside maximum_at maximum_then maximum_then_beside "
+        "minimum_at minimum_then minimum_then_beside one_after_other rational_at rational_then rational_then_beside "
+        "scan_parts scan_stages scan_width scanned times with_those_before"
     ),
     "chunkform.runtime.chunk_kernels.substeps": "of_substep packed_in",
     "chunkform.runtime.chunk_kernels.fused_backward": (

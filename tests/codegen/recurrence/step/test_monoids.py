@@ -18,9 +18,23 @@ from chunkform.codegen.recurrence.samples import Case
 from chunkform.codegen.recurrence.step.elementwise import scans
 from chunkform.codegen.recurrence.step.lower import lower
 from chunkform.codegen.recurrence.step.monoids import found_in
+from chunkform.codegen.recurrence.step.stabilize import stable
 from chunkform.errors import GateError
-from chunkform.runtime.torch_form.scans import LAWS, scanned
-from chunkform.spec.language import Recurrence, absolute, apply, dot, exp, hadamard, sigmoid, tanh
+from chunkform.runtime.torch_form.scans import EXTREMES, LAWS, scanned
+from chunkform.spec.language import (
+    Recurrence,
+    absolute,
+    apply,
+    dot,
+    exp,
+    hadamard,
+    log,
+    logsigmoid,
+    ones,
+    sigmoid,
+    softplus,
+    tanh,
+)
 
 
 def every_kind() -> Recurrence:
@@ -61,7 +75,23 @@ def rwkv4() -> Recurrence:
     return r
 
 
-SPECS = {f.__name__: f for f in (every_kind, rwkv4)}
+def log_space() -> Recurrence:
+    """The logarithm of a state that forgets, as it is, as a softplus, and with more that is added (minGRU, arXiv:2410.01201)."""
+    r = Recurrence("log_space")
+    d = r.dims("d")
+    f, x, y = r.inputs("f x y", d)
+    v = r.inputs("v")
+    m, n, p, s = r.state("m", d), r.state("n", d), r.state("p", d, initial=-10 * ones(d)), r.state("s")
+    r.update(m, log(exp(m.prev + logsigmoid(f)) + exp(x)))
+    r.update(n, x + softplus(n.prev + logsigmoid(f) - x))
+    r.update(p, log(3 * exp(x) + hadamard(exp(p.prev), exp(y)) / 2 + exp(x + y)))
+    r.update(s, s.prev - v**2 + softplus(v - s.prev))
+    r.output("o", m.next - n.prev + p.next)
+    r.output("z", s.next)
+    return r
+
+
+SPECS = {f.__name__: f for f in (every_kind, rwkv4, log_space)}
 
 
 @cache
@@ -73,6 +103,10 @@ def test_the_kind_of_map_follows_from_the_update():
     step = lower(every_kind())
     kinds = {s.name: found_in(step.updates[s.name], s.leaf)[0] for s in step.states}
     assert kinds == {"m": "maximum", "P": "rational", "q": "minimum", "h": "affine", "n": "affine"}
+    step = stable(lower(log_space()))
+    found = {s.name: found_in(step.updates[s.name], s.leaf) for s in step.states}
+    assert {x[0] for n, x in found.items() if n != "s"} == {"logaddexp"}
+    assert found["s"][0] == "logaddexp" and found["s"][1][1] is not found["s"][1][2]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +118,9 @@ def test_the_kind_of_map_follows_from_the_update():
         lambda h, a: Max(h, 2 * h, a),
         lambda h, a: a / (h**2 + 1),
         lambda h, a: absolute(h) - a,
+        lambda h, a: softplus(2 * h) + a,
+        lambda h, a: a - softplus(h),
+        lambda h, a: h + softplus(a + h),
     ],
 )
 def test_what_does_not_compose_is_not_scanned(update):
@@ -114,11 +151,13 @@ def test_scans_agree_with_the_step_by_step_run(name):
 def test_a_scan_is_one_map_after_the_other(kind, forward):
     """Also of lengths that no chunk divides, of none, and where a map forgets all."""
     torch.manual_seed(0)
-    law, extreme = LAWS[kind], torch.minimum if kind == "minimum" else torch.maximum
+    law, extreme = LAWS[kind], EXTREMES.get(kind, torch.maximum)
     for count in (0, 1, 63, 130):
         maps = tuple(torch.rand(2, 1, count, 3, dtype=torch.float64) for _ in law.identity)
+        if kind == "logaddexp":  # whose states aren't multiplied
+            maps = (torch.ones_like(maps[0]), maps[1].log(), maps[2].log())
         if count > 5:
-            maps[0][:, :, 5] = 0.0
+            maps[1 if kind == "logaddexp" else 0][:, :, 5] = -torch.inf if kind == "logaddexp" else 0.0
         state = first = torch.rand(2, 1, 3, dtype=torch.float64)
         before, after, last = scanned(kind, maps, first, forward)
         for t in range(count) if forward else reversed(range(count)):

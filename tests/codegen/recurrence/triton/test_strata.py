@@ -50,9 +50,12 @@ def main(folder, name, spec):
     ("folder", "name", "spec"),
     [
         ("step", "test_monoids", "every_kind"),
+        ("step", "test_monoids", "log_space"),
         pytest.param("strata", "test_strata", "mlstm_stab", marks=pytest.mark.long),
         pytest.param("strata", "test_strata", "read_of_a_matrix", marks=pytest.mark.long),
         pytest.param("strata", "test_strata", "gated_by_a_network", marks=pytest.mark.long),
+        pytest.param("strata", "test_strata", "bounded_slots", marks=pytest.mark.long),
+        pytest.param("strata", "test_strata", "scaled_momentum", marks=pytest.mark.long),
     ],
 )
 def test_kernels_agree_with_the_oracle(folder, name, spec):
