@@ -47,7 +47,9 @@ def _map(n: Notation, e: Entry, state: Node) -> str:
         return rf"{left} = \frac{{{first}}}{{{second}}}" if n.tex else f"{left} = ({first}) / ({second})"
     if e.kind == "logaddexp":
         exponents = (n.text(fn("exp", add(mul(maps[0], state), maps[1]))), n.text(fn("exp", maps[2])))
-        return rf"{left} = \log\left({' + '.join(exponents)}\right)" if n.tex else f"{left} = log({' + '.join(exponents)})"
+        return (
+            rf"{left} = \log\left({' + '.join(exponents)}\right)" if n.tex else f"{left} = log({' + '.join(exponents)})"
+        )
     word = "max" if e.kind == "maximum" else "min"
     last = n.text(maps[2])
     return rf"{left} = \{word}\left({first}, {last}\right)" if n.tex else f"{left} = {word}({first}, {last})"
