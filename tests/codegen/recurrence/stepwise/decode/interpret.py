@@ -21,6 +21,7 @@ from chunkform.codegen.recurrence.oracle import oracle
 from chunkform.codegen.recurrence.stepwise.decode import MODULES, decoding, public_step
 from chunkform.runtime.op import decode
 from chunkform.runtime.op.drafts import commit, draft
+from chunkform.runtime.op.several import Places, Writes, several_steps
 
 POOLED = int(
     os.environ.get("POOLED", "5")
@@ -133,6 +134,33 @@ def in_pool(name: str, narrow: bool) -> float:
     return worst
 
 
+def packed(name: str) -> float:
+    """The largest difference between the kernel and torch: packed tokens, states in rows of their own after each, whose last
+    two axes lie in memory in the other order."""
+    step, c = op_of(name)
+    inner = step.step.__globals__["OP"].step
+    tensors, constants = arguments(name, 3, 2, 2, SIZES, seed=4)
+    given = {v.name: constants.get(v.name) for v in c.step.variables}
+    for v in c.step.variables:
+        if v.kind != "constant":
+            x = tensors[("log_" if v.is_decay else "") + v.name]
+            given[v.name] = torch.cat([x[0], x[2, :1]])[None] if v.per_step else x
+    shapes = {s.name: (8, 2, *(SIZES.get(dim_of(a), 4) for a in s.axes)) for s in c.step.states}
+    start = [0.1 * torch.randn(x) + (torch.eye(x[-1]) if c.name in SQUARE else 0.0) for x in shapes.values()]
+    places = Places(
+        rows=torch.tensor([4, 6, 1]), each=torch.tensor([[3, 4], [0, 0], [-1, 7]]), starts=torch.tensor([0, 2, 2, 3])
+    )
+    dims = {dim_of(a): SIZES.get(dim_of(a), 4) for v in c.step.variables for a in v.axes}
+    found = []
+    for backend in ("triton", "torch"):
+        pools = [x.mT.contiguous().mT if x.dim() == 4 else x.clone() for x in start]
+        outs = [torch.zeros(1, 3, 2, *(dims[dim_of(a)] for a in axes)) for axes in c.step.output_axes.values()]
+        writes = Writes(outputs=True, each=True, last=True)
+        several_steps(inner, given, pools, pools, outs, dims | {"B": 3, "T": 2, "H": 2}, places, writes, backend)
+        found.append([*pools, *outs])
+    return max(error(x, y) for x, y in zip(*found, strict=True))
+
+
 def _apart(found, wanted) -> float:
     return sum(float((x - y).abs().max()) for x, y in zip(found, wanted, strict=True))
 
@@ -150,6 +178,7 @@ def main() -> dict[str, float]:
         report[name] = max(run(name, *x) for x in options)
         if i % POOLED == 0:
             report[f"{name} in a pool"] = in_pool(name, narrow=i % 2 == 0)
+            report[f"{name} packed"] = packed(name)
     return report
 
 

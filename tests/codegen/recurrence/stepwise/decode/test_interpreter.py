@@ -26,3 +26,8 @@ def test_a_step_agrees_with_the_oracle(report, name) -> None:
 def test_rows_of_a_pool_and_drafts_from_them_have_the_bits_of_steps(report) -> None:
     pooled = {name: found for name, found in report.items() if name.endswith(" in a pool")}
     assert len(pooled) > 20 and not any(pooled.values())
+
+
+def test_packed_tokens_with_a_state_for_each_agree_with_torch(report) -> None:
+    packed = {name: found for name, found in report.items() if name.endswith(" packed")}
+    assert len(packed) > 20 and max(packed.values()) < 1e-5

@@ -1,0 +1,4 @@
+"""Inference engines: functions with the names, arguments and in-place semantics that vLLM and SGLang call.
+
+`vllm` and `sglang` beside this file have them; neither engine is imported. docs/engines.md says how to put them in.
+"""

@@ -1,0 +1,283 @@
+"""The functions of vLLM's and SGLang's names against float64 loops of what they do there, written without any of our code."""
+
+import itertools
+
+import pytest
+import torch
+
+from chunkform.errors import ArgumentError
+from chunkform.integrations.engines import sglang, vllm
+
+H, HV, K, V, P = 2, 4, 8, 6, 12
+
+
+def loop(q, k, v, g, beta, scale, normalise, read, written, starts=None):
+    """Token by token in float64. read(n): the state that sequence n starts from, None for padding; written(n, t, state)."""
+    q, k, v, g, beta = (x.double() for x in (q, k, v, g, beta))
+    out = torch.zeros(v.shape, dtype=torch.float64)
+    spans = [(n, 0, v.shape[1]) for n in range(v.shape[0])]
+    if starts is not None:
+        spans = [(0, int(a), int(b)) for a, b in itertools.pairwise(starts)]
+    for n, (entry, begin, end) in enumerate(spans):
+        first = read(n)
+        if first is None:
+            continue
+        state = first.double().clone()
+        for t in range(begin, end):
+            for h in range(HV):
+                query, key = q[entry, t, h // (HV // H)], k[entry, t, h // (HV // H)]
+                if normalise:
+                    query, key = (x / (x.square().sum() + 1e-6).sqrt() for x in (query, key))
+                decay = g[entry, t, h].exp()
+                state[h] = state[h] * (decay[:, None] if decay.dim() else decay)
+                state[h] += torch.outer(key, beta[entry, t, h] * (v[entry, t, h] - state[h].T @ key))
+                out[entry, t, h] = scale * state[h].T @ query
+            written(n, t - begin, state)
+    return out
+
+
+def tokens(*lead, kda=False, seed=0):
+    torch.manual_seed(seed)
+    return {
+        "q": torch.randn(*lead, H, K),
+        "k": torch.randn(*lead, H, K) / 2,
+        "v": torch.randn(*lead, HV, V),
+        "g": -torch.rand(*lead, HV, *([K] if kda else [])),
+        "beta": torch.rand(*lead, HV),
+    }
+
+
+def blocks(v_first, rows=P):
+    torch.manual_seed(1)
+    states = torch.randn(rows, HV, K, V)
+    return states.mT.contiguous() if v_first else states
+
+
+def of(pool, row, v_first):
+    return pool[row].mT if v_first else pool[row]
+
+
+def put(pool, row, state, v_first):
+    pool[row] = (state.mT if v_first else state).to(pool.dtype)
+
+
+layouts = pytest.mark.parametrize("v_first", [True, False], ids=["V first", "K first"])
+kinds = pytest.mark.parametrize("kda", [False, True], ids=["gated delta rule", "kda"])
+
+
+def function_of(kda):
+    return vllm.fused_recurrent_kda if kda else vllm.fused_recurrent_gated_delta_rule
+
+
+@layouts
+@kinds
+def test_vllm_decodes_in_blocks(v_first, kda):
+    given, indices = tokens(4, 1, kda=kda), torch.tensor([3, -1, 0, 7], dtype=torch.int32)
+    pool, wanted = blocks(v_first), blocks(v_first).double()
+    o, same = function_of(kda)(
+        **given, initial_state=pool, ssm_state_indices=indices, use_qk_l2norm_in_kernel=True,
+        state_v_first=v_first, null_block_id=0,
+    )  # fmt: skip
+    real = [3, None, None, 7]
+    expected = loop(
+        **given, scale=K**-0.5, normalise=True,
+        read=lambda n: None if real[n] is None else of(wanted, real[n], v_first),
+        written=lambda n, t, s: put(wanted, real[n], s, v_first),
+    )  # fmt: skip
+    assert same is pool and torch.allclose(o.double(), expected, atol=1e-5)
+    assert torch.allclose(pool.double(), wanted, atol=1e-5)
+    assert torch.equal(pool[[0, 1, 2]], blocks(v_first)[[0, 1, 2]])
+
+
+@layouts
+@kinds
+def test_vllm_verifies_drafts_from_the_last_accepted_token(v_first, kda):
+    """Packed tokens, [N, K] blocks, of which the one of the last accepted token is read and each token's is written."""
+    starts = torch.tensor([0, 3, 4, 4, 7], dtype=torch.int32)
+    given = tokens(1, 7, kda=kda)
+    indices = torch.tensor([[3, 4, 5], [6, 7, 8], [9, 10, 11], [2, 1, -1]], dtype=torch.int32)
+    accepted = torch.tensor([2, 1, 3, 1], dtype=torch.int32)
+    pool, wanted = blocks(v_first), blocks(v_first).double()
+    o, _ = function_of(kda)(
+        **given, scale=0.5, initial_state=pool, cu_seqlens=starts, ssm_state_indices=indices,
+        num_accepted_tokens=accepted, state_v_first=v_first, use_qk_l2norm_in_kernel=False,
+    )  # fmt: skip
+
+    def written(n, t, state):
+        if indices[n, t] >= 0:
+            put(wanted, int(indices[n, t]), state, v_first)
+
+    before = wanted.clone()
+    expected = loop(
+        **given, scale=0.5, normalise=False, starts=starts, written=written,
+        read=lambda n: of(before, int(indices[n, accepted[n] - 1]), v_first),
+    )  # fmt: skip
+    assert torch.allclose(o.double(), expected, atol=1e-5) and torch.allclose(pool.double(), wanted, atol=1e-5)
+
+
+@layouts
+@pytest.mark.parametrize("packed", [False, True])
+def test_vllm_returns_the_states_after_all_tokens(v_first, packed):
+    given = tokens(1, 6) if packed else tokens(2, 3)
+    starts = torch.tensor([0, 2, 6]) if packed else None
+    pool, after = blocks(v_first, 2), torch.zeros(6, HV, K, V, dtype=torch.float64)
+    first = [0, 2] if packed else [0, 3]
+    o, found = vllm.fused_recurrent_gated_delta_rule(
+        **given, initial_state=pool, inplace_final_state=False, cu_seqlens=starts, state_v_first=v_first
+    )
+    expected = loop(
+        **given, scale=K**-0.5, normalise=False, starts=starts, read=lambda n: of(pool, n, v_first),
+        written=lambda n, t, s: after.__setitem__(first[n] + t, s),
+    )  # fmt: skip
+    assert torch.allclose(o.double(), expected, atol=1e-5)
+    assert torch.allclose((found.mT if v_first else found).double(), after, atol=1e-5)
+    assert torch.equal(pool, blocks(v_first, 2))
+
+
+@kinds
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_gates_are_made_of_what_a_layer_projects(engine, kda):
+    given = tokens(3, 1)
+    torch.manual_seed(2)
+    A_log, a, b = torch.rand(HV), torch.randn(3, HV * (K if kda else 1)), torch.randn(3, HV)
+    dt_bias = torch.randn(HV * (K if kda else 1))
+    indices, pool, wanted = torch.tensor([5, -1, 2]), blocks(True), blocks(True).double()
+    common = {n: given[n] for n in "qkv"} | {"A_log": A_log, "a": a, "b": b, "dt_bias": dt_bias, "is_kda": kda}
+    if engine == "vllm":
+        o, _ = vllm.fused_sigmoid_gating_delta_rule_update(
+            **common, initial_state=pool, ssm_state_indices=indices, use_qk_l2norm_in_kernel=True
+        )
+    else:
+        o = sglang.fused_sigmoid_gating_delta_rule_update(
+            **common, softplus_beta=1.0, softplus_threshold=20.0, initial_state_source=pool,
+            initial_state_indices=indices, use_qk_l2norm_in_kernel=True,
+        )  # fmt: skip
+    own = (HV, K) if kda else (HV,)
+    x = (a + dt_bias).double().reshape(3, 1, *own)
+    g = -A_log.double().exp().reshape(HV, *([1] if kda else [])) * torch.log1p(x.exp())
+    expected = loop(
+        **{n: given[n] for n in "qkv"}, g=g, beta=1 / (1 + (-b.double()).exp()).reshape(3, 1, HV), scale=K**-0.5,
+        normalise=True, read=lambda n: None if n == 1 else of(wanted, int(indices[n]), True),
+        written=lambda n, t, s: put(wanted, int(indices[n]), s, True),
+    )  # fmt: skip
+    assert torch.allclose(o.double(), expected, atol=1e-5) and torch.allclose(pool.double(), wanted, atol=1e-5)
+
+
+@layouts
+@pytest.mark.parametrize("stays", [False, True], ids=["in place", "verified only"])
+def test_sglang_keeps_the_states_between(v_first, stays):
+    starts = torch.tensor([0, 3, 6, 9])
+    given, indices = tokens(1, 9), torch.tensor([4, -1, 2])
+    pool, wanted = blocks(v_first), blocks(v_first).double()
+    buffer = torch.zeros(5, 3, *pool.shape[1:])
+    between = buffer.double()
+    slots = torch.tensor([1, 3, -1])
+    o = sglang.fused_recurrent_gated_delta_rule_update(
+        **given, initial_state_source=pool, initial_state_indices=indices, cu_seqlens=starts,
+        disable_state_update=stays, intermediate_states_buffer=buffer, intermediate_state_indices=slots, cache_steps=3,
+        state_v_first=v_first,
+    )  # fmt: skip
+
+    def written(n, t, state):
+        if slots[n] >= 0:
+            put(between[slots[n]], t, state, v_first)
+        if t == 2 and not stays:
+            put(wanted, int(indices[n]), state, v_first)
+
+    expected = loop(
+        **given, scale=K**-0.5, normalise=False, starts=starts, written=written,
+        read=lambda n: None if indices[n] < 0 else of(wanted, int(indices[n]), v_first),
+    )  # fmt: skip
+    assert torch.allclose(o.double(), expected, atol=1e-5) and torch.allclose(pool.double(), wanted, atol=1e-5)
+    assert torch.allclose(buffer.double(), between, atol=1e-5)
+
+
+def test_sglang_can_leave_outputs_out():
+    given, pool, other = tokens(2, 1), blocks(True), blocks(True)
+    indices = torch.tensor([4, 2])
+    state = {"initial_state_source": pool, "initial_state_indices": indices}
+    assert sglang.fused_recurrent_gated_delta_rule_update(**given, **state, disable_output_calculation=True) is None
+    sglang.fused_recurrent_gated_delta_rule_update(**given, **(state | {"initial_state_source": other}))
+    assert torch.equal(pool, other) and not torch.equal(pool, blocks(True))
+
+
+@layouts
+@pytest.mark.parametrize("function", ["vllm", "vllm kda", "sglang", "sglang pool", "sglang recurrent"])
+def test_prefills(function, v_first):
+    kda = "kda" in function
+    starts = torch.tensor([0, 5, 12])
+    given = tokens(1, 12, kda=kda)
+    pool, wanted = blocks(v_first, 3), blocks(v_first, 3).double()
+    rows = torch.tensor([2, 0])
+    options = {"cu_seqlens": starts, "use_qk_l2norm_in_kernel": True, "state_v_first": v_first}
+    first = pool[rows].clone()
+    if function == "sglang pool":
+        o, last, _ = sglang.chunk_gated_delta_rule(**given, initial_state=pool, initial_state_indices=rows, **options)
+        assert last is None
+        last = pool[rows]
+    else:
+        call = {
+            "vllm": vllm.chunk_gated_delta_rule, "vllm kda": vllm.chunk_kda, "sglang": sglang.chunk_gated_delta_rule,
+            "sglang recurrent": sglang.fused_recurrent_gated_delta_rule,
+        }[function]  # fmt: skip
+        o, last, *_ = call(**given, initial_state=first, output_final_state=True, **options)
+        assert torch.equal(first, blocks(v_first, 3)[rows])
+    expected = loop(
+        **given, scale=K**-0.5, normalise=True, starts=starts, read=lambda n: of(wanted, int(rows[n]), v_first),
+        written=lambda n, t, s: put(wanted, int(rows[n]), s, v_first),
+    )  # fmt: skip
+    assert torch.allclose(o.double(), expected, atol=1e-5) and torch.allclose(last.double(), wanted[rows], atol=1e-5)
+
+
+def test_lightning_attention_decodes_and_prefills():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 3, H, 1, 8) / 2
+    slope, slots = torch.rand(H, 1, 1), torch.tensor([4, -1, 0])
+    caches = torch.randn(5, H, 8, 8)
+    wanted, out = caches.double(), torch.zeros(3, H, 8, dtype=torch.float64)
+    o = vllm.linear_decode_forward_triton(q, k, v, caches, slope, slots)
+    for b, slot in enumerate(slots.tolist()):
+        for h in range(H if slot >= 0 else 0):
+            wanted[slot, h] = (-slope[h, 0, 0].double()).exp() * wanted[slot, h]
+            wanted[slot, h] += torch.outer(k[b, h, 0].double(), v[b, h, 0].double())
+            out[b, h] = wanted[slot, h].T @ q[b, h, 0].double()
+    assert torch.allclose(o.double(), out.reshape(3, -1), atol=1e-5) and torch.allclose(
+        caches.double(), wanted, atol=1e-5
+    )
+    q, k, v = torch.randn(3, 2, H, 9, 8) / 2
+    history, ed = torch.randn(2, H, 8, 8), torch.rand(H)
+    before = history.clone()
+    o, kv = vllm.lightning_attention(q, k, v, ed, 256, history)
+    state, found = history.double(), []
+    for t in range(9):
+        state = (-ed.double()).exp()[:, None, None] * state + k[:, :, t, :, None].double() * v[:, :, t, None].double()
+        found.append((state * q[:, :, t, :, None].double()).sum(-2))
+    assert torch.allclose(o.double(), torch.stack(found, 2), atol=1e-5)
+    assert torch.allclose(kv[:, :, -1].double(), state, atol=1e-5) and torch.equal(history, before)
+
+
+def test_mistakes_are_named():
+    given, pool = tokens(2, 1), blocks(True)
+    call = vllm.fused_recurrent_gated_delta_rule
+    state = {"initial_state": pool, "ssm_state_indices": torch.tensor([0, 1])}
+    with pytest.raises(
+        ArgumentError, match=r"states must be \[rows, heads, K, V\] = \[.., 4, 8, 6\], got \[12, 4, 6, 8\]"
+    ):
+        call(**given, **state, state_v_first=False)
+    with pytest.raises(ArgumentError, match="batch size must be 1, got 2"):
+        call(**given, **state, cu_seqlens=torch.tensor([0, 1]))
+    with pytest.raises(ArgumentError, match="trees of drafts"):
+        call(**given, **state, retrieve_parent_token=torch.zeros(2, 1))
+    with pytest.raises(ArgumentError, match=r"beta must be \[B, T, HV\]"):
+        call(**(given | {"beta": given["v"]}), **state)
+    with pytest.raises(ArgumentError, match="scale must be above 0"):
+        call(**given, **state, scale=0.0)
+    with pytest.raises(ArgumentError, match=r"ssm_state_indices must be \[N, K\]"):
+        call(**given, **state, num_accepted_tokens=torch.tensor([1, 1]))
+    with pytest.raises(ArgumentError, match="needs intermediate_state_indices"):
+        sglang.fused_recurrent_gated_delta_rule_update(
+            **given,
+            initial_state_source=pool,
+            initial_state_indices=torch.tensor([0, 1]),
+            intermediate_states_buffer=pool,
+        )
