@@ -246,6 +246,8 @@ def resolved(op: object) -> Callable[..., Any]:
         try:
             return getattr(generated, op)
         except AttributeError as error:
+            if os.path.isfile(op):
+                return resolved(os.path.abspath(op))
             near = nearest(op, dir(generated)) or f"; there are {', '.join(dir(generated))}"
             raise ArgumentError(f"Mixer: there is no op {op!r} in the catalogue{near}") from error
     if callable(op):

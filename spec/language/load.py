@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import os
 import re
@@ -35,7 +36,8 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
         raise LoadError(f"there is no spec file {file}{nearest(file.name, beside)}")
     inside = CATALOGUE in file.resolve().parents
     name = f"chunkform.spec.{file.stem}" if inside else f"chunkform_spec_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
+    loader = importlib.machinery.SourceFileLoader(name, str(file))  # whatever the file's name ends in
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -138,5 +140,7 @@ def find(name: str) -> list[Any]:
     for r in everything:
         if r.name == name:
             return [r]
+    if Path(name).is_file():
+        return load(name)
     near = nearest(name, sorted(r.name for r in everything)) or ": give a file, or a name that `chunkform list` shows"
     raise LoadError(f"no spec named {name!r}{near}")

@@ -173,3 +173,14 @@ def test_the_same_spec_may_be_written_twice() -> None:
         return r.validate()
 
     assert made().equation("S").term == made().equation("S").term
+
+
+def test_a_spec_file_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'from chunkform import Recurrence\nr = Recurrence("sums")\nx = r.inputs("x")\nh = r.state("h")\n'
+    text += 'r.update(h, h.prev + x)\nr.output("y", h.next)\n'
+    for name in ("Sums", "sums.spec"):
+        (tmp_path / name).write_text(text)
+        assert [x.name for x in load(tmp_path / name)] == ["sums"]
+        monkeypatch.chdir(tmp_path)
+        assert [x.name for x in find(name)] == ["sums"]
+        assert [x.name for x in find(f"./{name}")] == ["sums"]
