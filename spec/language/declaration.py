@@ -11,6 +11,17 @@ from .names import spec_name
 from .source import caller
 
 
+class Declared(list[Any]):
+    """What has been declared so far, of one kind. Its name is near that of the method that declares one, which says so."""
+
+    def __init__(self, one: str) -> None:
+        super().__init__()
+        self.one = one
+
+    def __call__(self, *words: object, **more: object) -> None:
+        raise SpecError(f"this lists what is declared already; r.{self.one}(..) declares one {self.one}", caller())
+
+
 class Declaration(Methods):
     """The base of every kind. `noun` is what a kind is called in messages."""
 
@@ -24,7 +35,7 @@ class Declaration(Methods):
                 raise SpecError(f"the {what} of {self.name} must be a string, got {text!r}", self.where)
         self.doc = doc
         self.source = source
-        self.claims: list[Any] = []
+        self.claims: list[Any] = Declared("claim")
 
     def quantities(self, *names: Any, **about: Any) -> Any:
         """Quantities to state claims with; only a recurrence has these."""

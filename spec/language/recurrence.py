@@ -22,7 +22,7 @@ import sympy
 from chunkform.errors import CausalityError, DimensionError, NameError_, SpecError
 
 from .claiming import Claiming
-from .declaration import Declaration
+from .declaration import Declaration, Declared
 from .domain import Domain, domain_of
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, ones, scalar_of, shape_text, total
 from .foreign import together
@@ -111,10 +111,10 @@ class Recurrence(Claiming, Declaration):
         super().__init__(name, doc, source)
         self.dim_list: list[Dim] = []
         self.variables: list[Variable] = []
-        self.states: list[State] = []
-        self.lets: list[Equation] = []
-        self.updates: list[Equation] = []
-        self.outputs: list[Equation] = []
+        self.states: list[State] = Declared("state")
+        self.lets: list[Equation] = Declared("let")
+        self.updates: list[Equation] = Declared("update")
+        self.outputs: list[Equation] = Declared("output")
         self.setting: Any = None
         self.owner = Owner(self.name, self.where)
 

@@ -11,7 +11,7 @@ from mpmath import mp
 
 from chunkform.codegen.ir.evaluate import Reals, evaluate
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.errors import NameError_
+from chunkform.errors import NameError_, SpecError
 from chunkform.spec.language import (
     Max,
     Min,
@@ -184,3 +184,9 @@ def test_a_spec_file_may_have_any_name(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.chdir(tmp_path)
         assert [x.name for x in find(name)] == ["sums"]
         assert [x.name for x in find(f"./{name}")] == ["sums"]
+
+
+@pytest.mark.parametrize("name", ["states", "outputs", "updates", "lets", "claims"])
+def test_a_list_that_is_called_says_what_declares_one(name: str) -> None:
+    with pytest.raises(SpecError, match=rf"declared already; r.{name[:-1]}\(\.\.\) declares one {name[:-1]}$"):
+        getattr(Recurrence("mine"), name)("S")
