@@ -26,6 +26,7 @@ from .indices import is_decay, shifted
 
 SOLVES = 8  # the most that are tried
 ENDS = 6  # indices between which products are tried
+PAIRS = 16  # products of two vectors that are tried where one may be missing
 FACTORS = 40  # vectors and matrices that are tried where one may be missing
 
 
@@ -59,10 +60,13 @@ class Scope:
     exponents: tuple[Formula, ...] = ()
     factors: tuple[Formula, ...] = ()
     masks: tuple[Formula, ...] = ()
+    pairs: tuple[Formula, ...] = ()
 
     def near(self) -> Scope:
         """What a second edit may bring in."""
-        return replace(self, solves=(), decays=(), channels=(), entries=(), exponents=(), factors=(), masks=())
+        return replace(
+            self, solves=(), decays=(), channels=(), entries=(), exponents=(), factors=(), masks=(), pairs=()
+        )
 
 
 def scope_of(
@@ -109,6 +113,7 @@ def scope_of(
         exponents_in(x, setting, beside),
         factors_of(setting, names, indices, known),
         masks_of(setting, names, known),
+        pairs_of(x, setting, names, beside),
     )
 
 
@@ -139,8 +144,9 @@ def solves_of(
     """Inverses of matrices that formulas and definitions have, under their names where they have some, those that go with a
     matrix below the diagonal, and their transposes."""
     found: dict[Formula, None] = {}
-    for y in (z for x in there for z in walk(x)):
-        if is_solve(y):
+    free = {name for x in there for name in free_indices(x)}
+    for y in (z for x in (*there, *setting.shown) for z in walk(x)):
+        if is_solve(y) and free_indices(y) <= free:
             found.setdefault(y)
     for name in names:
         q = setting.quantities[name]
@@ -191,6 +197,31 @@ def factors_of(
         if shape not in (None, ("1", "1")):
             found += [Formula("at", args, (name,)) for args in indices.get(len(q.parameters), [])]
     return tuple(y for x in found[:FACTORS] for y in (x, x.T))
+
+
+def pairs_of(x: Formula, setting: Setting, names: tuple[str, ...], beside: tuple[Formula, ...]) -> tuple[Formula, ...]:
+    """Products k(i).T * k(t) of vectors at the index of a sum and at one of the formula: first those that the document shows."""
+    sums = {y.attrs[0] for y in walk(x) if y.op == "sum"}
+    free = sorted({name for y in (x, *beside) for name in free_indices(y)})
+    if not sums or not free:
+        return ()
+    found: dict[Formula, None] = {}
+    for y in (y for z in setting.shown for y in walk(z) if y.op == "product"):
+        for a, b in itertools.pairwise(y.args):
+            pair = a * b
+            if a.op == "transpose" and a.args[0].op == b.op == "at" and free_indices(pair) <= {*sums, *free}:
+                found.setdefault(pair)
+    vectors = [
+        n for n in names if setting.quantities[n].kind != "defined" and len(setting.quantities[n].parameters) == 1
+    ]
+    vectors = [n for n in vectors if setting.quantities[n].dims[1] == "1" != setting.quantities[n].dims[0]]
+    for one, other in itertools.product(vectors, repeat=2):
+        if setting.quantities[one].dims == setting.quantities[other].dims and one[0] != "d" != other[0]:
+            for i, t in itertools.product(sorted(sums), free):
+                at = (Formula("at", (Formula("index", (), (k,)),), (n,)) for n, k in ((one, i), (other, t)))
+                a, b = at
+                found.setdefault(a.T * b)
+    return tuple(list(found)[:PAIRS])
 
 
 def masks_of(setting: Setting, names: tuple[str, ...], known: Known) -> tuple[Formula, ...]:

@@ -116,7 +116,8 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
         case "power":
             yield Edit(x.args[0], "number", f"{x.args[0]} for {x}")
             for shift in (1, -1):
-                yield Edit(x.args[0] ** (x.args[1] + shift), "index", f"exponent {x.args[1] + shift}")
+                exponent = shifted(x.args[1], shift)
+                yield Edit(x.args[0] ** exponent, "index", f"exponent {exponent}")
     if x.op == "tril":
         for shift in (-1, 1):
             offset = x.attrs[0] + shift
@@ -317,6 +318,8 @@ def _scaled(x: Formula, scope: Scope) -> Iterator[Edit]:
         if f.op != "add":
             yield Edit(times(1 / f, x), "factor", f"{x} over {f}")
             yield Edit(negative(times(f, x)), "factor", f"the factor -{f} on {x}")
+    for f in scope.pairs:
+        yield Edit(times(f, x), "factor", f"the missing factor {f} on {x}")
     for number in (Fraction(2), Fraction(1, 2)):
         yield Edit(times(formula(number), x), "factor", f"the factor {number} on {x}")
 

@@ -26,8 +26,10 @@ from .prover import Bodies, Prover
 from .repair import Repair, Target, edited, ranked, search
 from .restated import cancels, restates, says_nothing
 from .scope import formulas_of, parts_of
+from .tidy import tidied
 from .trial_sizes import Point
 
+SHOWN = 4  # repairs that are told: the nearest, and others
 HEADS = ("at", "transpose", "gradient")  # what a formula is for, when it stands on the left
 
 
@@ -97,11 +99,21 @@ class Mender:
                 if f.finding.failure is None:
                     continue
                 found = list(f.finding.repairs) or (self.repair(claim, f, depth) if f.finding.exact else [])
+                found = [self.tidied(r, f, claim.setting) for r in found[:SHOWN]]
                 if found and (not best or nearness(found[0]) < nearness(best[0])):
                     best, where = found, f.label
             if best:
                 return best, where
         return [], ""
+
+    def tidied(self, r: Repair, reading: Reading, setting: Setting) -> Repair:
+        """A repair as a person would write it, where that is true as well."""
+        plain = tidied(r.result)
+        if plain == r.result or plain.op != "equation" or not isinstance(reading.statement, Equal):
+            return r
+        whole = replace(reading.statement, sides=plain.args)
+        true = self.prover.first_failure(whole, setting, reading.bodies)[0] is None
+        return replace(r, result=plain) if true else r
 
     def repair(self, claim: Claim, reading: Reading, depth: int) -> list[Repair]:
         setting, bodies, statement = claim.setting, reading.bodies, reading.statement

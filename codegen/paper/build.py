@@ -12,7 +12,7 @@ from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import formula, substitute
 from chunkform.spec.language.source import Source as Place
 
-from .document import Equation, ReadRow, read_document
+from .document import Equation, ReadRow, Taken, read_document
 from .header import Header, find_header
 from .paper import Paper
 from .premises import Under
@@ -73,10 +73,11 @@ def recurrence_of(path: str | os.PathLike) -> Any:
     return paper.recurrence
 
 
-def paper_of(text: str, path: str, header: Header) -> Paper:
+def paper_of(text: str, path: str, header: Header, taken: Taken = Taken()) -> Paper:  # noqa: B008
     document = read_document(text, path, header)
+    document.taken = taken
     title = str(header.data.get("title", "")) or document.source.title
-    paper = Paper(path, document)
+    paper = Paper(path, document, again=lambda other: paper_of(text, path, header, other))
     name = Path(path).stem if not title.isascii() else title
     starts = [(0, header), *header.parts]
     for (start, own), (stop, _) in zip(starts, [*starts[1:], (10**9, header)]):
@@ -171,6 +172,7 @@ class Builder(Statements):
                 r.source.text,
                 where=Place(self.paper.path, r.line),
             )
+            self.s.setting.shown += getattr(statement, "sides", ())
             r.claims.append(claim)
             self.paper.claims.append(claim)
             self.paper.of_row[claim.id] = r

@@ -10,6 +10,7 @@ from chunkform.errors import ChunkformError, LoadError
 from chunkform.spec.language.claims import LENGTH, Quantity
 from chunkform.spec.language.formula import (
     Formula,
+    add,
     cases,
     compare,
     free_indices,
@@ -259,7 +260,7 @@ class Definitions:
         head = core(e.head)
         body = e.side.T if e.head.op == "transpose" else e.side
         if any(y.op == "at" and y.attrs[0] == name for y in walk(body)):
-            return self.recursive(name)
+            return self.recursive(name) or self.of_all_before(name, e, body)
         resolved = self.resolve(body)
         parameters = tuple(index(a.attrs[0]) for a in head.args)
         extra = free_indices(resolved) - {p.attrs[0] for p in parameters}
@@ -312,6 +313,32 @@ class Definitions:
         self.s.definitions[name] = e
         return True
 
+    def of_all_before(self, name: str, e: Equation, body: Formula) -> bool:
+        """A sequence that is defined by all of its values before, or after: w_t = k_t - \\sum_{i=1}^{t-1} w_i (k_i^\\top k_t)."""
+        head = core(e.head)
+        step = only_in_sums(body, name, head.args[0]) if len(head.args) == 1 else 0
+        if not step:
+            return False
+        own = safe_in(self.s.setting, safe(name))
+        parameters = (head.args[0].attrs[0],)
+        key = f"{name}/1" if name in self.s.names else name
+        self.s.names[key] = own
+        # while its own body is resolved, it is known by the terms that it has no part in
+        (begin,) = statement_sides((self.resolve(without(body, name)),), self.s)
+        self.s.setting.quantities[own] = Quantity(own, "defined", parameters=parameters, body=begin)
+        (whole,) = statement_sides((self.resolve(body),), self.s)
+        self.s.setting.quantities[own] = Quantity(
+            own,
+            "defined",
+            parameters=parameters,
+            body=whole,
+            start=(1 if step < 0 else size(LENGTH), begin),
+            backwards=step > 0,
+        )
+        self.s.arity[name] = 1
+        self.s.definitions[name] = e
+        return True
+
     def default_dim(self) -> str:
         return next((d for d in self.s.setting.sizes if d not in (LENGTH, CHUNK, CHUNKS)), LENGTH)
 
@@ -354,3 +381,47 @@ def defines(e: Equation) -> bool:
     """Whether an equation may say what a symbol is: the symbol, with letters as indices, stands alone on its left."""
     head = core(e.head)
     return head.op == "at" and e.first and e.relation in ("=", ":=") and plain_head(head)
+
+
+def only_in_sums(x: Formula, name: str, at: Formula) -> int:
+    """-1 where a symbol stands in x only in sums from 1 to below `at`, 1 where only in sums from above it to the last step."""
+
+    def below(y: Formula, bound: frozenset[str], step: int) -> bool:
+        if y.op == "at" and y.attrs[0] == name:
+            return len(y.args) == 1 and y.args[0].op == "index" and y.args[0].attrs[0] in bound
+        if y.op in ("sum", "product over", "hadamard over"):
+            low, high, body = y.args
+            ends = (
+                [str(low), str(high)] == ["1", str(at - 1)]
+                if step < 0
+                else str(low) == str(at + 1) and high.op == "size"
+            )
+            inside = bound | {y.attrs[0]} if ends else bound - {y.attrs[0]}
+            return all(below(z, bound, step) for z in (low, high)) and below(body, inside, step)
+        return all(below(z, bound, step) for z in y.args)
+
+    return next((step for step in (-1, 1) if below(x, frozenset(), step)), 0)
+
+
+def without(x: Formula, name: str) -> Formula:
+    """x without the terms of its sums in which a symbol stands.
+
+    Raises:
+        Fault: nothing is left.
+    """
+
+    def visit(y: Formula) -> Formula | None:
+        if not any(z.op == "at" and z.attrs[0] == name for z in walk(y)):
+            return y
+        if y.op == "add":
+            kept = [v for a in y.args if (v := visit(a)) is not None]
+            return add(*kept) if kept else None
+        if y.op in ("product", "negative"):
+            made = [visit(a) for a in y.args]
+            return None if None in made else Formula(y.op, tuple(a for a in made if a is not None), y.attrs)
+        return None
+
+    found = visit(x)
+    if found is None:
+        raise Fault(f"{name} is defined by itself")
+    return found

@@ -61,6 +61,15 @@ class ReadRow:
         return [] if self.kind == "not judged" else self.left_out
 
 
+@dataclass(frozen=True)
+class Taken:
+    """One way to take what a document leaves open: kinds and shapes of symbols, and the way in words."""
+
+    text: str = ""
+    kinds: tuple[tuple[str, str], ...] = ()
+    shapes: tuple[tuple[str, tuple[str, str]], ...] = ()
+
+
 @dataclass
 class Document:
     """A document's rows in order, its notation, and everything said of shapes in its text."""
@@ -71,6 +80,7 @@ class Document:
     rows: list[ReadRow]
     facts: list[Item]
     extra: list[ReadRow] = field(default_factory=list)  # equations that the header adds
+    taken: Taken = Taken()
 
     @property
     def bold(self) -> set[str]:
@@ -98,7 +108,7 @@ class Document:
                 raise LoadError(f"the header of {self.source.path}: {tex!r} can't be read: {fault}") from None
             sorted_out(made, None, [])
             extra.append(made)
-        return Document(self.source, header, notation, rows, self.facts, extra)
+        return Document(self.source, header, notation, rows, self.facts, extra, self.taken)
 
 
 def read_document(text: str, path: str, header: Header) -> Document:
@@ -289,6 +299,7 @@ def notation_of(source: Source, header: Header) -> Notation:
         names=header.names,
         labels=header.labels,
     )
+    first = replace(first, upper=first.upper | set(raised_indices(readings, first)))
     functions = set(header.functions) | {n for r in source.rows for n in defined_functions(r.tokens)}
     sizes = set(header.sizes)
     indices: Counter[str] = Counter()
@@ -323,12 +334,32 @@ def notation_of(source: Source, header: Header) -> Notation:
         sizes=frozenset(sizes),
         labels=header.labels | frozenset(only_numbered),
         indices=frozenset(),
-        upper=header.upper,
+        upper=first.upper,
         maps=first.maps,
         names=frozenset(names - {"I"} if "I" not in header.names else names),
     )
 
 
+def raised_indices(readings: list[list[Token]], notation: Notation) -> Iterator[str]:
+    """Names with an index above, as a row that defines one shows: P_j^t = \\prod_{i=j}^t A_i."""
+    for tokens in readings:
+        if not any(t.text == "^" for t in tokens):
+            continue
+        try:
+            items = read_row(tokens, notation).items
+        except Fault:
+            continue
+        for item in (x for x in items if x.relations[:1] in (["="], [":="])):
+            head, side = item.sides[:2]
+            letter = head.args[1] if head.op == "power" else head
+            if head.op != "power" or head.args[0].op != "at" or letter.op not in ("at", "index") or letter.args:
+                continue
+            counted = [a for y in walk(side) for a in (y.args if y.op == "at" else y.args[:2] if y.op in OVER else ())]
+            if head.args[0].args and any(z.attrs == letter.attrs for a in counted for z in walk(a)):
+                yield head.args[0].attrs[0]
+
+
+OVER = ("sum", "product over", "hadamard over")
 MAPS = {"phi": "phi", "varphi": "phi", "psi": "psi", "sigma": "sigma", "Phi": "Phi", "Psi": "Psi"}
 
 

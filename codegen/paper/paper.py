@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from chunkform.spec.language.claims import Claim, Setting
 
-from .document import Document, ReadRow
+from .document import Document, ReadRow, Taken
 from .symbols import Symbols
 
 
@@ -21,6 +22,7 @@ class Paper:
     claims: list[Claim] = field(default_factory=list)
     of_row: dict[str, ReadRow] = field(default_factory=dict)
     settings: dict[tuple[Setting, str], Setting] = field(default_factory=dict)  # where conditions on quantities hold
+    again: Callable[[Taken], Paper] | None = None  # the document, with what it leaves open taken in another way
 
     @property
     def symbols(self) -> Symbols:

@@ -59,7 +59,7 @@ def minus_one(x: Formula) -> Formula:
 def function(name: str, arguments: list[Formula], below: list[Formula], parser: Any) -> Formula:
     """A known function of its arguments."""
     (x, *more) = arguments
-    if name in ("exp", "log", "diag", "softmax", "revcumsum", "rowsum", "sqrt") and not more:
+    if name in ("exp", "log", "diag", "softmax", "cumsum", "revcumsum", "rowsum", "sqrt") and not more:
         if name == "softmax" and below:
             return Formula("softmax over", (x, *below))
         return Formula(name, (x,))
@@ -68,6 +68,8 @@ def function(name: str, arguments: list[Formula], below: list[Formula], parser: 
         if more and more[0].op != "number":
             raise Fault("the second argument of tril is a number", parser.token)
         return Formula("tril", (x,), (int(offset),))
+    if name == "colsum" and not more:
+        return Formula("rowsum", (x.T,)).T
     if name == "stril" and not more:
         return Formula("tril", (x,), (-1,))
     if name == "triu" and len(arguments) <= 2:

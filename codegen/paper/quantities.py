@@ -10,6 +10,7 @@ from chunkform.spec.language.formula import Formula, add, formula, inner, sum_ov
 
 from .document import LOSSES, Document, Equation
 from .header import name_of
+from .rewritten import same_states, second_forms
 from .shapes import SCALAR, Dims, Misfit, Shape, shape_for, shape_of, symbols_in
 from .steps import core, find_steps, index, is_gradient, safe
 from .symbols import (
@@ -38,6 +39,8 @@ def symbols_of(document: Document, equations: Sequence[Equation], title: str) ->
     letter = str(header.data.get("steps", "")) or steps_letter(document)
     name = str(header.data.get("name", "")) or spec_name(title)
     kinds, dims_said = said_kinds(document)
+    kinds |= dict(document.taken.kinds)
+    dims_said |= dict(document.taken.shapes)
     steps = find_steps(equations, bool(header.data.get("chunk")), kinds)
     fixed, stacked = declared(document.facts + [f for r in document.rows for f in r.facts], letter)
     if steps.states:  # Q in R^{n x d} and Q_t: a row of it
@@ -49,6 +52,11 @@ def symbols_of(document: Document, equations: Sequence[Equation], title: str) ->
         fixed[n] = dims
     if steps.states:
         found = with_recurrence(document, equations, steps, name, kinds, fixed, stacked, letter)
+        for second in second_forms(steps, equations) if found.recurrence is not None else ():
+            other = with_recurrence(document, equations, second, name, kinds, fixed, stacked, letter)
+            if other.recurrence is not None and same_states(found.setting, other.setting):
+                found = other
+                break
     else:
         found = Symbols(Setting(name), steps)
     if found.recurrence is None:

@@ -5,16 +5,21 @@ more, that one is what the author means, and the document is judged under it; el
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
-from chunkform.codegen.claims.scope import used_names
-from chunkform.codegen.claims.verdict import Verdict
+from chunkform.codegen.claims.scope import formulas_of, used_names
+from chunkform.codegen.claims.verdict import Condition, Verdict
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.spec.language.claims import Claim, Setting
+from chunkform.spec.language.formula import walk
 from chunkform.spec.language.statements import Equal
 
+from .document import Taken
+from .header import name_of
 from .paper import Paper
+from .row import Item
+from .steps import OUTPUTS, core
 from .symbols import Symbols
 
 
@@ -22,7 +27,96 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
     """The claims and their verdicts, under the reading that is meant where there is such a one."""
     for symbols in paper.parts:
         adopt(paper, symbols)
-    return paper.claims, judge(paper.claims)
+    open_ones = taken_better(paper)
+    verdicts = judge(paper.claims)
+    turned = true_when_turned(paper, verdicts)
+    return paper.claims, [depending(v, open_ones.get(v.claim.id) or turned.get(v.claim.id)) for v in verdicts]
+
+
+def depending(v: Verdict, when: tuple[str, bool] | None) -> Verdict:
+    """A verdict that is another one when the document is taken in another way."""
+    if when is None or v.verdict not in ("holds", "fails", "error"):
+        return v
+    text, holds = when
+    conditions = (Condition(text, holds, "condition"), *v.conditions)
+    return replace(v, verdict="depends", conditions=conditions, repairs=(), repaired="", error=None)
+
+
+def taken_better(paper: Paper) -> dict[str, tuple[str, bool]]:
+    """Take what is computed beside the outputs as an abbreviation, of which no loss takes anything, where that makes all true
+    that is true otherwise, and more. Where it makes other claims true: which ones depend on it, and whether they hold then."""
+    found: dict[str, tuple[str, bool]] = {}
+    for taken in [t for s in paper.parts for t in abbreviations(s, paper)]:
+        here = truths(paper)
+        if all(here.values()) or paper.again is None:
+            continue
+        other = paper.again(taken)
+        for symbols in other.parts:
+            adopt(other, symbols)
+        there = truths(other)
+        changed = {k: there[k] for k in here.keys() & there.keys() if here[k] != there[k]}
+        if changed and all(changed.values()):
+            paper.__dict__.update(other.__dict__)
+            paper.symbols.guess(f"{taken.text}: so {sum(there.values())} claims are true, and fewer otherwise")
+        else:
+            found |= {k: (taken.text, true) for k, true in changed.items()}
+    return found
+
+
+def abbreviations(symbols: Symbols, paper: Paper) -> Iterator[Taken]:
+    """Outputs beside others, of which the document has gradients, though it doesn't call them as outputs are called."""
+    steps = symbols.steps
+    names = {y.attrs[0] for e in paper.document.equations for x in (e.head, e.side) for y in walk(x) if y.op == "at"}
+    said = paper.document.header.table("symbols")
+    for n in steps.outputs if len(steps.outputs) > 1 else ():
+        if n not in OUTPUTS and "d" + n in names and n not in map(name_of, said):
+            before = paper.document.taken
+            yield replace(before, text=f"{n} is an abbreviation", kinds=(*before.kinds, (n, "let")))
+
+
+def true_when_turned(paper: Paper, verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:
+    """Which claims whose shapes don't fit are true where a vector is a row that was taken for a column, or a column for a row;
+    of vectors of which the document doesn't say which they are."""
+    wrong = {v.claim.id for v in verdicts if v.verdict == "fails" and v.counterexample and not v.counterexample.sides}
+    found: dict[str, tuple[str, bool]] = {}
+    for s in paper.parts:
+        fixed = {core(x).attrs[0] for item in said_shapes(paper) for x in item.sides[:-1] if core(x).op == "at"}
+        for n in [n for n in s.steps.given if n in s.shapes and n not in fixed and s.recurrence is not None]:
+            shape = s.shapes[n]
+            about = {i for i in wrong - found.keys() if mentions(paper, i, s.names.get(n, ""))}
+            if shape.count("1") != 1 or not about or paper.again is None:
+                continue
+            text = f"{n} is a {'column' if shape[0] == '1' else 'row'}"
+            other = paper.again(Taken(text, paper.document.taken.kinds, ((n, shape[::-1]),)))
+            there = truths(other, about)
+            found |= {k: (text, True) for k in about if there.get(k)}
+    return found
+
+
+def said_shapes(paper: Paper) -> list[Item]:
+    """What the document says of shapes."""
+    facts = [*paper.document.facts, *(f for r in paper.document.rows for f in r.facts)]
+    return [f for f in facts if f.sides[-1].op == "reals" and len(f.sides[-1].args) == 2]
+
+
+def mentions(paper: Paper, claim: str, name: str) -> bool:
+    """Whether a claim speaks of a quantity, or of a gradient by it."""
+    statement = next(c.statement for c in paper.claims if c.id == claim)
+    names = {y.attrs[0] for x in formulas_of(statement) for y in walk(x) if y.op == "at"}
+    return bool(names & {name, f"d{name}", f"dlog_{name}"})
+
+
+def truths(paper: Paper, only: Collection[str] | None = None) -> dict[str, bool]:
+    """Which claims are true; those that can't be judged are left out."""
+    bare = Verifier(thorough=False)
+    found = {}
+    for c in paper.claims:
+        if only is None or c.id in only:
+            try:
+                found[c.id] = bare.judge(c).verdict == "holds"
+            except Exception:  # a claim that can't be judged tells nothing of readings
+                continue
+    return found
 
 
 def adopt(paper: Paper, symbols: Symbols) -> None:

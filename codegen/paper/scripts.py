@@ -159,7 +159,8 @@ class Scripts(Cursor):
             bracket = content[0].text == "["
             content = content[1:-1]
         found: list[Formula] = []
-        for part in split(content, ","):
+        ends = split(content, ":")  # P_{j:t}, from j to t
+        for part in ends if len(ends) == 2 and all(ends) else split(content, ","):
             letters = lettered(part)
             if len(part) > 1 and letters:
                 found += [self.index(t) for t in letters]  # M_{ij}

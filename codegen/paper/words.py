@@ -35,7 +35,8 @@ FUNCTIONS = {
         for x in "exp log sqrt sin cos tanh sigmoid softplus relu silu erf sign abs softmax diag tril triu stril".split()
     },
     **{
-        x: x for x in "revcumsum cumsum rowsum rows columns inner trace max min argmax argmin rowmax det kernel".split()
+        x: x
+        for x in "revcumsum cumsum rowsum colsum rows columns inner trace max min argmax argmin rowmax det kernel".split()
     },
     **{x: x for x in "logsumexp rank mask unit".split()},
     **dict(

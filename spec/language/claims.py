@@ -130,6 +130,7 @@ class Setting:
         self.final_loss = True
         self.below_one: set[str] = set()  # decays that are said to be less than 1
         self.premises = Premises()
+        self.shown: list[Formula] = []  # what its document displays: where a repair may take a solve or a product from
         if recurrence is not None:
             self.sizes = [LENGTH, *(x.name for x in recurrence.dim_list)]
         self.assume(initial, final_loss)

@@ -8,6 +8,7 @@ import pytest
 
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.codegen.paper.build import read_paper
+from chunkform.codegen.paper.readings import adopted
 
 DECAY = r"$$S_t = \lambda_t S_{t-1} + k_t v_t^\top$$" + "\n" + r"$$o_t = S_t^\top q_t$$" + "\n"
 DELTA = r"$$S_t = \alpha_t S_{t-1} + \beta_t (v_t - \alpha_t S_{t-1} k_t) k_t^\top$$" + "\n" + "$$o_t = S_t q_t$$\n"
@@ -152,3 +153,58 @@ def test_a_product_that_is_said_step_by_step_as_well_is_no_state(tmp_path: Path)
     text = GATED + r"$$b_t = \prod_{i=1}^t \alpha_i$$" + "\n" + r"$$b_t = b_{t-1} \odot \alpha_t$$" + "\n"
     text += r"$$b_t = b_{t-1} \odot \alpha_{t-1}$$"
     assert rows(tmp_path, text) == ["recurrence", "recurrence", "definition", "holds", "fails"]
+
+
+DELTA_NET = r"$$S_t = S_{t-1} (I - \beta_t k_t k_t^\top) + \beta_t v_t k_t^\top$$" + "\n" + "$$o_t = S_t q_t$$\n"
+
+
+@pytest.mark.parametrize("named", ["P_j^t", "P_{j:t}", "P_{j,t}"])
+def test_a_product_from_one_step_to_another_has_both_as_indices(tmp_path: Path, named: str) -> None:
+    def at(j: str) -> str:
+        return named.replace("j", "{" + j + "}" if named == "P_j^t" else j)
+
+    text = DELTA_NET + rf"$${named} = \prod_{{i=j}}^t (I - \beta_i k_i k_i^\top)$$" + "\n"
+    for first in ("i+1", "i"):
+        text += rf"$$S_t = S_0 {at('1')} + \sum_{{i=1}}^t \beta_i v_i k_i^\top {at(first)}$$" + "\n"
+    assert rows(tmp_path, text)[-3:] == ["definition", "holds", "fails"]
+
+
+def test_a_sequence_is_defined_by_all_of_its_values_before(tmp_path: Path) -> None:
+    text = DELTA_NET + r"$$w_t = \beta_t ( k_t - \sum_{i=1}^{t-1} w_i (k_i^\top k_t) )$$" + "\n"
+    for sign in "-+":
+        text += rf"$$\prod_{{i=1}}^t (I - \beta_i k_i k_i^\top) = I {sign} \sum_{{i=1}}^t w_i k_i^\top$$" + "\n"
+    assert rows(tmp_path, text)[-3:] == ["definition", "holds", "fails"]
+
+
+def test_a_gradient_by_what_a_second_form_writes(tmp_path: Path) -> None:
+    """u_t stands in a second form of the update; one that is wrong says nothing of what the loss is of u_t."""
+    second = r"$$S_t = \alpha_t S_{t-1} + u_t k_t^\top$$"
+    backward = "\n$$du_t = dS_t k_t$$\n$$du_t = dS_t^\\top k_t$$\n" + r"$$dv_t = \beta_t dS_t k_t$$"
+    assert rows(tmp_path, EXPANDED + WRITTEN + second + backward)[-4:] == ["holds", "holds", "fails", "holds"]
+    wrong = second.replace("+", "-")
+    assert rows(tmp_path, EXPANDED + WRITTEN + wrong + backward)[-4:] == ["fails", "definition", "fails", "holds"]
+
+
+def judged_rows(folder: Path, text: str) -> list[str]:
+    """The verdicts under the readings that are meant."""
+    (folder / "paper.md").write_text(text, encoding="utf-8")
+    judge = Verifier(effort=0).judge
+    return [v.verdict for v in adopted(read_paper(folder / "paper.md"), lambda claims: [judge(c) for c in claims])[1]]
+
+
+def test_an_abbreviation_with_gradients_is_no_output_where_that_makes_more_true(tmp_path: Path) -> None:
+    text = DELTA + r"$$u_t = v_t - \alpha_t S_{t-1} k_t$$" + "\n$$dq_t = S_t^\\top do_t$$\n$$dv_t = du_t$$\n"
+    text += r"$$dv_t = \beta_t dS_t k_t$$" + "\n" + r"$$dv_t = \alpha_t du_t$$"
+    assert judged_rows(tmp_path, text) == ["holds", "holds", "holds", "fails"]
+
+
+def test_a_vector_of_which_nothing_says_whether_it_is_a_row_is_tried_as_both(tmp_path: Path) -> None:
+    text = "rows $q_t, k_t \\in \\mathbb R^{1 \\times d}$\n"
+    text += r"$$S_t = \mathrm{diag}(a_t) S_{t-1} + k_t^\top v_t$$" + "\n$$o_t = q_t S_t$$\n"
+    text += (
+        r"$$da_t = (S_{t-1} \odot dS_t) \mathbf 1$$" + "\n" + r"$$da_t = ((S_{t-1} \odot dS_t) \mathbf 1)^\top$$" + "\n"
+    )
+    text += r"$$da_t = (S_t \odot dS_t) \mathbf 1$$" + "\n$$dq_t = S_t do_t^\\top$$"
+    found = judged_rows(tmp_path, text)
+    assert sorted(found[:2]) == ["depends", "holds"]
+    assert found[2:] == ["fails", "fails"]
