@@ -12,7 +12,19 @@ from .misspelt import Misspelt, near
 from .renamed import Renamed
 
 if TYPE_CHECKING:
-    from .codegen.api import Check, Derivation, Explanation, Listed, Verdicts, catalogue, check, explain, verify
+    from .codegen.api import (
+        Check,
+        Derivation,
+        Explanation,
+        Listed,
+        Same,
+        Verdicts,
+        catalogue,
+        check,
+        explain,
+        same,
+        verify,
+    )
     from .codegen.commands.compile import compile_op as compile
     from .runtime.op.debugging import debug
     from .spec.language import Attention, Program, Recurrence
@@ -27,6 +39,7 @@ __all__ = [
     "Op",
     "Program",
     "Recurrence",
+    "Same",
     "Verdicts",
     "__version__",
     "catalogue",
@@ -34,6 +47,7 @@ __all__ = [
     "compile",
     "debug",
     "explain",
+    "same",
     "verify",
 ]
 __version__ = "0.1.0"
@@ -46,7 +60,7 @@ sys.meta_path.insert(0, Renamed())
 sys.meta_path.append(Misspelt())
 
 _FOUND_IN = {
-    "codegen.api": "Check Derivation Explanation Listed Verdicts catalogue check explain verify",
+    "codegen.api": "Check Derivation Explanation Listed Same Verdicts catalogue check explain same verify",
     "codegen.commands.compile": "compile_op",
     "runtime.op.debugging": "debug",
     "spec.language": "Attention Program Recurrence",

@@ -4,8 +4,21 @@ Each object has its facts as fields, reads as text (`str`), shows itself typeset
 """
 
 from ..commands.listing import Listed, catalogue
+from ..exact.same import Same, same
 from .checked import Check, check
 from .explained import Derivation, Explanation, explain
 from .judged import Verdicts, verify
 
-__all__ = ["Check", "Derivation", "Explanation", "Listed", "Verdicts", "catalogue", "check", "explain", "verify"]
+__all__ = [
+    "Check",
+    "Derivation",
+    "Explanation",
+    "Listed",
+    "Same",
+    "Verdicts",
+    "catalogue",
+    "check",
+    "explain",
+    "same",
+    "verify",
+]

@@ -163,6 +163,7 @@ def new(
     "chunkform verify my_recurrence.py",
     "chunkform verify --document mesa --verdict fails",
     "chunkform verify my_recurrence.py --json - --html verdicts.html",
+    "chunkform verify rewritten.py --same-as my_recurrence.py",
 )
 def verify(
     specs: Annotated[
@@ -194,6 +195,10 @@ def verify(
         Path | None, typer.Option(metavar="PATH", help="of a paper: write a copy of it with the verdicts")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="of a paper: judge again whenever it changes")] = False,
+    same_as: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="compare with this spec: are they the same recurrence?")
+    ] = None,
+    names: Annotated[str, typer.Option(metavar="A=B,..", help="with --same-as: what is called otherwise there")] = "",
 ) -> None:
     """Judge claims: each holds, fails (with a counterexample and the nearest true formula), or depends.
 
@@ -202,10 +207,13 @@ def verify(
     """
     from ..claims.command import verify as judge_claims
     from ..paper.build import is_paper
+    from .same import compare
 
     if verdict not in (None, "holds", "fails", "depends", "error"):
         near = nearest(verdict, ("holds", "fails", "depends", "error"))
         raise LoadError(f"--verdict is holds, fails, depends or error, got {verdict!r}{near}")
+    if same_as is not None:
+        raise typer.Exit(compare(specs or [], same_as, names, json_path, console(stderr=str(json_path) == "-")))
     papers = [s for s in specs or () if is_paper(s)]
     others = [s for s in specs or () if not is_paper(s)]
     of_papers = {"--header": header, "--latex": latex, "--annotate": annotate, "--watch": watch}
