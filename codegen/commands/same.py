@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +20,7 @@ def compare(specs: list[str], other: str, names: str, json_path: Path | None, co
     found = same(_recurrence(specs[0]), _recurrence(other), _names(names))
     console.print(str(found), highlight=False, markup=False, soft_wrap=True)
     if json_path is not None:
-        write_whole(json_path, json.dumps({**dataclasses.asdict(found), "same": found.same}, indent=2) + "\n")
+        write_whole(json_path, found.to_json())
     return 0 if found.same else 1
 
 

@@ -7,9 +7,10 @@ identity between functions is meant, 50 digits decide. Where they differ, small 
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -54,6 +55,10 @@ class Same:
     @property
     def same(self) -> bool:
         return self.difference is None
+
+    def to_json(self) -> str:
+        """As `chunkform verify --same-as .. --json` writes it."""
+        return json.dumps({**asdict(self), "same": self.same}, indent=2) + "\n"
 
     def __str__(self) -> str:
         if self.difference is None:
