@@ -11,25 +11,29 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
+from ..ir.code import (
+    ATOM,
+    MUL,
+    UNARY,
+    Call,
+    Code,
+    Expanded,
+    Function,
+    Items,
+    Literal,
+    Power,
+    Text,
+    call,
+    leaf_code,
+    shape,
+    where,
+    zeros,
+)
 from ..ir.functions import TABLE, in_torch
 from .terms import Positions
 
-ADD, MUL, UNARY, ATOM = range(4)  # how tightly a text binds
-
-
-@dataclass(frozen=True)
-class Text:
-    """Source text of a value, and how tightly it binds."""
-
-    text: str
-    level: int = ATOM
-
-    def at(self, level: int) -> str:
-        """In parentheses where something binds more tightly than it."""
-        return self.text if self.level >= level else f"({self.text})"
-
-
-Operand = tuple[Text, Positions]
+NOTHING = Literal(0.0)
+Operand = tuple[Code, Positions]
 
 
 class Dialect(Protocol):
@@ -37,33 +41,33 @@ class Dialect(Protocol):
 
     masked: bool  # does padding take part in sums unless it is masked?
 
-    def align(self, value: Text, own: Positions, target: Positions) -> Text:
+    def align(self, value: Code, own: Positions, target: Positions) -> Code:
         """A value over positions `own`, so that it broadcasts over `target`."""
         ...
 
-    def contract(self, groups: list[Operand], bound: int, rank: int) -> Text | None:
+    def contract(self, groups: list[Operand], bound: int, rank: int) -> Code | None:
         """The sum over position `bound` of a product of operands, or None where product and `sum` are as good."""
         ...
 
-    def sum(self, value: Text, position: int, rank: int) -> Text: ...
-    def peak(self, value: Text, position: int, rank: int) -> Text: ...
-    def mask(self, value: Text, dims: tuple[str, ...], position: int, held: str = "0.0") -> Text: ...
-    def spread(self, value: Text, dims: tuple[str, ...]) -> Text:
+    def sum(self, value: Code, position: int, rank: int) -> Code: ...
+    def peak(self, value: Code, position: int, rank: int) -> Code: ...
+    def mask(self, value: Code, dims: tuple[str, ...], position: int, held: Code = NOTHING) -> Code: ...
+    def spread(self, value: Code, dims: tuple[str, ...]) -> Code:
         """A value that may lack axes, as one that has them all."""
         ...
 
-    def power(self, value: Text, n: Fraction, uniform: bool) -> Text: ...
+    def power(self, value: Code, n: Fraction, uniform: bool) -> Code: ...
     def repeats(self, name: str) -> bool:
         """Does the text of this function repeat its argument?"""
         ...
 
-    def function(self, name: str, value: Text, uniform: bool) -> Text: ...
-    def maximum(self, a: Text, b: Text, a_uniform: bool, b_uniform: bool) -> Text:
+    def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:
         """The larger of two; a uniform one is the same everywhere."""
         ...
 
-    def eye(self, dim: str) -> Text: ...
-    def size(self, dim: str) -> Text: ...
+    def function(self, name: str, value: Code, uniform: bool) -> Code: ...
+    def eye(self, dim: str) -> Code: ...
+    def size(self, dim: str) -> Code: ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Torch:
     like: str
     masked = False
 
-    def align(self, value: Text, own: Positions, target: Positions) -> Text:
+    def align(self, value: Code, own: Positions, target: Positions) -> Code:
         order = tuple(p for p in target if p in own)
         text = value.at(ATOM)
         if order != own:
@@ -87,7 +91,7 @@ class Torch:
             return value if order == own else Text(text)
         return Text(f"{text}[..., {', '.join(':' if p in own else 'None' for p in target)}]")
 
-    def contract(self, groups: list[Operand], bound: int, rank: int) -> Text | None:
+    def contract(self, groups: list[Operand], bound: int, rank: int) -> Code | None:
         if len(groups) == 1 or rank == 1:
             return None
         if len(groups) == 2:
@@ -107,19 +111,19 @@ class Torch:
         result = "".join(letters[p] for p in range(rank) if p != bound)
         return Text(f'torch.einsum("{inputs}->...{result}", {", ".join(t.text for t, _ in groups)})')
 
-    def sum(self, value: Text, position: int, rank: int) -> Text:
+    def sum(self, value: Code, position: int, rank: int) -> Code:
         return Text(f"{value.at(ATOM)}.sum({position - rank})")
 
-    def peak(self, value: Text, position: int, rank: int) -> Text:
+    def peak(self, value: Code, position: int, rank: int) -> Code:
         return Text(f"{value.at(ATOM)}.amax({position - rank})")
 
-    def mask(self, value: Text, dims: tuple[str, ...], position: int, held: str = "0.0") -> Text:
+    def mask(self, value: Code, dims: tuple[str, ...], position: int, held: Code = NOTHING) -> Code:
         return value
 
-    def spread(self, value: Text, dims: tuple[str, ...]) -> Text:
+    def spread(self, value: Code, dims: tuple[str, ...]) -> Code:
         raise NotImplementedError("batch axes have no names: expand the value where it is used")
 
-    def power(self, value: Text, n: Fraction, uniform: bool) -> Text:
+    def power(self, value: Code, n: Fraction, uniform: bool) -> Code:
         if uniform:
             return Text(f"{value.at(ATOM)} ** {n if n.denominator == 1 else float(n)}", UNARY)
         if n == 2:
@@ -133,26 +137,26 @@ class Torch:
     def repeats(self, name: str) -> bool:
         return TABLE[name].torch.count("{") > 1
 
-    def function(self, name: str, value: Text, uniform: bool) -> Text:
+    def function(self, name: str, value: Code, uniform: bool) -> Code:
         argument = f"{self.like}.new_tensor({value.text})" if uniform else value.text
         return Text(in_torch(name, argument))
 
-    def maximum(self, a: Text, b: Text, a_uniform: bool, b_uniform: bool) -> Text:
+    def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:
         if a_uniform:
             return Text(f"max({a.text}, {b.text})")
         other = f"{self.like}.new_tensor({b.text})" if b_uniform else b.text
         return Text(f"torch.maximum({a.text}, {other})")
 
-    def eye(self, dim: str) -> Text:
+    def eye(self, dim: str) -> Code:
         return Text(f"torch.eye({self.size_text(dim)}, dtype={self.like}.dtype, device={self.like}.device)")
 
-    def size(self, dim: str) -> Text:
+    def size(self, dim: str) -> Code:
         return Text(self.size_text(dim))
 
 
 @dataclass(frozen=True)
 class Triton:
-    """Triton text. For a dim: the text of its size, of its indices (a range), of their mask, and of the tile's width."""
+    """Triton expressions. For a dim: the text of its size, of its indices (a range), of their mask, and of the tile's width."""
 
     size_text: Callable[[str], str]
     index_text: Callable[[str], str]
@@ -160,21 +164,18 @@ class Triton:
     block_text: Callable[[str], str]
     masked = True
 
-    def align(self, value: Text, own: Positions, target: Positions) -> Text:
+    def align(self, value: Code, own: Positions, target: Positions) -> Code:
         if not own:
             return value
         order = tuple(p for p in target if p in own)
-        text = value.at(ATOM)
         if order != own:
             if len(own) == 2:
-                text = f"tl.trans({value.text})"
+                value = call("tl.trans", value)
             else:
-                text = f"tl.permute({value.text}, ({', '.join(str(own.index(p)) for p in order)}))"
-        if order == target:
-            return value if order == own else Text(text)
-        return Text(f"{text}[{', '.join(':' if p in own else 'None' for p in target)}]")
+                value = call("tl.permute", value, Items(tuple(Literal(own.index(p)) for p in order)))
+        return value if order == target else Expanded(value, tuple(p in own for p in target))
 
-    def contract(self, groups: list[Operand], bound: int, rank: int) -> Text | None:
+    def contract(self, groups: list[Operand], bound: int, rank: int) -> Code | None:
         if len(groups) != 2 or rank != 3:
             return None
         (a, own_a), (b, own_b) = groups
@@ -184,46 +185,38 @@ class Triton:
         if free_a[0] > free_b[0]:
             (a, own_a, free_a), (b, own_b, free_b) = (b, own_b, free_b), (a, own_a, free_a)
         left, right = self.align(a, own_a, (free_a[0], bound)), self.align(b, own_b, (bound, free_b[0]))
-        return Text(f'tl.dot({left.text}, {right.text}, input_precision="ieee")')
+        return Call("tl.dot", (left, right), (("input_precision", Literal("ieee")),))
 
-    def sum(self, value: Text, position: int, rank: int) -> Text:
-        return Text(f"tl.sum({value.text}, axis={position})")
+    def sum(self, value: Code, position: int, rank: int) -> Code:
+        return call("tl.sum", value, axis=position)
 
-    def peak(self, value: Text, position: int, rank: int) -> Text:
-        return Text(f"tl.max({value.text}, axis={position})")
+    def peak(self, value: Code, position: int, rank: int) -> Code:
+        return call("tl.max", value, axis=position)
 
-    def mask(self, value: Text, dims: tuple[str, ...], position: int, held: str = "0.0") -> Text:
-        mask = self.align(Text(self.mask_text(dims[position])), (position,), tuple(range(len(dims))))
-        return Text(f"tl.where({mask.text}, {value.text}, {held})")
+    def mask(self, value: Code, dims: tuple[str, ...], position: int, held: Code = NOTHING) -> Code:
+        mask = self.align(leaf_code(self.mask_text(dims[position])), (position,), tuple(range(len(dims))))
+        return where(mask, value, held)
 
-    def spread(self, value: Text, dims: tuple[str, ...]) -> Text:
+    def spread(self, value: Code, dims: tuple[str, ...]) -> Code:
         if not dims:
-            return Text(f"tl.cast({value.text}, tl.float32)")
-        blocks = ", ".join(self.block_text(d) for d in dims)
-        return Text(f"tl.zeros([{blocks}], tl.float32) + {value.at(MUL)}", ADD)
+            return call("tl.cast", value, "tl.float32")
+        return zeros(shape(*(leaf_code(self.block_text(d)) for d in dims))) + value
 
-    def power(self, value: Text, n: Fraction, uniform: bool) -> Text:
-        if n.denominator > 2 or abs(n) > 16:
-            return Text(f"tl.exp({float(n)!r} * tl.log({value.text}))")
-        whole, half = divmod(abs(n), 1)
-        factors = [value.at(ATOM)] * int(whole) + ([f"tl.sqrt({value.text})"] if half else [])
-        product = " * ".join(factors)
-        if n > 0:
-            return Text(product, MUL if len(factors) > 1 else ATOM)
-        return Text(f"1.0 / ({product})" if len(factors) > 1 else f"1.0 / {product}", MUL)
+    def power(self, value: Code, n: Fraction, uniform: bool) -> Code:
+        return Power(value, n)
 
     def repeats(self, name: str) -> bool:
         return TABLE[name].triton.count("{") > 1
 
-    def function(self, name: str, value: Text, uniform: bool) -> Text:
-        return Text(TABLE[name].triton.format(value.text))
+    def function(self, name: str, value: Code, uniform: bool) -> Code:
+        return Function(name, value)
 
-    def maximum(self, a: Text, b: Text, a_uniform: bool, b_uniform: bool) -> Text:
-        return Text(f"tl.maximum({a.text}, {b.text}, propagate_nan=tl.PropagateNan.ALL)")  # as torch.maximum
+    def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:
+        return call("tl.maximum", a, b, propagate_nan="tl.PropagateNan.ALL")  # as torch.maximum
 
-    def eye(self, dim: str) -> Text:
-        index = self.index_text(dim)
-        return Text(f"tl.where({index}[:, None] == {index}[None, :], 1.0, 0.0)")
+    def eye(self, dim: str) -> Code:
+        index = leaf_code(self.index_text(dim))
+        return where(index.along(0, 2).equals(index.along(1, 2)), 1.0, 0.0)
 
-    def size(self, dim: str) -> Text:
-        return Text(f"tl.full([], {self.size_text(dim)}, tl.float32)")
+    def size(self, dim: str) -> Code:
+        return call("tl.full", shape(), leaf_code(self.size_text(dim)), "tl.float32")

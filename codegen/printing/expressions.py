@@ -19,14 +19,15 @@ from fractions import Fraction
 import mpmath
 import sympy
 
+from ..ir.code import MUL, Call, Code, Literal, Name, Negative, is_short, leaf_code, starts_with_minus, without_minus
 from ..ir.expr import Node, plain_name
 from ..ir.functions import TABLE
-from .dialects import ADD, ATOM, MUL, UNARY, Dialect, Operand, Text, Torch, Triton
+from .dialects import Dialect, Operand, Torch, Triton
 from .terms import Axes, Positions, Term, Terms, below, storage_order
 
 __all__ = ["NodePrinter", "Printed", "Torch", "Triton"]
 
-LeafText = Callable[[Node], str]
+LeafText = Callable[[Node], str | Code]
 ZERO, FINITE, UNKNOWN = range(3)  # what padding holds along one position
 LONGEST = 88  # a longer expression is split into statements
 KEEP_ZERO = frozenset("tanh sin relu abs erf sign step".split())  # f(0) = 0
@@ -34,11 +35,15 @@ KEEP_ZERO = frozenset("tanh sin relu abs erf sign step".split())  # f(0) = 0
 
 @dataclass(frozen=True)
 class Printed:
-    """The text of a value, with the leaves, and the names of values before it, that are in it."""
+    """A value, with the leaves, and the names of values before it, that are in it."""
 
-    text: str
+    code: Code
     leaves: tuple[Node, ...]
     names: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return self.code.text
 
 
 class NodePrinter:
@@ -117,7 +122,7 @@ class _Job:
         self.leaf_text, self.leaf_padding = leaf_text, padding
         self.terms = Terms(order)
         self.made: dict[Term, tuple[str, Printed]] = {}  # statements, in order
-        self.done: dict[Term, Text] = {}
+        self.done: dict[Term, Code] = {}
         self.named: set[Term] = set()
         self.suggested: dict[Term, str] = {}
         self.uniform: dict[Term, bool] = {}
@@ -138,20 +143,20 @@ class _Job:
             elif args and (count > 1 or term in suggested or term.bound is not None):
                 self.named.add(term)
 
-    def value(self, term: Term) -> Text:
+    def value(self, term: Term) -> Code:
         """The text of a term, over its own positions."""
         if term not in self.done:
             text = self._expression(term)
             self.done[term] = self._name(term, text) if term in self.named else text
         return self.done[term]
 
-    def _name(self, term: Term, text: Text) -> Text:
+    def _name(self, term: Term, text: Code) -> Code:
         name = self.printer.fresh(self.suggested.get(term))
         assert term not in self.made
         self.made[term] = name, self.printed(text, term)
-        return Text(name)
+        return Name(name)
 
-    def printed(self, text: Text, term: Term) -> Printed:
+    def printed(self, text: Code, term: Term) -> Printed:
         """The text of a term, with what is in it."""
         leaves: dict[Node, None] = {}
         names: dict[str, None] = {}
@@ -167,16 +172,16 @@ class _Job:
             if x.op == "leaf":
                 leaves[x.node] = None
             todo += [a for a, _ in x.args]
-        return Printed(text.text, tuple(leaves), tuple(names))
+        return Printed(text, tuple(leaves), tuple(names))
 
-    def _atom(self, term: Term) -> Text:
+    def _atom(self, term: Term) -> Code:
         """A name, a number or something as short, for a text that is used more than once."""
         text = self.value(term)
-        if not re.fullmatch(r"[\w.]+", text.text):
+        if not is_short(text):
             self.done[term] = text = self._name(term, text)
         return text
 
-    def placed(self, term: Term, places: Positions, target: Positions, split: bool = True) -> Text:
+    def placed(self, term: Term, places: Positions, target: Positions, split: bool = True) -> Code:
         """The text of a term whose own positions lie at `places`, so that it broadcasts over `target`."""
         if (
             term.op in ("add", "mul", "expand")
@@ -186,15 +191,15 @@ class _Job:
             args = [(arg, tuple(places[p] for p in own)) for arg, own in term.args]
             local = tuple(p for p in target if p in places)
             text = self._entrywise(term.op, args, local)
-            if split and len(text.text) > LONGEST and local == places:
+            if split and text.width > LONGEST and local == places:
                 self.done[term] = text = self._name(term, text)
             return text if self.uniform[term] else self.dialect.align(text, local, target)
         text = self.value(term)
-        if split and len(text.text) > LONGEST and term.args:
+        if split and text.width > LONGEST and term.args:
             self.done[term] = text = self._name(term, text)
         return text if self.uniform[term] else self.dialect.align(text, places, target)
 
-    def whole(self, text: Text, term: Term, places: Positions) -> Text:
+    def whole(self, text: Code, term: Term, places: Positions) -> Code:
         """The text of a term placed at `places`, with all axes, and zeros in the padding."""
         dims = tuple(term.dims[places.index(i)] for i in range(term.rank))
         if term.op == "expand" or self.uniform[term]:
@@ -206,12 +211,12 @@ class _Job:
 
     # --- one operation
 
-    def _expression(self, term: Term) -> Text:
+    def _expression(self, term: Term) -> Code:
         if term in self.numbers:
-            return _literal(self.numbers[term])
+            return Literal(float(self.numbers[term]))
         match term.op:
             case "leaf":
-                return Text(self.leaf_text(term.node))
+                return leaf_code(self.leaf_text(term.node))
             case "size":
                 return self.dialect.size(term.attrs[0])
             case "eye":
@@ -220,7 +225,7 @@ class _Job:
                 arg = term.args[0][0]
                 n = term.attrs[0]
                 if n == -1:
-                    return Text(f"1.0 / {self.value(arg).at(UNARY)}", MUL)
+                    return Literal(1.0) / self.value(arg)
                 text = self._atom(arg) if self.dialect.masked else self.value(arg)
                 return self.dialect.power(text, n, self.uniform[arg])
             case "fn":
@@ -234,7 +239,7 @@ class _Job:
                 return self._peak(term)
         return self._entrywise(term.op, term.args, term.positions)
 
-    def _entrywise(self, op: str, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
+    def _entrywise(self, op: str, args: Iterable[tuple[Term, Positions]], target: Positions) -> Code:
         if op == "add":
             return self._add(args, target)
         if op == "mul":
@@ -244,16 +249,15 @@ class _Job:
         ((arg, places),) = args  # expand
         return self.placed(arg, places, target)
 
-    def _add(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
+    def _add(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Code:
         parts = [self.placed(arg, places, target) for arg, places in args]
-        signed = [(p.text.startswith("-"), p) for p in parts]
-        signed.sort(key=lambda s: s[0])
-        text = signed[0][1].text
-        for negative, p in signed[1:]:
-            text += f" - {p.text[1:]}" if negative and p.level >= MUL else f" + {p.at(MUL)}"
-        return Text(text, ADD)
+        parts.sort(key=starts_with_minus)
+        total = parts[0]
+        for p in parts[1:]:
+            total = total - without_minus(p) if starts_with_minus(p) and p.level >= MUL else total + p
+        return total
 
-    def _largest(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
+    def _largest(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Code:
         """The largest over `target`; of numbers the texts come last, and none of a tile's."""
         ordered = sorted(args, key=lambda a: self.uniform[a[0]])
         (first, places), *rest = ordered
@@ -262,10 +266,10 @@ class _Job:
             text = self.dialect.maximum(text, self.placed(arg, own, target), uniform, self.uniform[arg])
         return text
 
-    def _product(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Text:
+    def _product(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Code:
         """The product over `target`: factors over the same positions first, then ever wider ones."""
         groups: dict[frozenset[int], tuple[list[tuple[Term, Positions]], list[tuple[Term, Positions]]]] = {}
-        sign, scale = "", 1.0
+        negative, scale = False, 1.0
         for arg, own in args:
             if arg in self.numbers:
                 scale *= self.numbers[arg]
@@ -274,8 +278,8 @@ class _Job:
             factor = (arg.args[0][0], own) if inverse else (arg, own)
             groups.setdefault(frozenset(own), ([], []))[inverse].append(factor)
         if scale < 0:
-            sign, scale = "-", -scale
-        acc: Text | None = None if scale == 1.0 else _literal(scale)
+            negative, scale = True, -scale
+        acc: Code | None = None if scale == 1.0 else Literal(float(scale))
         over: Positions = ()
         plain = True  # so far a number, which needs no alignment
         for key in sorted(groups, key=lambda k: (len(k), sorted(k))):
@@ -285,20 +289,20 @@ class _Job:
             times, divide = groups[key]
             for arg, own in times:
                 text = self.placed(arg, own, wider)
-                acc = text if acc is None else Text(f"{acc.at(MUL)} * {text.at(UNARY)}", MUL)
+                acc = text if acc is None else acc * text
                 plain = plain and self.uniform[arg]
             for arg, own in divide:
                 text = self.placed(arg, own, wider)
-                acc = Text(f"{acc.at(MUL) if acc else '1.0'} / {text.at(UNARY)}", MUL)
+                acc = (Literal(1.0) if acc is None else acc) / text
                 plain = plain and self.uniform[arg]
             over = wider
         if acc is None:
-            acc = _literal(1.0)
+            acc = Literal(1.0)
         elif over != target and not plain:
             acc = self.dialect.align(acc, over, target)
-        return Text(f"-{acc.at(MUL)}", MUL) if sign else acc
+        return Negative(acc) if negative else acc
 
-    def _sum(self, term: Term) -> Text:
+    def _sum(self, term: Term) -> Code:
         ((body, places),) = term.args
         bound = term.bound
         assert bound is not None
@@ -318,12 +322,12 @@ class _Job:
             value = self.dialect.mask(value, body.dims, bound)
         return self.dialect.sum(value, bound, len(places))
 
-    def _peak(self, term: Term) -> Text:
+    def _peak(self, term: Term) -> Code:
         ((body, places),) = term.args
         assert term.bound is not None
         value = self.value(body)
         if self.dialect.masked:
-            value = self.dialect.mask(value, body.dims, term.bound, 'float("-inf")')
+            value = self.dialect.mask(value, body.dims, term.bound, Call("float", (Literal("-inf"),)))
         return self.dialect.peak(value, term.bound, len(places))
 
     def _groups(self, factors: list[tuple[Term, Positions]]) -> list[tuple[list[tuple[Term, Positions]], Positions]]:
@@ -410,7 +414,3 @@ class _Job:
 
 def _is_peak(term: Term) -> bool:
     return term.op == "peak" or (term.op == "mul" and any(_is_peak(a) for a, _ in term.args))
-
-
-def _literal(value: float) -> Text:
-    return Text(repr(float(value)), UNARY if value < 0 else ATOM)

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from chunkform.runtime.launch.fingerprint import kernels_key
 
 from ...ir.expr import plain_name
+from ...ir.kernel_ir import KernelFunction
+from ...printing.kernel_text import kernel_function_text
 from ...printing.templates import render
 from ..chunkwise.compiled import Compiled, once
 from ..chunkwise.plan import Plan
 from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_sweep
 from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
+from . import kernel_passes
+from .kernel_gate import gate_kernel
+from .kernels.coupling_weights import TransitionKernel
 from .kernels.fused_backward import FusedBackward, fused_backward
+from .kernels.per_step import RowKernel
 from .kernels.sweep_kernels import Kernel
 from .kernels.tile_lowering import Fine
 from .launch.elementwise_scan import ScanHost, scanned
@@ -34,7 +40,7 @@ from .print.launch_text import launch_text
 class TritonForm:
     """Kernels, and the functions that launch them, in the order in which they stand in a file."""
 
-    parts: tuple[Kernel | Function, ...]
+    parts: tuple[Kernel | KernelFunction | Function, ...]
 
     @property
     def functions(self) -> dict[str, Function]:
@@ -43,8 +49,8 @@ class TritonForm:
     @property
     def text(self) -> str:
         """The text, with the hash of the kernels."""
-        texts = [launch_text(x) if isinstance(x, Function) else kernel_text(x) for x in self.parts]
-        kernels = [text for text, x in zip(texts, self.parts, strict=True) if isinstance(x, Kernel)]
+        texts = list(map(_text, self.parts))
+        kernels = [text for text, x in zip(texts, self.parts, strict=True) if not isinstance(x, Function)]
         try:
             key = kernels_key(list(map(plain_name, kernels)))
         except SyntaxError:  # the spec has a name that is no name to Python
@@ -82,7 +88,7 @@ def _unproved(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | N
         inside = _sweeps(c.substep, exchanges, stem=SUBSTEP)
         around = SubstepsHost(c, exchanges and cuttable(c.substep))
         functions = around.functions()
-        return TritonForm((*inside.parts, *around.kernels, *functions))
+        return TritonForm((*inside.parts, *(x for k in around.kernels for x in functions_of(k)), *functions))
     return _sweeps(c, exchanges, fine, unwanted)
 
 
@@ -95,7 +101,7 @@ def _scans(c: Compiled) -> TritonForm:
     """The functions of a recurrence whose states are scanned, and their kernels."""
     hosts = ScanHost(c, False), ScanHost(c, True)
     functions = [host.function_ir() for host in hosts]
-    return TritonForm((*(k for host in hosts for k in host.kernels), *functions))
+    return TritonForm((*(x for host in hosts for k in host.kernels for x in functions_of(k)), *functions))
 
 
 def in_substeps(c: Compiled) -> tuple[Compiled, int]:
@@ -123,11 +129,11 @@ def _sweeps(
         hosts.append(FusedBackwardHost(c, alone, cuts, exchanges, t, stem))
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
-    parts: list[Kernel | Function] = []
+    parts: list[Kernel | KernelFunction | Function] = []
     for host in (forward, *hosts, backward):
         function = host.function_ir()
         backward.kept_by_head = forward.by_head
-        parts += [x for k in host.kernels for x in ((k, k.for_slow_path()) if k.slow_path else (k,))]
+        parts += [x for k in host.kernels for x in functions_of(k)]
         parts.append(function)
     return TritonForm(tuple(parts))
 
@@ -174,6 +180,21 @@ def cuttable(c: Compiled) -> bool:
             if linear is None or len(sweep.group) > 1 or not same_sweep(sweep.group, plan.form.reads):
                 return False
     return True
+
+
+def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[Kernel | KernelFunction, ...]:
+    """What stands in a file for a kernel, gated where its statements are data."""
+    if isinstance(k, Kernel):
+        return (k, k.for_slow_path()) if k.slow_path else (k,)
+    f = kernel_passes.finished(k.function)
+    gate_kernel(k, f)
+    return (f,)
+
+
+def _text(x: Kernel | KernelFunction | Function) -> str:
+    if isinstance(x, Function):
+        return launch_text(x)
+    return kernel_text(x) if isinstance(x, Kernel) else kernel_function_text(x)
 
 
 def kernel_text(k: Kernel) -> str:

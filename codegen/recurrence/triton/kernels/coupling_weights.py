@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import reduce
+from operator import add
 from typing import Any
 
+from ....ir.code import Code, Literal, Load, Name, call, shape, where, zeros
 from ....ir.expr import COL, ROW, Node, leaf, rebuild, split_constant, terms_of
+from ....ir.kernel_ir import For, If, KernelFunction, Let, Parameter, Return, Statement, Store, added, let
 from ...chunkwise.coupled_states import reached
 from ...chunkwise.plan import Plan, Sweep, Unroll
 from ..plan_passes.roles import WEIGHT
-from .sweep_kernels import Kernel
 
 
 @dataclass
@@ -88,90 +91,114 @@ def _leaf_of(x: Node, streams: dict[str, Node], found: dict[Any, Transitions], s
 
 
 @dataclass(frozen=True)
-class TransitionKernel(Kernel):
-    """A printed kernel of weights. `given` are the entries that it loads, by (to, of)."""
+class TransitionKernel:
+    """A kernel of weights. `given` are the entries that it loads, by (to, of)."""
 
-    parameters: tuple[str, ...] = ()
-    given: tuple[tuple[int, int], ...] = ()
+    function: KernelFunction
+    transitions: Transitions
+    given: tuple[tuple[int, int], ...]
+    sweeps = False
 
-    def signature(self) -> list[str]:
-        return [*self.parameters, "T, H, chunks, begins, stops, programs,", "C: tl.constexpr,"]
+    @property
+    def name(self) -> str:
+        return self.function.name
 
 
 def transition_kernel(name: str, w: Transitions, name_of: Callable[[Node], str]) -> TransitionKernel:
     """The kernel that makes these. Beyond the last step there are zeros."""
     given = tuple(p for p, x in w.entries.items() if x.op != "const")
-    parameters: list[str] = []
-    setup = [
-        "b, c, h = chunk_of(tl.program_id(0), H, chunks)",
-        "bh = b * H + h",
-        "t0, last = place_of(c, T, begins, stops, C)",
-        "if last < 0:",
-        "    return",
-        "j = tl.arange(0, C)",
-        "at = bh * T + t0",
-        "matrix = (bh * chunks + c) * C * C",
+    parameters: list[tuple[Parameter, ...]] = []
+    setup: list[Statement] = [
+        Let(("b", "c", "h"), call("chunk_of", call("tl.program_id", 0), "H", "chunks")),
+        let("bh", Name("b") * "H" + "h"),
+        Let(("t0", "last"), call("place_of", "c", "T", "begins", "stops", "C")),
+        If(Name("last") < 0, (Return(),)),
+        let("j", call("tl.arange", 0, "C")),
+        let("at", Name("bh") * "T" + "t0"),
+        let("matrix", (Name("bh") * "chunks" + "c") * "C" * "C"),
     ]
     for to, of in given:
-        base = _entry(to, of)
-        parameters.append(f"{base}_p, {base}_b, {base}_t, {base}_h, {base}_g,")
-        setup.append(f"{base}_p += b * {base}_b + t0 * {base}_t + h // {base}_g * {base}_h")
+        x = _entry(to, of)
+        parameters.append(tuple(Parameter(f"{x}_{y}") for y in "pbthg"))
+        place = Name("b") * f"{x}_b" + Name("t0") * f"{x}_t" + Name("h") // f"{x}_g" * f"{x}_h"
+        setup.append(added(f"{x}_p", place))
     pairs = sorted(reached(tuple(w.entries), w.count))
     for to, of in pairs:
-        setup.append(f"p_{to}_{of} = tl.zeros([C], tl.float32)  # from the step after each to here")
-        setup.append(f"g_{to}_{of} = tl.full([], {float(to == of)}, tl.float32)  # from the chunk's start to here")
-    loop = ["i = n" if w.direction > 0 else "i = C - 1 - n", "there = i <= last"]
+        one = Literal(float(to == of))
+        none = call("tl.full", shape(), one, "tl.float32")
+        setup.append(let(f"p_{to}_{of}", zeros(shape("C")), note="from the step after each to here"))
+        setup.append(let(f"g_{to}_{of}", none, note="from the chunk's start to here"))
+    there = Name("there")
+    loop: list[Statement] = [
+        let("i", Name("n") if w.direction > 0 else Name("C") - 1 - "n"),
+        let("there", Name("i") <= "last"),
+    ]
     for to, of in given:
-        base = _entry(to, of)
-        loop.append(f"{base} = tl.load({base}_p + i * {base}_t, mask=there, other=0.0).to(tl.float32)")
+        x = _entry(to, of)
+        load = Load(Name(f"{x}_p") + Name("i") * f"{x}_t", there, Literal(0.0))
+        loop.append(let(x, load.to("tl.float32")))
     loop += _stores(w, False, name_of)
-    after: list[str] = []
+    after: list[Statement] = []
     for to, of in pairs:
         for kind in "pg":
-            terms = [
-                f"{_text(w, to, by)}{kind}_{by}_{of}"
-                for by in range(w.count)
-                if (to, by) in w.entries and (by, of) in pairs
-            ]
-            loop.append(f"{kind}_{to}_{of}_next = {' + '.join(terms) or f'0.0 * {kind}_{to}_{of}'}")
-        after.append(
-            f"p_{to}_{of} = tl.where(there, tl.where(j == i, {float(to == of)}, p_{to}_{of}_next), p_{to}_{of})"
-        )
-        after.append(f"g_{to}_{of} = tl.where(there, g_{to}_{of}_next, g_{to}_{of})")
+            loop.append(let(f"{kind}_{to}_{of}_next", _next(w, to, of, kind, pairs)))
+        own = where(Name("j").equals("i"), float(to == of), Name(f"p_{to}_{of}_next"))
+        after.append(let(f"p_{to}_{of}", where(there, own, Name(f"p_{to}_{of}"))))
+        after.append(let(f"g_{to}_{of}", where(there, Name(f"g_{to}_{of}_next"), Name(f"g_{to}_{of}"))))
     loop += after + _stores(w, True, name_of)
-    setup += ["for n in range(0, C):", *(f"    {x}" for x in loop)]
-    for x, (op, summed, _) in w.made.items():
-        parameters.append(f"{name_of(x)}_out,")
+    end: list[Statement] = []
+    for leaf_, (op, summed, _) in w.made.items():
+        parameters.append((Parameter(f"{name_of(leaf_)}_out"),))
         if op == "mix_out":
-            setup.append(f"tl.store({name_of(x)}_out + at + j, {_sum('p', summed)}, mask=j <= last)")
-    doc = "Weights between states that are added to each other."
-    lines = {"setup": setup, "loop": [], "after": []}
-    return TransitionKernel(name, lines, doc, (), (), None, False, parameters=tuple(parameters), given=given)
+            end.append(Store(Name(f"{name_of(leaf_)}_out") + "at" + "j", _sum("p", summed), Name("j") <= "last"))
+    function = KernelFunction(
+        name,
+        tuple(parameters),
+        ("T", "H", "chunks", "begins", "stops", "programs"),
+        ("C",),
+        "Weights between states that are added to each other.",
+        (*setup, For("n", call("range", 0, "C"), tuple(loop)), *end),
+        ("T", "chunks", "programs"),
+    )
+    return TransitionKernel(function, w, given)
 
 
-def _stores(w: Transitions, late: bool, name_of: Callable[[Node], str]) -> list[str]:
+def _next(w: Transitions, to: int, of: int, kind: str, pairs: list[tuple[int, int]]) -> Code:
+    """An entry of a product with one more matrix."""
+    terms: list[Code] = []
+    for by in range(w.count):
+        if (to, by) not in w.entries or (by, of) not in pairs:
+            continue
+        x, product = w.entries[to, by], Name(f"{kind}_{by}_{of}")
+        if x.op != "const":
+            terms.append(Name(_entry(to, by)) * product)
+        else:
+            terms.append(product if x.attrs[0] == 1 else Literal(float(x.attrs[0])) * product)
+    return reduce(add, terms) if terms else Literal(0.0) * Name(f"{kind}_{to}_{of}")
+
+
+def _stores(w: Transitions, late: bool, name_of: Callable[[Node], str]) -> list[Statement]:
     """The stores of a step's weights, before its matrix or after it."""
-    lines = []
+    found: list[Statement] = []
     for x, (op, summed, after) in w.made.items():
         if after != late or op == "mix_out":
             continue
+        out = Name(f"{name_of(x)}_out")
         if op == "mix_mask":
-            seen = f"tl.where(there, {_sum('p', summed)}, 0.0)"
-            lines.append(f"tl.store({name_of(x)}_out + matrix + i * C + j, {seen})")
+            seen = where(Name("there"), _sum("p", summed), 0.0)
+            found.append(Store(out + "matrix" + Name("i") * "C" + "j", seen))
         else:
-            lines.append(f"tl.store({name_of(x)}_out + at + i, {_sum('g', summed)}, mask=there)")
-    return lines
+            found.append(Store(out + "at" + "i", _sum("g", summed), Name("there")))
+    return found
 
 
-def _sum(kind: str, summed: tuple[tuple[Fraction, tuple[int, int]], ...]) -> str:
-    terms = (f"{'' if c == 1 else f'{float(c)!r} * '}{kind}_{to}_{of}" for c, (to, of) in summed)
-    return " + ".join(terms)
+def _sum(kind: str, summed: tuple[tuple[Fraction, tuple[int, int]], ...]) -> Code:
+    terms: list[Code] = []
+    for c, (to, of) in summed:
+        entry = Name(f"{kind}_{to}_{of}")
+        terms.append(entry if c == 1 else Literal(float(c)) * entry)
+    return reduce(add, terms)
 
 
 def _entry(to: int, of: int) -> str:
     return f"a_{to}_{of}"
-
-
-def _text(w: Transitions, to: int, of: int) -> str:
-    x = w.entries[to, of]
-    return f"{_entry(to, of)} * " if x.op != "const" else "" if x.attrs[0] == 1 else f"{float(x.attrs[0])!r} * "

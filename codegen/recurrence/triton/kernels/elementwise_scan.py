@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from chunkform.runtime.torch_form.scans import LAWS
 
+from ....ir.code import Code, Items, Literal, Load, Name, call, shape, where, zeros
 from ....ir.expr import Node, dim_of, expand, leaf, plain_name, walk
+from ....ir.kernel_ir import For, If, KernelFunction, Let, Parameter, Statement, Store, added, let
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...step.elementwise import AFTER, BEFORE, Entry, value_of
@@ -22,14 +24,14 @@ from ..launch_ir import (
     Call,
     Define,
     Expr,
-    If,
     Launch,
     Passed,
     Set,
-    Statement,
     py,
     ref,
 )
+from ..launch_ir import If as LaunchIf
+from ..launch_ir import Statement as LaunchStatement
 from ..launch_ir import stored as stored_to
 from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
@@ -54,22 +56,19 @@ ENTRYWISE = frozenset("leaf const number size add mul pow fn expand".split())
 
 @dataclass(frozen=True)
 class ScanKernel(RowKernel):
-    """A printed scan; `state` is what the state is called, `kind` that of its maps, `sometimes` for which gradients it loads what
-    it doesn't always."""
+    """A scan of an entry; `sometimes`: for which gradients it loads what it doesn't always."""
 
     state: str = ""
-    kind: str = "affine"
+    entry: Entry | None = None
+    forward: bool = True
     sometimes: Mapping[tuple[str, str], tuple[str, ...] | None] = field(default_factory=dict)
+    sweeps = True
 
     @property
-    def unspecialised(self) -> tuple[str, ...]:
-        return ("T", "chunks", "parts", "length")
-
-    def signature(self) -> list[str]:
-        sizes = dict.fromkeys(size_name(dim_of(a)) for a in self.axes)
-        words = [*sizes, *(block_name(a) for a in self.axes), "C", "RESULTS", "STAGES"]
-        places = "T, H, chunks, starts, parts, length,"
-        return [*self.parameters, places, ", ".join(f"{w}: tl.constexpr" for w in words) + ","]
+    def kind(self) -> str:
+        """The kind of its maps."""
+        assert self.entry is not None
+        return self.entry.kind
 
 
 def beside(x: Node, order: Axes, axes: Axes) -> bool:
@@ -82,255 +81,287 @@ def scan_kernel(
     name: str, e: Entry, axes: Axes, forward: bool, results: list[Result], names: Names, name_of: Callable[[Node], str]
 ) -> ScanKernel:
     """The kernel that scans a state over `axes`, from the first step to the last or back, and makes `results`."""
-    if e.kind != "affine":
-        return _other_scan(name, e, axes, forward, results, names, name_of)
-    block = [block_name(a) for a in axes]
-    tile, state = f"[{', '.join(['C', *block])}]", f"[{', '.join(block)}]"
-    S = names(leaf("state", e.state))
-    before, after = (value_of(e.state, when, axes) for when in (BEFORE, AFTER))
-    printed = _Values(e, axes, results, names, name_of)
-    f, w, f_before, w_before, whole, edge, enters = map(
-        printed.printer.fresh, ("f", "w", "f_before", "w_before", "whole", "edge", "enters")
-    )
+    s = _scan(e, axes, forward, results, names, name_of)
     setup, loop = _places(axes, forward)
-    setup += [
-        f"{S} = tl.zeros({state}, tl.float32)",
-        f"{whole} = tl.full({tile}, 1.0, tl.float32)",
-        *_entering(enters, f"{S}_first", axes, forward),
+    setup.append(let(s.names.state, zeros(shape(*map(block_name, axes)))))
+    affine, linear = e.kind == "affine", f"{s.names.state}_linear"
+    if affine:
+        setup.append(let(s.names.whole, call("tl.full", s.tile, 1.0, "tl.float32")))
+    loop += s.affine() if affine else s.others()
+    loop += [*_left_by_round(s.names, axes, forward), *s.yielded()]
+    over = call("tl.range", 0, "count", num_stages="STAGES")
+    nothing = where(Name("count").equals(0), call("tl.sum", s.names.enters, axis=0), 0.0)
+    last = [_left(linear, call("tl.reduce", s.names.whole, 0, "times"), axes)] if affine else []
+    end: list[Statement] = [
+        s.if_entered(added(s.names.state, nothing)),
+        _left(f"{s.names.state}_last", Name(s.names.state), axes),
+        *last,
     ]
-    made, texts = printed.statements({"factor": e.factor, "added": e.added}, dict.fromkeys(("factor", "added"), axes))
-    ok, entering = ("i_ok[:, None]", f"{S}[None, :]") if axes else ("i_ok", S)
-    loop += [
-        *printed.loads,
-        *made,
-        f"{f} = tl.zeros({tile}, tl.float32) + tl.where({ok}, {texts['factor']}, 1.0)",
-        f"{w} = tl.zeros({tile}, tl.float32) + tl.where({ok}, {texts['added']}, 0.0){f' * {f}' * e.early}",
-    ]
-    loop += [f"if {S}_linear is not None:", f"    {whole} *= {f}"]
-    # what enters comes with the first step: if the loop began with it, it would have two layouts, and be scanned for both
-    loop += [f"if {S}_first is not None:", f"    {w} += {f} * tl.where(n == 0, {enters}, 0.0)"]
-    alone = f"{f}, {w} = tl.associative_scan(({f}, {w}), 0, one_after_other)"
-    if any(y is before for r in results for y in walk(r.node)):
-        loop += [
-            "if RESULTS:",
-            f"    {f}, {w}, {f_before}, {w_before} = tl.associative_scan(",
-            f"        ({f}, {w}, tl.full({tile}, 1.0, tl.float32), tl.zeros({tile}, tl.float32)), 0, with_those_before",
-            "    )",
-            f"    {names(before)} = {w_before} + {f_before} * {entering}",
-            f"    if {S}_first is not None:",
-            f"        {names(before)} += tl.where(n == 0, {enters}, 0.0)",
-            "else:",
-            f"    {alone}",
-        ]
-    else:
-        loop.append(alone)
-    loop += [f"{names(after)} = {w} + {f} * {entering}", *_left_by_round(S, names(after), edge, axes, forward)]
-    loop += _yielded(results, printed)
-    last = [f"if {S}_first is not None:", f"    {S} += tl.where(count == 0, tl.sum({enters}, axis=0), 0.0)"]
-    last += [*_left(f"{S}_last", S, axes), *_left(f"{S}_linear", f"tl.reduce({whole}, 0, times)", axes)]
-    return _kernel(name, e, axes, forward, results, printed, S, {"setup": setup, "loop": loop, "after": last})
-
-
-def _kernel(
-    name: str,
-    e: Entry,
-    axes: Axes,
-    forward: bool,
-    results: list[Result],
-    printed: _Values,
-    S: str,
-    lines: dict[str, list[str]],
-) -> ScanKernel:
-    parameters = (f"{S}_first, {S}_last, {S}_linear,", *printed.parameters, *(f"{r.name}_out," for r in results))
-    doc = f"A scan of {e.state}, {'forwards' if forward else 'backwards'}, and what is made of each step there."
-    return ScanKernel(
+    states = tuple(Parameter(f"{s.names.state}_{x}", optional=True) for x in ("first", "last", "linear"))
+    outs = [(Parameter(f"{r.name}_out", optional=r.wanted is not None),) for r in results]
+    sizes = dict.fromkeys(size_name(dim_of(a)) for a in axes)
+    function = KernelFunction(
         name,
-        lines,
-        doc,
-        (),
-        axes,
-        None,
-        True,
-        parameters=parameters,
-        leaves=printed.leaves,
-        state=S,
-        kind=e.kind,
-        sometimes=printed.sometimes,
+        (states, *s.leaves.parameters, *outs),
+        ("T", "H", "chunks", "starts", "parts", "length"),
+        (*sizes, *map(block_name, axes), "C", "RESULTS", "STAGES"),
+        f"A scan of {e.state}, {'forwards' if forward else 'backwards'}, and what is made of each step there.",
+        (*setup, *s.entering(), For("n", over, tuple(loop)), *end),
+        ("T", "chunks", "parts", "length"),
     )
+    leaves = s.leaves
+    return ScanKernel(function, axes, tuple(results), leaves.tensors, s.names.state, e, forward, leaves.sometimes)
 
 
-def _other_scan(
-    name: str, e: Entry, axes: Axes, forward: bool, results: list[Result], names: Names, name_of: Callable[[Node], str]
-) -> ScanKernel:
-    """The same of maps that aren't affine; a sequence is in one part."""
-    block = [block_name(a) for a in axes]
-    tile, state = f"[{', '.join(['C', *block])}]", f"[{', '.join(block)}]"
-    S = names(leaf("state", e.state))
+@dataclass(frozen=True)
+class _Names:
+    """What is called by name in a scan: the state, also before and after each step, its maps, and those before each step."""
+
+    state: str
+    before: str
+    after: str
+    maps: tuple[str, ...]
+    earlier: tuple[str, ...]
+    whole: str
+    edge: str
+    enters: str
+
+
+class _Leaves:
+    """What a scan is made of: what it loads at the start of a round, as which parameters, and what that is called."""
+
+    def __init__(self, e: Entry, results: list[Result], own: dict[tuple[str, str], str], taken: set[str]) -> None:
+        self.texts, self.taken = own, taken
+        self.loads: list[Statement] = []
+        self.parameters: list[tuple[Parameter, ...]] = []
+        self.tensors: tuple[tuple[str, str, Node], ...] = ()
+        always = {x.attrs[:2]: x for root in (e.factor, e.added, *e.others) for x in walk(root) if x.op == "leaf"}
+        found = always | {x.attrs[:2]: x for r in results for x in walk(r.node) if x.op == "leaf"}
+        self.sometimes = {key: when for key, when in sometimes(results).items() if key not in always}
+        self.found = {key: x for key, x in found.items() if key not in own}
+
+    def load(self, key: tuple[str, str], x: Node, tensor: str) -> None:
+        base, missing = tensor, self.sometimes.get(key) is not None
+        while base in self.texts.values():  # a decay, and its logarithm
+            base += "_"
+        self.texts[key] = base
+        self.taken.add(plain_name(base))
+        self.tensors += ((base, tensor, x),)
+        self.parameters.append(parameters_of(base, x, missing))
+        self.loads += loaded(base, x, missing, rows="C")
+
+
+def _scan(
+    e: Entry, axes: Axes, forward: bool, results: list[Result], names: Names, name_of: Callable[[Node], str]
+) -> _Scan:
+    state = names(leaf("state", e.state))
     before, after = (value_of(e.state, when, axes) for when in (BEFORE, AFTER))
-    printed = _Values(e, axes, results, names, name_of)
-    law, fresh = LAWS[e.kind], printed.printer.fresh
-    maps, earlier = ([fresh(f"{stem}{n}") for n in range(len(law.identity))] for stem in ("map", "before"))
-    edge, enters = map(fresh, ("edge", "enters"))
-    setup, loop = _places(axes, forward)
-    setup += [f"{S} = tl.zeros({state}, tl.float32)", *_entering(enters, f"{S}_first", axes, forward)]
-    made, texts = printed.statements(dict(zip(maps, e.maps, strict=True)), dict.fromkeys(maps, axes))
-    ok, entering = ("i_ok[:, None]", f"{S}[None, :]") if axes else ("i_ok", S)
-    unchanged = [f'float("{x}")' if x in (float("inf"), -float("inf")) else repr(x) for x in law.identity]
-    loop += [*printed.loads, *made]
-    loop += [
-        f"{m} = tl.zeros({tile}, tl.float32) + tl.where({ok}, {texts[m]}, {x})"
-        for m, x in zip(maps, unchanged, strict=True)
-    ]
-    # what enters comes with the first step, whose map is that of a state less what enters
-    moved = list(zip(maps[::2], maps[1::2], strict=False))
-    loop += [f"if {S}_first is not None:", *(f"    {b} += {a} * tl.where(n == 0, {enters}, 0.0)" for a, b in moved)]
-    alone = [f"{', '.join(maps)} = tl.associative_scan(({', '.join(maps)}), 0, {e.kind}_then)"]
-    if any(y is before for r in results for y in walk(r.node)):
-        numbers = ", ".join(f"tl.full({tile}, {x}, tl.float32)" for x in unchanged)
-        loop += [
-            "if RESULTS:",
-            f"    {', '.join([*maps, *earlier])} = tl.associative_scan(",
-            f"        ({', '.join(maps)}, {numbers}), 0, {e.kind}_then_beside",
-            "    )",
-            f"    {names(before)} = {e.kind}_at({', '.join(earlier)}, {entering})",
-            f"    if {S}_first is not None:",
-            f"        {names(before)} += tl.where(n == 0, {enters}, 0.0)",
-            "else:",
-            *(f"    {x}" for x in alone),
+    leaves = _Leaves(e, results, {x.attrs[:2]: names(x) for x in (before, after)}, set(names.taken))
+    for key, x in leaves.found.items():
+        leaves.load(key, x, name_of(x))
+    printer = NodePrinter(
+        Triton(
+            lambda d: "C" if d == STEP else size_name(d),
+            lambda d: "i" if d == STEP else axis_name(d),
+            lambda d: "i_ok" if d == STEP else f"{axis_name(d)}_ok",
+            lambda d: "C" if d == STEP else block_name(d),
+        ),
+        taken=leaves.taken,
+    )
+    count = range(len(LAWS[e.kind].identity))
+    wishes = [*(f"map{n}" for n in count), *(f"before{n}" for n in count)]
+    if e.kind == "affine":
+        wishes = ["f", "w", "f_before", "w_before", "whole"]
+    made = [printer.fresh(x) for x in (*wishes, "edge", "enters")]
+    maps, earlier = made[: len(count)], made[len(count) : 2 * len(count)]
+    whole = made[2 * len(count)]  # of affine maps
+    own = _Names(state, names(before), names(after), tuple(maps), tuple(earlier), whole, *made[-2:])
+    reads_before = any(y is before for r in results for y in walk(r.node))
+    return _Scan(e, axes, forward, tuple(results), leaves, printer, own, reads_before)
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """The statements of a scan."""
+
+    e: Entry
+    axes: Axes
+    forward: bool
+    results: tuple[Result, ...]
+    leaves: _Leaves
+    printer: NodePrinter
+    names: _Names
+    reads_before: bool
+
+    @property
+    def tile(self) -> Items:
+        return shape("C", *map(block_name, self.axes))
+
+    @property
+    def entered(self) -> Code:
+        """The state that a round begins with."""
+        return Name(self.names.state).along(1, 1 + len(self.axes))
+
+    def values(self, nodes: dict[str, Node], orders: dict[str, Axes]) -> tuple[list[Statement], dict[str, Code]]:
+        """The statements for values of each step, and the expression of each, over steps and these axes."""
+        made, values = self.printer.values(
+            {n: expand(by_step(x), (STEP, *orders[n])) for n, x in nodes.items()},
+            lambda x: Name(self.leaves.texts[x.attrs[:2]]),
+            orders={n: (STEP, *order) for n, order in orders.items()},
+            padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
+        )
+        return [let(n, x.code) for n, x in made], {n: x.code for n, x in values.items()}
+
+    def entering(self) -> list[Statement]:
+        """The statement that loads the state that enters, if there is one, at the first step of a tile, zero at the others: so it
+        has the layout of tiles."""
+        pointer, steps = Name(f"{self.names.state}_first") + Name("sh"), Name("i")
+        at_first = steps.equals(0) if self.forward else steps.equals(Name("C") - 1)
+        if not self.axes:
+            return [let(self.names.enters, Load(pointer + steps * 0, at_first, Literal(0.0)))]
+        index = axis_name(self.axes[0])
+        pointer = Name(f"{self.names.state}_first") + Name("sh") * size_name(self.axes[0])
+        pointer = pointer + Name(index).along(1, 2) + steps.along(0, 2) * 0
+        mask = at_first.along(0, 2) & Name(f"{index}_ok").along(1, 2)
+        return [let(self.names.enters, Load(pointer, mask, Literal(0.0)))]
+
+    def affine(self) -> list[Statement]:
+        """A round of a scan of affine maps, but for what is made of states."""
+        f, w = map(Name, self.names.maps)
+        linear = Name(f"{self.names.state}_linear")
+        made, texts = self.values(
+            {"factor": self.e.factor, "added": self.e.added}, dict.fromkeys(("factor", "added"), self.axes)
+        )
+        ok = Name("i_ok").along(0, 1 + len(self.axes))
+        begins = where(ok, texts["added"], 0.0)
+        steps: list[Statement] = [
+            *self.leaves.loads,
+            *made,
+            let(f.id, zeros(self.tile) + where(ok, texts["factor"], 1.0)),
+            let(w.id, zeros(self.tile) + (begins * f if self.e.early else begins)),
+            If(linear.given, (Let((self.names.whole,), f, "*="),)),
+            # what enters comes with the first step: if the loop began with it, it would have two layouts, and be scanned for
+            # both
+            self.if_entered(added(w.id, f * self.at_first)),
         ]
-    else:
-        loop += alone
-    loop += [
-        f"{names(after)} = {e.kind}_at({', '.join(maps)}, {entering})",
-        *_left_by_round(S, names(after), edge, axes, forward),
-    ]
-    loop += _yielded(results, printed)
-    last = [f"if {S}_first is not None:", f"    {S} += tl.where(count == 0, tl.sum({enters}, axis=0), 0.0)"]
-    last += _left(f"{S}_last", S, axes)
-    return _kernel(name, e, axes, forward, results, printed, S, {"setup": setup, "loop": loop, "after": last})
+        nothing = (call("tl.full", self.tile, 1.0, "tl.float32"), zeros(self.tile))
+        before = Name(self.names.earlier[1]) + Name(self.names.earlier[0]) * self.entered
+        steps += self.scanned(nothing, "one_after_other", "with_those_before", before)
+        steps.append(let(self.names.after, w + f * self.entered))
+        return steps
+
+    def others(self) -> list[Statement]:
+        """The same of maps that aren't affine; a sequence is in one part."""
+        maps, kind, orders = self.names.maps, self.e.kind, dict.fromkeys(self.names.maps, self.axes)
+        made, texts = self.values(dict(zip(maps, self.e.maps, strict=True)), orders)
+        ok = Name("i_ok").along(0, 1 + len(self.axes))
+        unchanged = [_number(x) for x in LAWS[kind].identity]
+        # what enters comes with the first step, whose map is that of a state less what enters
+        moved = [added(b, Name(a) * self.at_first) for a, b in zip(maps[::2], maps[1::2], strict=False)]
+        steps: list[Statement] = [
+            *self.leaves.loads,
+            *made,
+            *(let(m, zeros(self.tile) + where(ok, texts[m], x)) for m, x in zip(maps, unchanged, strict=True)),
+            self.if_entered(*moved),
+        ]
+        nothing = tuple(call("tl.full", self.tile, x, "tl.float32") for x in unchanged)
+        before = call(f"{kind}_at", *self.names.earlier, self.entered)
+        steps += self.scanned(nothing, f"{kind}_then", f"{kind}_then_beside", before)
+        steps.append(let(self.names.after, call(f"{kind}_at", *maps, self.entered)))
+        return steps
+
+    def scanned(self, nothing: tuple[Code, ...], alone: str, beside: str, before: Code) -> list[Statement]:
+        """The scan of the maps, with that of all steps but the last where results need the state before each step."""
+        names = self.names.maps
+        maps = tuple(map(Name, names))
+        simple = Let(names, call("tl.associative_scan", Items(maps), 0, alone))
+        if not self.reads_before:
+            return [simple]
+        both = Let(
+            (*names, *self.names.earlier), call("tl.associative_scan", Items((*maps, *nothing)), 0, beside), broken=True
+        )
+        results = (both, let(self.names.before, before), self.if_entered(added(self.names.before, self.at_first)))
+        return [If(Name("RESULTS"), results, (simple,))]
+
+    def yielded(self) -> list[Statement]:
+        """What is made of the states of these steps, and stored."""
+        if not self.results:
+            return []
+        made, texts = self.values({r.name: r.node for r in self.results}, {r.name: r.order for r in self.results})
+        return [If(Name("RESULTS"), (*made, *(stored(r, texts[r.name]) for r in self.results)))]
+
+    @property
+    def at_first(self) -> Code:
+        """What enters, in the first round."""
+        return where(Name("n").equals(0), Name(self.names.enters), 0.0)
+
+    def if_entered(self, *body: Statement) -> If:
+        return If(Name(f"{self.names.state}_first").given, body)
 
 
-def _places(axes: Axes, forward: bool) -> tuple[list[str], list[str]]:
+def _number(x: float) -> Code:
+    """An entry of a map that changes nothing."""
+    return call("float", Literal(str(x))) if x in (float("inf"), -float("inf")) else Literal(x)
+
+
+def _places(axes: Axes, forward: bool) -> tuple[list[Statement], list[Statement]]:
     """The statements that say where a program is, and where a round of its loop is."""
-    tiles = f"tl.cdiv({size_name(axes[0])}, {block_name(axes[0])})" if axes else "1"
-    setup = [
-        f"sh = (tl.program_id(0) // {tiles}).to(tl.int64)",
-        "h = sh % H",
-        "b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)",
-        "count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)",
-        "i = tl.arange(0, C)" if forward else "i = C - 1 - tl.arange(0, C)  # as steps are walked over",
+    program = call("tl.program_id", 0)
+    tiles: Code = call("tl.cdiv", size_name(axes[0]), block_name(axes[0])) if axes else Literal(1)
+    steps = call("tl.arange", 0, "C")
+    setup: list[Statement] = [
+        let("sh", (program // tiles).to("tl.int64")),
+        let("h", Name("sh") % "H"),
+        Let(
+            ("b", "part", "begin", "stop", "first"),
+            call("part_of", Name("sh") // "H", "T", "starts", "parts", "length", "C"),
+        ),
+        let("count", call("tl.cdiv", call("tl.maximum", Name("stop") - "begin", 0), "C").to("tl.int32")),
+        let("i", steps) if forward else let("i", Name("C") - 1 - steps, note="as steps are walked over"),
     ]
     for a in axes:
         index = axis_name(a)
         setup += [
-            f"{index} = tl.program_id(0) % {tiles} * {block_name(a)} + tl.arange(0, {block_name(a)})",
-            f"{index}_ok = {index} < {size_name(a)}",
+            let(index, program % tiles * block_name(a) + call("tl.arange", 0, block_name(a))),
+            let(f"{index}_ok", Name(index) < size_name(a)),
         ]
-    loop = [
-        f"t0 = begin + tl.cast({'n' if forward else 'count - 1 - n'}, tl.int64) * C",
-        "i_ok = i < tl.minimum(stop - t0, C).to(tl.int32)",
-        "step = t0 + i",
-        "at = (b * T + step) * H + h",
+    number = Name("n") if forward else Name("count") - 1 - "n"
+    loop: list[Statement] = [
+        let("t0", Name("begin") + call("tl.cast", number, "tl.int64") * "C"),
+        let("i_ok", Name("i") < call("tl.minimum", Name("stop") - "t0", "C").to("tl.int32")),
+        let("step", Name("t0") + "i"),
+        let("at", (Name("b") * "T" + "step") * "H" + "h"),
     ]
     return setup, loop
 
 
-def _entering(name: str, pointer: str, axes: Axes, forward: bool) -> list[str]:
-    """The statements that load the state that enters, if there is one, at the first step of a tile, zero at the others: so it has
-    the layout of tiles."""
-    at_first = "i == 0" if forward else "i == C - 1"
-    place, ok = f"{pointer} + sh + i * 0", at_first
-    if axes:
-        index, size = axis_name(axes[0]), size_name(axes[0])
-        place = f"{pointer} + sh * {size} + {index}[None, :] + i[:, None] * 0"
-        ok = f"({at_first})[:, None] & {index}_ok[None, :]"
-    return [f"if {pointer} is not None:", f"    {name} = tl.load({place}, mask={ok}, other=0.0)"]
-
-
-def _left_by_round(S: str, after: str, edge: str, axes: Axes, forward: bool) -> list[str]:
+def _left_by_round(names: _Names, axes: Axes, forward: bool) -> list[Statement]:
     """The state that the next steps begin with."""
-    at_edge = f"{edge}[:, None]" if axes else edge
+    last = Name("i").equals(Name("C") - 1 if forward else 0)
+    at_edge = Name(names.edge).along(0, 1 + len(axes))
     return [
-        f"{edge} = i == {'C - 1' if forward else '0'}  # steps beyond the end keep states as they are",
-        f"{S} = tl.sum(tl.where({at_edge}, {after}, 0.0), axis=0)",
+        let(names.edge, last, note="steps beyond the end keep states as they are"),
+        let(names.state, call("tl.sum", where(at_edge, Name(names.after), 0.0), axis=0)),
     ]
 
 
-def _yielded(results: list[Result], printed: _Values) -> list[str]:
-    """What is made of the states of these steps, and stored."""
-    if not results:
-        return []
-    made, texts = printed.statements({r.name: r.node for r in results}, {r.name: r.order for r in results})
-    stores = [line for r in results for line in stored(r, texts[r.name])]
-    return ["if RESULTS:", *(f"    {line}" for line in (*made, *stores))]
-
-
-def _left(pointer: str, value: str, axes: Axes) -> list[str]:
-    """The statements that store what is left of a part, a state or what is like one."""
+def _left(pointer: str, value: Code, axes: Axes) -> Store:
+    """The statement that stores what is left of a part, a state or what is like one."""
     if not axes:
-        return [f"if {pointer} is not None:", f"    tl.store({pointer} + sh, {value})"]
+        return Store(Name(pointer) + "sh", value)
     index, size = axis_name(axes[0]), size_name(axes[0])
-    return [f"if {pointer} is not None:", f"    tl.store({pointer} + sh * {size} + {index}, {value}, mask={index}_ok)"]
+    return Store(Name(pointer) + Name("sh") * size + index, value, Name(f"{index}_ok"))
 
 
-class _Values:
-    """Prints values of each step inside a scan; what they are made of is loaded at the start of a round."""
-
-    def __init__(
-        self, e: Entry, axes: Axes, results: list[Result], names: Names, name_of: Callable[[Node], str]
-    ) -> None:
-        own = [value_of(e.state, when, axes) for when in (BEFORE, AFTER)]
-        self.texts = {x.attrs[:2]: names(x) for x in own}
-        self.taken = set(names.taken)
-        self.loads: list[str] = []
-        self.parameters: list[str] = []
-        self.leaves: tuple[tuple[str, str, Node], ...] = ()
-        always = {x.attrs[:2]: x for root in (e.factor, e.added, *e.others) for x in walk(root) if x.op == "leaf"}
-        found = always | {x.attrs[:2]: x for r in results for x in walk(r.node) if x.op == "leaf"}
-        self.sometimes = {key: when for key, when in sometimes(results).items() if key not in always}
-        for key, x in found.items():
-            if key in self.texts:
-                continue
-            base, kind = name_of(x), x.attrs[0]
-            while base in self.texts.values():  # a decay, and its logarithm
-                base += "_"
-            self.texts[key] = base
-            self.taken.add(plain_name(base))
-            self.leaves += ((base, name_of(x), x),)
-            if kind == "constant":
-                self.parameters.append(f"{base},")
-                continue
-            self.parameters.append(f"{', '.join(parameters_of(base, kind))},")
-            self.loads += loaded(base, x, self.sometimes.get(key) is not None, rows="C")
-        self.printer = NodePrinter(
-            Triton(
-                lambda d: "C" if d == STEP else size_name(d),
-                lambda d: "i" if d == STEP else axis_name(d),
-                lambda d: "i_ok" if d == STEP else f"{axis_name(d)}_ok",
-                lambda d: "C" if d == STEP else block_name(d),
-            ),
-            taken=self.taken,
-        )
-
-    def statements(self, nodes: dict[str, Node], orders: dict[str, Axes]) -> tuple[list[str], dict[str, str]]:
-        """The statements, and the text of each value, over steps and these axes."""
-        return self.printer.statements(
-            {n: expand(by_step(x), (STEP, *orders[n])) for n, x in nodes.items()},
-            lambda x: self.texts[x.attrs[:2]],
-            orders={n: (STEP, *order) for n, order in orders.items()},
-            padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
-        )
-
-
-def launched(kernel: ScanKernel, results: list[Result], first: Expr, forward: bool, finals: str) -> list[Statement]:
+def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStatement]:
     """The statements that scan a state, in parts where there are few programs, and allocate what that makes. `finals`: when the
     last state is wanted."""
-    S = kernel.state
+    S, results, forward = kernel.state, kernel.results, kernel.forward
     sizes = [size_name(dim_of(a)) for a in kernel.axes]
     width = f"scan_width({sizes[0]})" if sizes else "1"
     tiles = f"cdiv({sizes[0]}, {width})" if sizes else "1"
     cut = kernel.kind == "affine"
-    found: list[Statement] = [Define(("parts",), Expr(f"scan_parts(lay, {tiles})" if cut else "1"))]
+    found: list[LaunchStatement] = [Define(("parts",), Expr(f"scan_parts(lay, {tiles})" if cut else "1"))]
     for r in results:
         shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
         found.append(Alloc(r.name, Expr(shape), r.dtype, when_wanted(r)))
@@ -359,7 +390,7 @@ def launched(kernel: ScanKernel, results: list[Result], first: Expr, forward: bo
         launch(True),
         Call((f"{S}_starts",), "scanned", entering),
     )
-    found += [Set((f"{S}_starts",), first), *([If(Expr("parts > 1"), parts)] if cut else [])]
+    found += [Set((f"{S}_starts",), first), *([LaunchIf(Expr("parts > 1"), parts)] if cut else [])]
     if finals == "False":
         found.append(Set((f"{S}_last",), NONE))
     else:
@@ -369,5 +400,5 @@ def launched(kernel: ScanKernel, results: list[Result], first: Expr, forward: bo
     if finals != "False" and cut:
         last = ref(f"{S}_last")
         whole = py("{}.unflatten(0, (B, parts))[:, {}]", last, "-1" if forward else "0")
-        found.append(If(py("parts > 1 and {} is not None", last), (Set((f"{S}_last",), whole),)))
+        found.append(LaunchIf(py("parts > 1 and {} is not None", last), (Set((f"{S}_last",), whole),)))
     return found

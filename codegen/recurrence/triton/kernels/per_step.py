@@ -1,6 +1,5 @@
-"""Kernels of what is made of each step for itself: streams that sweeps load, decays of a function, outputs and gradients of
-several
-terms.
+"""Kernels of what is made of each step for itself: streams that sweeps load, decays of a function, and outputs and gradients of
+several terms.
 
 A program takes some steps of one head, as rows of tiles over a dim, or as numbers; sums over a dim stay in the program. Where a
 gradient is a parameter's, the program leaves the sum over its steps.
@@ -8,20 +7,22 @@ gradient is a parameter's, the program leaves the sum over its steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ....ir.code import Code, Function, Literal, Load, Name, call, shape, zeros
 from ....ir.expr import Node, dim_of, expand, factors_of, leaf, mul, plain_name, rebuild, total, walk
+from ....ir.kernel_ir import For, KernelFunction, Parameter, Statement, Store, added, let
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...normal_form.matrix_parameters import PER_STEP as DIFFERS
 from ...normal_form.matrix_parameters import differs, outer_product
-from ..launch_ir import Alloc, Expr, Launch, Passed, Statement, in_needs, joined, py, ref
+from ..launch_ir import Alloc, Expr, Launch, Passed, in_needs, joined, py, ref
+from ..launch_ir import Statement as LaunchStatement
 from ..launch_ir import stored as stored_to
 from ..plan_passes.roles import PER_HEAD
 from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
-from .sweep_kernels import Kernel
 
 STEP = "!"  # the axis of steps; sorts before every dim
 OPERATIONS = frozenset("leaf const number size add mul pow fn sum peak expand".split())
@@ -47,20 +48,19 @@ class Result:
 
 
 @dataclass(frozen=True)
-class RowKernel(Kernel):
-    """A printed per-step kernel. `leaves` are its tensors: the name of each there, that of the tensor, and the leaf."""
+class RowKernel:
+    """A per-step kernel. `leaves` are its tensors: the name of each there, that of the tensor, and the leaf; `axes` those that
+    have an index, a size and a block."""
 
-    parameters: tuple[str, ...] = ()
+    function: KernelFunction
+    axes: tuple[str, ...]
+    results: tuple[Result, ...]
     leaves: tuple[tuple[str, str, Node], ...] = ()
+    sweeps = False
 
     @property
-    def unspecialised(self) -> tuple[str, ...]:
-        return ("T", "count")
-
-    def signature(self) -> list[str]:
-        sizes = dict.fromkeys(size_name(dim_of(a)) for a in self.axes)
-        words = [*sizes, *(block_name(a) for a in self.axes), "ROWS"]
-        return [*self.parameters, "T, H, count,", ", ".join(f"{w}: tl.constexpr" for w in words) + ","]
+    def name(self) -> str:
+        return self.function.name
 
 
 def printable(node: Node, order: Axes, summed: bool = False) -> bool:
@@ -99,31 +99,33 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
     leaves = {x.attrs[:2]: x for r in results for x in walk(r.node) if x.op == "leaf"}
     axes = tuple(dict.fromkeys(a for a in _dims(results)))
     perhaps = sometimes(results)
-    lines = [
-        "h = (tl.program_id(0) % H).to(tl.int64)",
-        "n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)",
-        "i_ok = n < count",
-        "b = (n // T).to(tl.int64)",
-        "step = (n % T).to(tl.int64)",
-        "at = n.to(tl.int64) * H + h",
+    program, step = call("tl.program_id", 0), Name("n")
+    body: list[Statement] = [
+        let("h", (program % "H").to("tl.int64")),
+        let("n", program // "H" * "ROWS" + call("tl.arange", 0, "ROWS")),
+        let("i_ok", step < "count"),
+        let("b", (step // "T").to("tl.int64")),
+        let("step", (step % "T").to("tl.int64")),
+        let("at", step.to("tl.int64") * "H" + "h"),
     ]
     for a in axes:
         index = axis_name(a)
-        lines += [f"{index} = tl.arange(0, {block_name(a)})", f"{index}_ok = {index} < {size_name(dim_of(a))}"]
-    parameters: list[str] = []
+        body += [
+            let(index, call("tl.arange", 0, block_name(a))),
+            let(f"{index}_ok", Name(index) < size_name(dim_of(a))),
+        ]
+    parameters: list[tuple[Parameter, ...]] = []
     texts: dict[tuple[str, str], str] = {}
     taken = set(names.taken)
     for key, x in leaves.items():
-        base, kind = name_of(x), x.attrs[0]
+        base = name_of(x)
         while base in texts.values():  # a decay, and its logarithm
             base += "_"
         texts[key] = base
         taken.add(plain_name(base))
-        if kind == "constant":
-            parameters.append(f"{base},")
-            continue
-        parameters.append(f"{', '.join(parameters_of(base, kind))},")
-        lines += loaded(base, x, perhaps.get(key) is not None)
+        missing = perhaps.get(key) is not None
+        parameters.append(parameters_of(base, x, missing))
+        body += loaded(base, x, missing)
     printer = NodePrinter(
         Triton(
             lambda d: "ROWS" if d == STEP else size_name(d),
@@ -133,28 +135,37 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
         ),
         taken=taken,
     )
-    made, values = printer.statements(
+    made, values = printer.values(
         nodes,
-        lambda x: texts[x.attrs[:2]],
+        lambda x: Name(texts[x.attrs[:2]]),
         orders=orders,
         padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
     )
-    lines += made
+    body += [let(n, value.code) for n, value in made]
     for r in results:
-        parameters.append(f"{r.name}_out,")
-        lines += stored(r, values[r.name])
-    doc = "What is made of each step for itself."
-    body = {"setup": lines, "loop": [], "after": []}
+        parameters.append((Parameter(f"{r.name}_out", optional=r.wanted is not None),))
+        body.append(stored(r, values[r.name].code))
+    sizes = dict.fromkeys(size_name(dim_of(a)) for a in axes)
+    function = KernelFunction(
+        name,
+        tuple(parameters),
+        ("T", "H", "count"),
+        (*sizes, *(block_name(a) for a in axes), "ROWS"),
+        "What is made of each step for itself.",
+        tuple(body),
+        ("T", "count"),
+    )
     tensors = tuple((texts[k], name_of(x), x) for k, x in leaves.items())
-    return RowKernel(name, body, doc, (), axes, None, False, parameters=tuple(parameters), leaves=tensors)
+    return RowKernel(function, axes, tuple(results), tensors)
 
 
-def launched(kernel: RowKernel, results: list[Result]) -> list[Statement]:
+def launched(kernel: RowKernel) -> list[LaunchStatement]:
     """The statements that allocate what the kernel makes, and launch it."""
+    results = kernel.results
     perhaps = sometimes(results)
     widths = ", ".join(f"config.padded({size_name(dim_of(a))})" for a in kernel.axes)
     rows = f"config.rows({widths})"
-    found: list[Statement] = []
+    found: list[LaunchStatement] = []
     for r in (r for r in results if r.within is None):
         own = [size_name(dim_of(a)) for a in r.order]
         shape = ", ".join([f"cdiv(B * T, {rows})" if r.summed else "B, T", "H", *own])
@@ -202,7 +213,7 @@ def when_wanted(r: Result) -> Expr | None:
     return None if r.wanted is None else in_needs(r.wanted)
 
 
-def sometimes(results: list[Result]) -> dict[tuple[str, str], tuple[str, ...] | None]:
+def sometimes(results: Iterable[Result]) -> dict[tuple[str, str], tuple[str, ...] | None]:
     """The gradients that a leaf is used for; None for any."""
     found: dict[tuple[str, str], list[str | None]] = {}
     for r in results:
@@ -216,12 +227,16 @@ def _is_given(x: Node) -> bool:
     return x.attrs[0] not in ("read", "write", "stored", "multiplied", "sums", "pairing")
 
 
-def parameters_of(base: str, kind: str) -> list[str]:
+def parameters_of(base: str, x: Node, missing: bool) -> tuple[Parameter, ...]:
+    """The parameters of a leaf, which may be `missing`."""
+    kind, optional = x.attrs[0], missing and not _is_given(x)
+    if kind == "constant":
+        return (Parameter(base),)
     if kind == "sums":
-        return [f"{base}_sums", f"{base}_n"]
+        return Parameter(f"{base}_sums", optional), Parameter(f"{base}_n")
     if kind in PER_STEP:
-        return [f"{base}_p", *(f"{base}_{x}" for x in "bthg")]
-    return [f"{base}_p"]
+        return Parameter(f"{base}_p", optional), *(Parameter(f"{base}_{x}") for x in "bthg")
+    return (Parameter(f"{base}_p", optional),)
 
 
 def passed(base: str, x: Node, gradients: tuple[str, ...] | None) -> Passed:
@@ -242,49 +257,53 @@ def passed(base: str, x: Node, gradients: tuple[str, ...] | None) -> Passed:
     return Passed(py("*(({}) if {} else ({}))", given, when, nothing), wanted=frozenset(gradients))
 
 
-def loaded(base: str, x: Node, perhaps: bool, rows: str = "ROWS") -> list[str]:
-    """The statements that load a leaf, of so many steps; zeros where it isn't given."""
+def loaded(base: str, x: Node, missing: bool, rows: str = "ROWS") -> list[Statement]:
+    """The statements that load a leaf, of so many steps; zeros where it is `missing`."""
     kind, _, order = x.attrs
-    shape = ", ".join([rows, *(block_name(dim_of(a)) for a in order)])
+    if kind == "constant":
+        return []
+    none = zeros(shape(rows, *(block_name(dim_of(a)) for a in order)))
     if kind == "sums":
-        lines = [
-            f"for tile in range({base}_n):",
-            f"    {base} += tl.load({base}_sums + ((b * H + h) * {base}_n + tile) * T + step, mask=i_ok, other=0.0)",
-        ]
-        start = [f"{base} = tl.zeros([{shape}], tl.float32)"]
-        return start + ([f"if {base}_sums is not None:", *(f"    {y}" for y in lines)] if perhaps else lines)
+        row = (Name("b") * "H" + "h") * f"{base}_n" + "tile"
+        one = Load(Name(f"{base}_sums") + row * "T" + "step", Name("i_ok"), Literal(0.0))
+        return [let(base, none), For("tile", call("range", f"{base}_n"), (added(base, one),))]
+    pointer: Code = Name(f"{base}_p")
     if kind in PER_STEP:
-        place = f"b * {base}_b + step * {base}_t"
-        head, mask = f"h // {base}_g * {base}_h", "i_ok"
+        pointer = pointer + Name("h") // f"{base}_g" * f"{base}_h"
+        line, row, mask = Name("b") * f"{base}_b", Name("step") * f"{base}_t", Name("i_ok")
         if order:
             index = axis_name(dim_of(order[0]))
-            place, mask = f"({place})[:, None] + {index}[None, :]", f"i_ok[:, None] & {index}_ok[None, :]"
-        text = f"tl.load({base}_p + {head} + {place}, mask={mask}, other=0.0)"
+            pointer = pointer + (line + row).along(0, 2) + Name(index).along(1, 2)
+            value: Code = Load(pointer, mask.along(0, 2) & Name(f"{index}_ok").along(1, 2), Literal(0.0))
+        else:
+            value = Load(pointer + line + row, mask, Literal(0.0))
     elif order:
         index, width = axis_name(dim_of(order[0])), size_name(dim_of(order[0]))
-        text = f"tl.load({base}_p + h * {width} + {index}, mask={index}_ok, other=0.0)"
+        value = Load(pointer + Name("h") * width + index, Name(f"{index}_ok"), Literal(0.0))
     else:
-        text = f"tl.load({base}_p + h)"
-    text = f"{text}.to(tl.float32)"
+        value = Load(pointer + "h")
+    value = value.to("tl.float32")
     if kind.startswith("decay"):
-        text = f"tl.exp({text})"
-    if not perhaps or _is_given(x):
-        return [f"{base} = {text}"]
-    return [f"{base} = tl.zeros([{shape}], tl.float32)", f"if {base}_p is not None:", f"    {base} = {text}"]
+        value = Function("exp", value)
+    return [let(base, value, fallback=none if missing and not _is_given(x) else None)]
 
 
-def stored(r: Result, value: str) -> list[str]:
-    """The statements that store a result, where it is wanted."""
-    index = axis_name(dim_of(r.order[0])) if r.order else ""
-    width = size_name(dim_of(r.order[0])) if r.order else ""
-    place = "tl.program_id(0).to(tl.int64)" if r.summed else "at"
+def stored(r: Result, value: Code) -> Store:
+    """The statement that stores a result."""
+    index, width = (axis_name(dim_of(r.order[0])), size_name(dim_of(r.order[0]))) if r.order else ("", "")
+    pointer, rank = Name(f"{r.name}_out"), 1 + len(r.order)
+    if r.summed:
+        place: Code = call("tl.program_id", 0).to("tl.int64")
+        return (
+            Store(pointer + place * width + index, value, Name(f"{index}_ok"))
+            if r.order
+            else Store(pointer + place, value)
+        )
+    place = Name("at")
     if r.within is not None:
         _, n, count = r.within
-        place = f"((n.to(tl.int64) * {count} + {n}) * H + h)"
-    mask = f"mask={index}_ok" if r.order else ""
-    if r.order:
-        place = f"{place} * {width} + {index}" if r.summed else f"{place}[:, None] * {width} + {index}[None, :]"
-    if not r.summed:
-        mask = f"mask=i_ok[:, None] & {index}_ok[None, :]" if r.order else "mask=i_ok"
-    line = f"tl.store({r.name}_out + {place}, {value}{', ' * bool(mask)}{mask})"
-    return [line] if r.wanted is None else [f"if {r.name}_out is not None:", f"    {line}"]
+        place = (Name("n").to("tl.int64") * count + n) * "H" + "h"
+    if not r.order:
+        return Store(pointer + place, value, Name("i_ok"))
+    mask = Name("i_ok").along(0, rank) & Name(f"{index}_ok").along(1, rank)
+    return Store(pointer + place.along(0, rank) * width + Name(index).along(1, rank), value, mask)

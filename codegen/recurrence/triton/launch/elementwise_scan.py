@@ -78,7 +78,7 @@ class ScanHost(Host):
         kernel = scan_kernel(f"{self.kind}_scan_{number}", e, axes, forward, results, self.names, self._tensor)
         self.kernels.append(kernel)
         first = ref(f"{self.names(leaf('state', e.state))}_first")
-        self.body += launched(kernel, results, first, forward, "False" if again else "finals" if forward else "True")
+        self.body += launched(kernel, first, "False" if again else "finals" if forward else "True")
 
     def _inside(self, x: Node, axes: Axes) -> Node:
         """What a scan over these axes can make of x: x, or a value in memory."""

@@ -116,7 +116,7 @@ class Host:
         self.names = Names(c)
         saved = () if backward else tuple(plan.form.write_leaves())
         self.fused: Fused = fuse(plan, saved)
-        self.kernels: list[Kernel] = []
+        self.kernels: list[Kernel | RowKernel | TransitionKernel] = []
         states = {s.name for s in c.step.states}
         self.schedule = checkpoint_schedule(plan, self.fused, states if backward else ())
         if later is not None:
@@ -303,7 +303,7 @@ class Host:
         number = sum(isinstance(x, RowKernel) for x in self.kernels) + 1
         kernel = row_kernel(f"{self.stem}_rows_{number}", results, self.names, self._tensor)
         self.kernels.append(kernel)
-        return launched(kernel, results)
+        return launched(kernel)
 
     def _in_memory(self, x: Node) -> Expr:
         """A value of each step, [B, T, H, *axes], which a per-step kernel makes unless it is there."""
@@ -490,7 +490,7 @@ class Host:
             wanted = set().union(*(self.wants.wanted_by(k) for k in same))
             if not wanted:
                 continue
-            number = sum(x.reads for x in self.kernels) + 1
+            number = sum(isinstance(x, Kernel) and x.reads for x in self.kernels) + 1
             inside = {s.leaf for k in same for s in self.wants.stores_at(k) if self._only_in(s, same)}
             from_checkpoints = [
                 CheckpointReads(

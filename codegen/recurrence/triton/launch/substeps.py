@@ -13,8 +13,7 @@ from ...chunkwise.compiled import Compiled
 from ...normal_form.log_decay import log_of
 from ...normal_form.substeps import bare, stream_name
 from ...step.adjoint import gradient_name
-from ..kernels.per_step import Result, launched, printable, row_kernel
-from ..kernels.sweep_kernels import Kernel
+from ..kernels.per_step import Result, RowKernel, launched, printable, row_kernel
 from ..launch_ir import Alloc, Call, Define, Do, Expr, Function, If, Return, Set, Statement, joined, py, ref
 from ..print.axis_names import size_name
 from ..print.names import Names
@@ -31,7 +30,7 @@ class SubstepsHost:
         assert c.substeps is not None
         self.c, self.parts, self.exchanges = c, c.substeps, exchanges
         self.names = Names(c)
-        self.kernels: list[Kernel] = []
+        self.kernels: list[RowKernel] = []
         for v in c.step.variables:
             self.names(v.leaf)
         first = c.step.leading
@@ -159,7 +158,7 @@ class SubstepsHost:
             assert alike or printable(r.node, r.order, r.summed)  # as `substeps` sees to
         kernel = row_kernel(f"{name}_rows", results, self.names, self.names)
         self.kernels.append(kernel)
-        return launched(kernel, results)
+        return launched(kernel)
 
     def _tensor(self, kind: str, name: str, v: Var) -> str:
         return self.names(leaf(kind, name, v.axes))

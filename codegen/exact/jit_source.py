@@ -1,0 +1,149 @@
+"""Functions of the runtime that kernels call, as data: their own source, statement by statement, so that a kernel is run with
+what it really calls."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, reduce
+
+from ..ir.code import Binary, Call, Cast, Code, Either, Expanded, Items, Literal, Load, Name, Negative
+from ..ir.kernel_ir import Barrier, Body, For, If, Let, Return, Statement, Store
+
+OPERATORS: dict[type, str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.BitAnd: "&",
+    ast.BitOr: "|", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+    ast.Is: "is", ast.IsNot: "is not", ast.And: "and", ast.Or: "or",
+}  # fmt: skip
+
+
+class NoMeaning(Exception):
+    """There is no exact meaning for what a kernel does."""
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A function: its parameters, what it does, and what its names stand for where it is defined."""
+
+    parameters: tuple[str, ...]
+    body: Body
+    known: dict[str, object]
+
+
+@cache
+def helper(function: Callable[..., object]) -> Helper:
+    """A function that Triton compiles, from its source."""
+    plain = getattr(function, "fn", function)
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(plain))).body
+    assert isinstance(node, ast.FunctionDef)
+    return Helper(tuple(a.arg for a in node.args.args), _body(node.body), plain.__globals__)
+
+
+def _body(nodes: list[ast.stmt]) -> Body:
+    return tuple(x for node in nodes for x in _statement(node))
+
+
+def _statement(node: ast.stmt) -> Body:
+    match node:
+        case ast.Expr(value=ast.Constant()):
+            return ()
+        case ast.Assign(targets=[target], value=value):
+            return (Let(_names(target), _code(value)),)
+        case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+            return (Let((name,), _code(value)),)
+        case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
+            return (Let((name,), _code(value), f"{OPERATORS[type(op)]}="),)
+        case ast.If(test=test, body=body, orelse=otherwise):
+            return (If(_code(test), _body(body), _body(otherwise)),)
+        case ast.For(target=ast.Name(id=name), iter=over, body=body):
+            return (For(name, _code(over), _body(body)),)
+        case ast.Return(value=value):
+            return (Return(None if value is None else _code(value)),)
+        case ast.Expr(value=ast.Call() as call):
+            return (_called(call),)
+    raise NoMeaning(ast.unparse(node))
+
+
+def _called(call: ast.Call) -> Statement:
+    made = _code(call)
+    assert isinstance(made, Call)
+    if made.function == "tl.debug_barrier":
+        return Barrier()
+    if made.function == "tl.store":
+        return Store(made.arguments[0], made.arguments[1], dict(made.keywords).get("mask"))
+    raise NoMeaning(ast.unparse(call))
+
+
+def _names(target: ast.expr) -> tuple[str, ...]:
+    found = target.elts if isinstance(target, ast.Tuple) else [target]
+    if not all(isinstance(x, ast.Name) for x in found):
+        raise NoMeaning(ast.unparse(target))
+    return tuple(x.id for x in found if isinstance(x, ast.Name))
+
+
+def _code(node: ast.expr) -> Code:
+    match node:
+        case ast.Name(id=name):
+            return Name(name)
+        case ast.Constant(value=None | str() | int() | float() as value):
+            return Literal(value)
+        case ast.Attribute(value=ast.Name(id="tl" | "triton" as module), attr=name):
+            return Name(f"{module}.{name}")
+        case ast.Attribute(value=value, attr=name):
+            return Call(f".{name}", (_code(value),))
+        case ast.BinOp() | ast.BoolOp() | ast.UnaryOp() | ast.Compare():
+            return _operation(node)
+        case ast.IfExp(test=test, body=body, orelse=otherwise):
+            return Either(_code(body), _code(test), _code(otherwise))
+        case ast.Tuple(elts=values):
+            return Items(tuple(map(_code, values)))
+        case ast.List(elts=values):
+            return Items(tuple(map(_code, values)), shape=True)
+        case ast.Subscript(value=value, slice=index):
+            return _indexed(_code(value), index)
+        case ast.Call():
+            return _call(node)
+    raise NoMeaning(ast.unparse(node))
+
+
+def _operation(node: ast.expr) -> Code:
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            return Binary(OPERATORS[type(op)], _code(left), _code(right))
+        case ast.BoolOp(op=op, values=values):
+            return reduce(lambda a, b: Binary(OPERATORS[type(op)], a, b), map(_code, values))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return Negative(_code(operand))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return Call("not", (_code(operand),))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return Binary(OPERATORS[type(op)], _code(left), _code(right))
+    raise NoMeaning(ast.unparse(node))
+
+
+def _indexed(value: Code, index: ast.expr) -> Code:
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if all(isinstance(x, ast.Slice) or (isinstance(x, ast.Constant) and x.value is None) for x in parts):
+        return Expanded(value, tuple(isinstance(x, ast.Slice) for x in parts))
+    return Call("[]", (value, _code(index)))
+
+
+def _call(node: ast.Call) -> Code:
+    arguments = tuple(map(_code, node.args))
+    keywords = tuple((str(k.arg), _code(k.value)) for k in node.keywords)
+    match node.func:
+        case ast.Name(id=name):
+            return Call(name, arguments, keywords)
+        case ast.Attribute(value=ast.Name(id="tl", ctx=_), attr="load"):
+            known = dict(keywords)
+            return Load(arguments[0], known.get("mask"), known.get("other"))
+        case ast.Attribute(value=ast.Name(id="tl" | "triton" as module), attr=name):
+            return Call(f"{module}.{name}", arguments, keywords)
+        case ast.Attribute(value=value, attr="to"):
+            return Cast(_code(value), arguments[0].text)
+        case ast.Attribute(value=value, attr=name):
+            return Call(f".{name}", (_code(value), *arguments), keywords)
+    raise NoMeaning(ast.unparse(node))

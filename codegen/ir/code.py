@@ -1,0 +1,397 @@
+"""Expressions of Python and Triton as data: what kernels compute, before it is printed.
+
+A tree prints with the parentheses that it needs; operators of Python make trees, so that `p + h * width` is one. What a tree
+reads is found in its names (`names_in`, `loads_in`), never in its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from .functions import TABLE
+
+CONDITIONAL, OR, AND, NOT, COMPARE, EITHER, BOTH, ADD, MUL, UNARY, ATOM = range(-7, 4)  # how tightly a text binds
+LEVELS = {
+    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!=", "is", "is not"), COMPARE),
+    "or": OR, "and": AND, "|": EITHER, "&": BOTH, "+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL,
+}  # fmt: skip
+Operand = TypeVar("Operand", bound="Code | int | float | str | None")
+
+
+class Code:
+    """An expression."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def text(self) -> str: ...
+        @property
+        def level(self) -> int: ...
+
+    def at(self, level: int) -> str:
+        """The text, in parentheses where something binds more tightly than it."""
+        return self.text if self.level >= level else f"({self.text})"
+
+    @property
+    def width(self) -> int:
+        """How many columns it takes."""
+        return len(self.text)
+
+    def __add__(self, other: Code | float | str) -> Code:
+        return Binary("+", self, code(other))
+
+    def __radd__(self, other: float) -> Code:
+        return Binary("+", code(other), self)
+
+    def __sub__(self, other: Code | float | str) -> Code:
+        return Binary("-", self, code(other))
+
+    def __rsub__(self, other: float) -> Code:
+        return Binary("-", code(other), self)
+
+    def __mul__(self, other: Code | float | str) -> Code:
+        return Binary("*", self, code(other))
+
+    def __rmul__(self, other: float) -> Code:
+        return Binary("*", code(other), self)
+
+    def __truediv__(self, other: Code | float | str) -> Code:
+        return Binary("/", self, code(other))
+
+    def __floordiv__(self, other: Code | float | str) -> Code:
+        return Binary("//", self, code(other))
+
+    def __mod__(self, other: Code | float | str) -> Code:
+        return Binary("%", self, code(other))
+
+    def __lt__(self, other: Code | float | str) -> Code:
+        return Binary("<", self, code(other))
+
+    def __le__(self, other: Code | float | str) -> Code:
+        return Binary("<=", self, code(other))
+
+    def __and__(self, other: Code) -> Code:
+        return Binary("&", self, other)
+
+    def equals(self, other: Code | float | str) -> Code:
+        return Binary("==", self, code(other))
+
+    @property
+    def given(self) -> Code:
+        """Is it there, and not None?"""
+        return Binary("is not", self, Literal(None))
+
+    def to(self, dtype: str) -> Code:
+        return Cast(self, dtype)
+
+    def along(self, axis: int, rank: int) -> Code:
+        """A vector, so that it broadcasts over a tile of so many axes."""
+        return self if rank < 2 else Expanded(self, tuple(n == axis for n in range(rank)))
+
+
+@dataclass(frozen=True)
+class Text(Code):
+    """What isn't a tree: nothing is known of it but how tightly it binds."""
+
+    text: str
+    level: int = ATOM
+
+
+class Tree(Code):
+    """What is one; its text is made once."""
+
+    if not TYPE_CHECKING:
+        level = ATOM
+
+    @cached_property
+    def text(self) -> str:
+        return self.printed()
+
+    def printed(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Name(Tree):
+    id: str
+
+    def printed(self) -> str:
+        return self.id
+
+
+@dataclass(frozen=True)
+class Literal(Tree):
+    value: float | str | None
+
+    @property
+    def level(self) -> int:
+        return UNARY if isinstance(self.value, int | float) and self.value < 0 else ATOM
+
+    def printed(self) -> str:
+        return f'"{self.value}"' if isinstance(self.value, str) else repr(self.value)
+
+
+@dataclass(frozen=True)
+class Group(Tree):
+    """In parentheses, needed or not."""
+
+    value: Code
+
+    def printed(self) -> str:
+        return f"({self.value.text})"
+
+
+@dataclass(frozen=True)
+class Binary(Tree):
+    operator: str
+    left: Code
+    right: Code
+
+    @property
+    def level(self) -> int:
+        return LEVELS[self.operator]
+
+    def printed(self) -> str:
+        return f"{self.left.at(self.level)} {self.operator} {self.right.at(self.level + 1)}"
+
+
+@dataclass(frozen=True)
+class Negative(Tree):
+    value: Code
+
+    @property
+    def level(self) -> int:
+        return MUL
+
+    def printed(self) -> str:
+        return f"-{self.value.at(MUL)}"
+
+
+@dataclass(frozen=True)
+class Either(Tree):
+    """One value or another, as a condition says that is known when the kernel is compiled."""
+
+    then: Code
+    condition: Code
+    otherwise: Code
+
+    @property
+    def level(self) -> int:
+        return CONDITIONAL
+
+    def printed(self) -> str:
+        return f"{self.then.at(OR)} if {self.condition.at(OR)} else {self.otherwise.at(CONDITIONAL)}"
+
+
+@dataclass(frozen=True)
+class Items(Tree):
+    """Several values: a tuple, or the list of a shape's sizes."""
+
+    values: tuple[Code, ...]
+    shape: bool = False
+
+    def printed(self) -> str:
+        inner = ", ".join(x.text for x in self.values)
+        return f"[{inner}]" if self.shape else f"({inner})"
+
+
+@dataclass(frozen=True)
+class Call(Tree):
+    function: str
+    arguments: tuple[Code, ...]
+    keywords: tuple[tuple[str, Code], ...] = ()
+
+    @property
+    def inside(self) -> str:
+        return ", ".join([*(x.text for x in self.arguments), *(f"{n}={x.text}" for n, x in self.keywords)])
+
+    def printed(self) -> str:
+        return f"{self.function}({self.inside})"
+
+
+@dataclass(frozen=True)
+class Cast(Tree):
+    value: Code
+    dtype: str
+
+    def printed(self) -> str:
+        return f"{self.value.at(ATOM)}.to({self.dtype})"
+
+
+@dataclass(frozen=True)
+class Expanded(Tree):
+    """A value with new axes of one entry, wherever `own` says that an axis isn't its own."""
+
+    value: Code
+    own: tuple[bool, ...]
+
+    def printed(self) -> str:
+        return f"{self.value.at(ATOM)}[{', '.join(':' if x else 'None' for x in self.own)}]"
+
+
+@dataclass(frozen=True)
+class Load(Tree):
+    """What lies in memory at a pointer, a name plus a place; `other` where there is a mask that doesn't hold."""
+
+    pointer: Code
+    mask: Code | None = None
+    other: Code | None = None
+
+    def printed(self) -> str:
+        mask = "" if self.mask is None else f", mask={self.mask.text}"
+        return f"tl.load({self.pointer.text}{mask}{'' if self.other is None else f', other={self.other.text}'})"
+
+
+@dataclass(frozen=True)
+class Function(Tree):
+    """A function of a number, as `codegen/ir/functions.py` has it."""
+
+    name: str
+    value: Code
+
+    def printed(self) -> str:
+        return TABLE[self.name].triton.format(self.value.text)
+
+
+@dataclass(frozen=True)
+class Power(Tree):
+    """A power, written out where it is one of a few factors."""
+
+    value: Code
+    exponent: Fraction
+
+    @property
+    def as_exponential(self) -> bool:
+        return self.exponent.denominator > 2 or abs(self.exponent) > 16
+
+    @property
+    def factors(self) -> int:
+        whole, half = divmod(abs(self.exponent), 1)
+        return int(whole) + bool(half)
+
+    @property
+    def level(self) -> int:
+        if self.as_exponential:
+            return ATOM
+        return MUL if self.exponent < 0 or self.factors > 1 else ATOM
+
+    def printed(self) -> str:
+        if self.as_exponential:
+            return f"tl.exp({float(self.exponent)!r} * tl.log({self.value.text}))"
+        whole, half = divmod(abs(self.exponent), 1)
+        factors = [self.value.at(ATOM)] * int(whole) + ([f"tl.sqrt({self.value.text})"] if half else [])
+        product = " * ".join(factors)
+        if self.exponent > 0:
+            return product
+        return f"1.0 / ({product})" if len(factors) > 1 else f"1.0 / {product}"
+
+
+# --- making and reading trees ---------------------------------------------------------------------------------------
+
+
+def code(x: Code | float | str | None) -> Code:
+    """A tree of what stands for one: a name, or a number."""
+    return x if isinstance(x, Code) else Name(x) if isinstance(x, str) else Literal(x)
+
+
+def leaf_code(x: Code | str) -> Code:
+    """What a leaf is called: a name, or a text of which nothing is known."""
+    return x if isinstance(x, Code) else Name(x) if x.isidentifier() else Text(x)
+
+
+def call(function: str, *arguments: Code | float | str, **keywords: Code | float | str) -> Call:
+    return Call(function, tuple(map(code, arguments)), tuple((n, code(x)) for n, x in keywords.items()))
+
+
+def shape(*sizes: Code | float | str) -> Items:
+    return Items(tuple(map(code, sizes)), shape=True)
+
+
+def where(condition: Code, then: Code | float, otherwise: Code | float) -> Call:
+    return call("tl.where", condition, then, otherwise)
+
+
+def zeros(sizes: Items) -> Call:
+    return call("tl.zeros", sizes, "tl.float32")
+
+
+def is_short(x: Code) -> bool:
+    """Is it a name, or a number without a sign, which may stand more than once?"""
+    return isinstance(x, Name | Literal | Text) and re.fullmatch(r"[\w.]+", x.text) is not None
+
+
+def starts_with_minus(x: Code) -> bool:
+    match x:
+        case Text(text=text):
+            return text.startswith("-")
+        case Negative():
+            return True
+        case Literal(value=int() | float() as value):
+            return value < 0
+        case Binary(left=left):
+            return left.level >= x.level and starts_with_minus(left)
+    return False
+
+
+def without_minus(x: Code) -> Code:
+    """x without the minus that it starts with."""
+    match x:
+        case Text(text=text, level=level):
+            return Text(text[1:], level)
+        case Negative(value=value):
+            return value
+        case Literal(value=int() | float() as value):
+            return Literal(-value)
+        case Binary(operator=operator, left=left, right=right):
+            return Binary(operator, without_minus(left), right)
+    raise TypeError(f"{x.text} starts with no minus")
+
+
+def parts_of(x: Code) -> tuple[Code, ...]:
+    """The expressions that one is made of."""
+    found: list[Code] = []
+    for f in fields(x):  # type: ignore[arg-type]
+        part = getattr(x, f.name)
+        if isinstance(part, Code):
+            found.append(part)
+        elif isinstance(part, tuple):
+            found += [y for y in (z[1] if isinstance(z, tuple) else z for z in part) if isinstance(y, Code)]
+    return tuple(found)
+
+
+def walk_code(x: Code) -> Iterator[Code]:
+    """An expression, and all that it is made of."""
+    yield x
+    for part in parts_of(x):
+        yield from walk_code(part)
+
+
+def rebuilt(x: Code, change: Callable[[Code], Code]) -> Code:
+    """The expression with what `change` makes of each of its parts."""
+    new: dict[str, object] = {}
+    for f in fields(x):  # type: ignore[arg-type]
+        part = getattr(x, f.name)
+        if isinstance(part, Code):
+            new[f.name] = change(part)
+        elif isinstance(part, tuple):
+            new[f.name] = tuple(
+                change(y) if isinstance(y, Code) else (y[0], change(y[1])) if isinstance(y, tuple) else y for y in part
+            )
+        else:
+            new[f.name] = part
+    return type(x)(**new)
+
+
+def names_in(x: Code) -> frozenset[str]:
+    """The names that an expression reads."""
+    return frozenset(y.id for y in walk_code(x) if isinstance(y, Name))
+
+
+def loads_in(x: Code) -> list[Load]:
+    """What it loads."""
+    return [y for y in walk_code(x) if isinstance(y, Load)]

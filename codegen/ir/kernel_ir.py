@@ -1,0 +1,183 @@
+"""A kernel as data: what one program of a launch does, statement by statement.
+
+What a statement reads, loads and assigns is found in its expressions (`code.py`). Passes over kernels are functions from one to
+another; `codegen/printing/kernel_text.py` prints one, and `codegen/exact/run_kernel.py` runs one over exact numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from .code import Code, Load, Name, code, loads_in, names_in, walk_code
+
+
+@dataclass(frozen=True)
+class Let:
+    """names = value, or += or *=, as `sign` has it. `fallback`: what it is where an argument that it loads isn't given. `broken`:
+    the arguments of the call that makes it are on a line of their own."""
+
+    names: tuple[str, ...]
+    value: Code
+    sign: str = "="
+    note: str = ""
+    fallback: Code | None = None
+    broken: bool = False
+
+
+@dataclass(frozen=True)
+class Store:
+    """A value goes into memory, where the mask holds if there is one."""
+
+    pointer: Code
+    value: Code
+    mask: Code | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class If:
+    condition: Code
+    body: Body
+    otherwise: Body = ()
+
+
+@dataclass(frozen=True)
+class For:
+    """for name in over: `over` is a call of range, tl.range or tl.static_range."""
+
+    name: str
+    over: Code
+    body: Body
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """All threads of a program wait here for what each has stored and loaded."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Return:
+    value: Code | None = None
+
+
+Statement = Let | Store | If | For | Barrier | Return
+Body = tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor, a stride or a number that a kernel is given; None where it is `optional` and a launch has no use for it."""
+
+    name: str
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class KernelFunction:
+    """A kernel. `parameters` are of tensors and constants, as many to a line as here; then come `integers`, such as lengths, and
+    `words` that a kernel is compiled for; it isn't compiled for integers that are `unspecialised`."""
+
+    name: str
+    parameters: tuple[tuple[Parameter, ...], ...]
+    integers: tuple[str, ...]
+    words: tuple[str, ...]
+    doc: str
+    body: Body
+    unspecialised: tuple[str, ...] = ()
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """The arguments that may be missing."""
+        return frozenset(p.name for line in self.parameters for p in line if p.optional)
+
+
+# --- making statements ----------------------------------------------------------------------------------------------
+
+
+def let(name: str, value: Code | float | str, fallback: Code | None = None, note: str = "") -> Let:
+    return Let((name,), code(value), fallback=fallback, note=note)
+
+
+def added(name: str, value: Code | float | str) -> Let:
+    return Let((name,), code(value), "+=")
+
+
+# --- reading them ---------------------------------------------------------------------------------------------------
+
+
+def inner(x: Statement) -> Body:
+    """The statements inside a statement."""
+    match x:
+        case If(body=body, otherwise=otherwise):
+            return (*body, *otherwise)
+        case For(body=body):
+            return body
+    return ()
+
+
+def statements(body: Iterable[Statement]) -> Iterator[Statement]:
+    """All statements of a body, those inside others too."""
+    for x in body:
+        yield x
+        yield from statements(inner(x))
+
+
+def expressions(x: Statement) -> tuple[Code, ...]:
+    """The expressions of a statement itself, without those of the statements inside it."""
+    match x:
+        case Let(value=value, fallback=fallback):
+            return (value,) if fallback is None else (value, fallback)
+        case Store(pointer=pointer, value=value, mask=mask):
+            return (pointer, value) if mask is None else (pointer, value, mask)
+        case If(condition=condition):
+            return (condition,)
+        case For(over=over):
+            return (over,)
+        case Return(value=Code() as value):
+            return (value,)
+    return ()
+
+
+def reads(x: Statement) -> frozenset[str]:
+    """The names that a statement reads, with those inside it."""
+    own = frozenset[str]().union(*map(names_in, expressions(x)))
+    if isinstance(x, Let) and x.sign != "=":
+        own |= frozenset(x.names)
+    return own.union(*map(reads, inner(x)))
+
+
+def assigned(x: Statement) -> frozenset[str]:
+    """The names that a statement assigns, with those inside it."""
+    own = frozenset(x.names) if isinstance(x, Let) else frozenset({x.name}) if isinstance(x, For) else frozenset()
+    return own.union(*map(assigned, inner(x)))
+
+
+def loads(body: Iterable[Statement]) -> list[Load]:
+    """All that a body loads, in order."""
+    return [y for x in statements(body) for e in expressions(x) for y in loads_in(e)]
+
+
+def stores(body: Iterable[Statement]) -> list[Store]:
+    """All that it stores."""
+    return [x for x in statements(body) if isinstance(x, Store)]
+
+
+def argument_of(pointer: Code, among: frozenset[str]) -> str | None:
+    """Which of these arguments a pointer points into: the first name in it."""
+    return next((y.id for y in walk_code(pointer) if isinstance(y, Name) and y.id in among), None)
+
+
+def changed(body: Body, change: Callable[[Statement], Body]) -> Body:
+    """A body with what `change` makes of each statement, whose own body is changed before."""
+    found: list[Statement] = []
+    for x in body:
+        match x:
+            case If(body=inside, otherwise=otherwise):
+                x = replace(x, body=changed(inside, change), otherwise=changed(otherwise, change))
+            case For(body=inside):
+                x = replace(x, body=changed(inside, change))
+        found += change(x)
+    return tuple(found)

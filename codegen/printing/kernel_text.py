@@ -1,0 +1,62 @@
+"""Kernels printed: the one place where Triton text is made of the data in `codegen/ir/kernel_ir.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..ir.code import Call
+from ..ir.kernel_ir import Barrier, Body, For, If, KernelFunction, Let, Return, Statement, Store
+
+
+def kernel_function_text(k: KernelFunction) -> str:
+    """The text of a kernel, without a newline at its end."""
+    unspecialised = ", ".join(f'"{x}"' for x in k.unspecialised)
+    lines = [
+        f"@triton.jit(do_not_specialize=[{unspecialised}])",
+        f"def {k.name}(",
+        *(f"    {line}" for line in signature(k)),
+        "):",
+        f'    """{k.doc}"""',
+        *indented(lines_of(k.body)),
+    ]
+    return "\n".join(lines)
+
+
+def signature(k: KernelFunction) -> list[str]:
+    """The parameters, some to a line."""
+    lines = [*(tuple(p.name for p in line) for line in k.parameters), k.integers]
+    words = ", ".join(f"{w}: tl.constexpr" for w in k.words)
+    return [*(f"{', '.join(line)}," for line in lines), f"{words},"]
+
+
+def lines_of(body: Body) -> list[str]:
+    """The lines of a body."""
+    return [line for x in body for line in _lines(x)]
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _lines(x: Statement) -> list[str]:
+    match x:
+        case Let(names=names, value=Call() as value, broken=True):
+            return [f"{', '.join(names)} = {value.function}(", f"    {value.inside}", ")"]
+        case Let(names=names, value=value, sign=sign, note=note):
+            return [f"{', '.join(names)} {sign} {value.text}{_note(note)}"]
+        case Store(pointer=pointer, value=value, mask=mask, note=note):
+            where = "" if mask is None else f", mask={mask.text}"
+            return [f"tl.store({pointer.text}, {value.text}{where}){_note(note)}"]
+        case If(condition=condition, body=body, otherwise=otherwise):
+            lines = [f"if {condition.text}:", *indented(lines_of(body))]
+            return [*lines, "else:", *indented(lines_of(otherwise))] if otherwise else lines
+        case For(name=name, over=over, body=body):
+            return [f"for {name} in {over.text}:", *indented(lines_of(body))]
+        case Barrier(note=note):
+            return [f"tl.debug_barrier(){_note(note)}"]
+        case Return(value=value):
+            return ["return" if value is None else f"return {value.text}"]
+
+
+def _note(note: str) -> str:
+    return f"  # {note}" if note else ""

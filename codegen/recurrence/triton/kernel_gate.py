@@ -1,0 +1,340 @@
+"""What must hold of kernels whose statements are data: run over exact numbers, they leave in memory what they are for.
+
+Each is run as it is printed, after all passes: for sequences of two chunks and a tail, for several sequences and heads, with
+tiles that are wider than their axes, and with what may be missing given and missing. `codegen/exact/run_kernel.py` says what is
+refused on the way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from chunkform.errors import GateError
+from chunkform.runtime.torch_form.scans import LAWS, Extreme
+
+from ...exact.jit_source import NoMeaning
+from ...exact.rationals import UNDEFINED, Rationals, array, written
+from ...exact.run_kernel import Argument, Tensor, run
+from ...ir.evaluate import BEYOND, Env, evaluate
+from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, make, walk
+from ...ir.kernel_ir import KernelFunction
+from .kernels.coupling_weights import TransitionKernel
+from .kernels.elementwise_scan import ScanKernel
+from .kernels.per_step import PER_STEP, Result, RowKernel
+from .print.axis_names import KEPT, block_name, size_name
+from .print.reserved import IMPORTS
+
+NUMBERS = Rationals()
+Arguments = dict[str, Argument]
+B, H = 2, 2
+EXTREMES: dict[str, Extreme] = {"maximum": max, "minimum": min}
+
+
+@cache
+def runtime_function(name: str) -> Callable[..., object] | None:
+    """The function of the runtime that kernels call so."""
+    for module, names in IMPORTS.items():
+        if name in names.split():
+            found: Callable[..., object] = getattr(importlib.import_module(module), name)
+            return found
+    return None
+
+
+def gate_kernel(k: RowKernel | TransitionKernel, f: KernelFunction) -> None:
+    """Raises GateError where `f`, which passes have made of a kernel, isn't what the kernel is for."""
+    try:
+        if isinstance(k, TransitionKernel):
+            _gate_transitions(k, f)
+        elif isinstance(k, ScanKernel):
+            _gate_scan(k, f)
+        else:
+            _gate_rows(k, f)
+    except NoMeaning as why:
+        raise GateError(f"{f.name}: there is no exact meaning for {why}") from why
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Inputs:
+    """What a kernel of steps is given: arguments, and the values of leaves, [B, T, H, ..]."""
+
+    k: RowKernel
+    steps: int
+    all_given: bool
+    random: random.Random
+
+    def __post_init__(self) -> None:
+        dims = sorted({dim_of(a) for a in self.k.axes} | _sizes_read(self.k))
+        whole = sorted({d.removesuffix(KEPT) for d in dims})
+        self.sizes = {d: 2 + whole.index(d.removesuffix(KEPT)) % 2 for d in dims}
+        self.arguments: Arguments = {size_name(d): n for d, n in self.sizes.items()}
+        self.arguments |= {block_name(a): 4 for a in self.k.axes}
+        self.env: Env = {}
+        drawn: dict[str, np.ndarray] = {}
+        optional = self.k.function.optional
+        for base, tensor, x in self.k.leaves:
+            kind, name, order = x.attrs
+            shape = tuple(self.sizes[dim_of(a)] for a in order)
+            lead: tuple[int, ...] = (B, self.steps, H) if kind in PER_STEP or kind == "sums" else (1, 1, H)
+            if kind == "constant":
+                lead = ()
+            elif kind in ("input", "decay") and not drawn:  # one head, which all share
+                lead = (B, self.steps, 1)
+            missing = not self.all_given and bool(optional & {f"{base}_p", f"{base}_sums"})
+            values = drawn.setdefault(tensor, self.draw((*lead, *shape)))
+            if missing:
+                values = self.filled((*lead, *shape), Fraction(0))
+            self.arguments |= self.passed(base, kind, values, missing)
+            self.env[kind, name] = NUMBERS.fn("exp", values) if kind.startswith("decay") else values
+
+    def draw(self, shape: tuple[int, ...]) -> np.ndarray:
+        out = np.empty(shape, dtype=object)
+        flat = [Fraction(self.random.randrange(1, 2**10), 2**5) * self.random.choice((1, -1)) for _ in range(out.size)]
+        out.ravel()[:] = flat
+        return out
+
+    def filled(self, shape: tuple[int, ...], value: Fraction) -> np.ndarray:
+        return np.full(shape, value, dtype=object)
+
+    def passed(self, base: str, kind: str, values: np.ndarray, missing: bool) -> Arguments:
+        """The arguments for a leaf."""
+        if kind == "constant":
+            return {base: values.item()}
+        if kind == "sums":  # of two tiles, which are added up
+            first = self.draw(values.shape)
+            both = np.stack([first, values - first], 1)  # [B, 2, T, H]
+            laid = both.transpose(0, 3, 1, 2).ravel()
+            return {f"{base}_sums": None if missing else Tensor(base, laid), f"{base}_n": 0 if missing else 2}
+        if kind not in PER_STEP:
+            return {f"{base}_p": None if missing else Tensor(base, values.ravel())}
+        return strided(base, values, missing)
+
+
+def strided(base: str, values: np.ndarray, missing: bool = False) -> Arguments:
+    """The arguments for values of each step, [B, T, H, ..], in memory with gaps."""
+    width = int(np.prod(values.shape[3:])) + 1
+    cells = np.full((*values.shape[:3], width), UNDEFINED, dtype=object)
+    cells[..., : width - 1] = values.reshape(*values.shape[:3], -1)
+    _, steps, heads = values.shape[:3]
+    strides = {"b": steps * heads * width, "t": heads * width, "h": width, "g": H // heads}
+    return {
+        f"{base}_p": None if missing else Tensor(base, cells.ravel()[:-1]),
+        **{f"{base}_{n}": s for n, s in strides.items()},
+    }
+
+
+def _sizes_read(k: RowKernel) -> set[str]:
+    return {x.attrs[0] for r in k.results for x in walk(r.node) if x.op == "size"}
+
+
+def _expected(r: Result, env: Env, sizes: dict[str, int], steps: int) -> np.ndarray:
+    """A result at each step, [B, T, H, *order]."""
+    made = np.asarray(evaluate(expand(r.node, r.order), env, NUMBERS, sizes), dtype=object)
+    return np.broadcast_to(made, (B, steps, H, *(sizes[dim_of(a)] for a in r.order)))
+
+
+def _compare(kernel: str, what: str, cells: np.ndarray, expected: np.ndarray) -> None:
+    found: Any = cells.reshape(expected.shape)
+    for place in np.ndindex(*expected.shape):
+        if found[place] is UNDEFINED or found[place] != expected[place]:
+            why = "it is undefined" if found[place] is UNDEFINED else "it isn't what the plan says"
+            raise GateError(f"{kernel}: {what} at {list(place)}: {why}")
+
+
+# --- per-step kernels -----------------------------------------------------------------------------------------------
+
+
+def _gate_rows(k: RowKernel, f: KernelFunction) -> None:
+    steps, rows = 5, 4
+    for all_given in (True, False):
+        given = _Inputs(k, steps, all_given, random.Random(f.name))
+        blocks = -(-B * steps // rows)
+        outs = _row_results(k, given, steps, blocks, all_given)
+        arguments = given.arguments | {f"{n}_out": x for n, x in outs.items()}
+        arguments |= {"T": steps, "H": H, "count": B * steps, "ROWS": rows}
+        run(f, blocks * H, arguments, runtime_function)
+        for r in k.results:
+            out = outs[r.name]
+            if out is None:
+                continue
+            expected = _expected(r, given.env, given.sizes, steps)
+            if r.summed:
+                shape = (blocks, H, *(given.sizes[dim_of(a)] for a in r.order))
+                _compare(f.name, r.name, array(out.cells.reshape(shape).sum(0)), array(expected.sum((0, 1))))
+                continue
+            cells = out.cells
+            if r.within is not None:
+                _, n, count = r.within
+                cells = cells.reshape(B, steps, count, -1)[:, :, n]
+            _compare(f.name, r.name, cells, expected)
+
+
+def _row_results(k: RowKernel, given: _Inputs, steps: int, blocks: int, all_given: bool) -> dict[str, Tensor | None]:
+    found: dict[str, Tensor | None] = {}
+    for r in k.results:
+        width = int(np.prod([given.sizes[dim_of(a)] for a in r.order]))
+        lead = blocks if r.summed else B * steps * (r.within[2] if r.within is not None else 1)
+        there = all_given or r.wanted is None
+        found[r.name] = Tensor.room(r.name, lead * H * width) if there else None
+    return found
+
+
+# --- scans ----------------------------------------------------------------------------------------------------------
+
+
+def _gate_scan(k: ScanKernel, f: KernelFunction) -> None:
+    for all_given in (True, False):
+        _gate_whole_scan(k, f, all_given)
+    if k.kind == "affine":
+        _gate_parts(k, f)
+
+
+def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
+    """A scan of whole sequences: what it makes of each step, and the last state."""
+    steps = 5
+    given = _Inputs(k, steps, all_given, random.Random(f.name))
+    shape = tuple(given.sizes[dim_of(a)] for a in k.axes)
+    first = given.draw((B, H, *shape)) if all_given else given.filled((B, H, *shape), Fraction(0))
+    last = Tensor.room("last", first.size) if all_given else None
+    outs: dict[str, Tensor | None] = dict.fromkeys((r.name for r in k.results), None)
+    wanted = [r for r in k.results if all_given or r.wanted is None]
+    outs |= {r.name: Tensor.room(r.name, B * steps * H * _width(r, given)) for r in wanted}
+    arguments = _scan_arguments(k, given, Tensor("first", first.ravel()) if all_given else None, last, None)
+    arguments |= {f"{n}_out": x for n, x in outs.items()} | {"parts": 1, "length": steps, "RESULTS": True}
+    run(f, B * H * _tiles(shape), arguments, runtime_function)
+    after_all = _walk(k, given, first, range(steps))
+    for r in k.results:
+        if (out := outs[r.name]) is not None:
+            _compare(f.name, r.name, out.cells, _expected(r, given.env, given.sizes, steps))
+    if last is not None:
+        _compare(f.name, "the last state", last.cells, after_all)
+
+
+def _gate_parts(k: ScanKernel, f: KernelFunction) -> None:
+    """What each part of a sequence makes of no state, and what it multiplies a state by."""
+    steps, parts, length = 6, 2, 4
+    given = _Inputs(k, steps, True, random.Random(f.name))
+    shape = tuple(given.sizes[dim_of(a)] for a in k.axes)
+    ends, linear = (Tensor.room(n, B * parts * H * int(np.prod(shape))) for n in ("ends", "linear"))
+    arguments = _scan_arguments(k, given, None, ends, linear)
+    arguments |= {f"{r.name}_out": None for r in k.results} | {"parts": parts, "length": length, "RESULTS": False}
+    run(f, B * parts * H * _tiles(shape), arguments, runtime_function)
+    for part in range(parts):
+        own = range(part * length, min((part + 1) * length, steps))
+        zero, one = (given.filled((B, H, *shape), Fraction(x)) for x in (0, 1))
+        left = _walk(k, given, zero, own)
+        moved = array(_walk(k, given, one, own) - left)
+        for what, tensor, expected in (("a part's state", ends, left), ("a part's map", linear, moved)):
+            _compare(f.name, what, tensor.cells.reshape(B, parts, H, *shape)[:, part], expected)
+
+
+def _scan_arguments(
+    k: ScanKernel, given: _Inputs, first: Tensor | None, last: Tensor | None, linear: Tensor | None
+) -> Arguments:
+    states = {f"{k.state}_first": first, f"{k.state}_last": last, f"{k.state}_linear": linear}
+    places = {"T": given.steps, "H": H, "chunks": 0, "starts": None, "C": 2, "STAGES": 1}
+    blocks = {block_name(a): 2 for a in k.axes}
+    return given.arguments | states | places | blocks
+
+
+def _width(r: Result, given: _Inputs) -> int:
+    return int(np.prod([given.sizes[dim_of(a)] for a in r.order]))
+
+
+def _tiles(shape: tuple[int, ...]) -> int:
+    return -(-shape[0] // 2) if shape else 1
+
+
+def _walk(k: ScanKernel, given: _Inputs, first: np.ndarray, steps: Sequence[int]) -> np.ndarray:
+    """The state after these steps, one after the other, as the entry's maps say; notes what it is before and after each."""
+    assert k.entry is not None
+    shape = (B, given.steps, H, *first.shape[2:])
+    maps = [
+        np.broadcast_to(np.asarray(evaluate(expand(x, k.axes), given.env, NUMBERS, given.sizes), dtype=object), shape)
+        for x in k.entry.maps
+    ]
+    before, after = (np.full(shape, UNDEFINED, dtype=object) for _ in range(2))
+    state = first
+    extreme = EXTREMES.get(k.kind, max)
+    for t in steps if k.forward else reversed(steps):
+        before[:, t] = state
+        applied = np.frompyfunc(lambda x, *m: LAWS[k.kind].applied(m, x, extreme), 1 + len(maps), 1)
+        state = array(applied(state, *(m[:, t] for m in maps)))
+        after[:, t] = state
+    given.env["stored", f"{k.entry.state}.before"] = before
+    given.env["stored", f"{k.entry.state}.after"] = after
+    return state
+
+
+# --- transitions ----------------------------------------------------------------------------------------------------
+
+
+def _gate_transitions(k: TransitionKernel, f: KernelFunction) -> None:
+    """Products of the matrices of the steps of each chunk, as `coupled_states.py` says."""
+    steps, chunk = 5, 2
+    w, chunks, draw = k.transitions, 3, random.Random(f.name)
+    entries = {p: _constant(x) if x.op == "const" else None for p, x in w.entries.items()}
+    values: dict[tuple[int, int], np.ndarray] = {}
+    arguments: Arguments = {}
+    for p in w.entries:
+        known = entries[p]
+        drawn = [Fraction(draw.randrange(1, 2**8), 2**4) if known is None else known for _ in range(B * steps * H)]
+        values[p] = array(drawn).reshape(B, steps, H)
+        if known is None:
+            arguments |= strided(f"a_{p[0]}_{p[1]}", values[p])
+    outs = dict(zip(w.made, (name for line in f.parameters[len(k.given) :] for name in line), strict=True))
+    size = B * H * chunks * chunk * chunk
+    rooms = {x: Tensor.room(p.name, size if len(x.axes) > 1 else B * H * steps) for x, p in outs.items()}
+    arguments |= {p.name: rooms[x] for x, p in outs.items()}
+    programs = B * H * chunks
+    arguments |= {"T": steps, "H": H, "chunks": chunks, "begins": None, "stops": None, "programs": programs, "C": chunk}
+    run(f, programs, arguments, runtime_function)
+    for x, room in rooms.items():
+        shape = (B, H, chunks, chunk, chunk) if len(x.axes) > 1 else (B, H, steps)
+        cells = room.cells.reshape(shape)
+        for b, h, c in np.ndindex(B, H, chunks):
+            own = min(chunk, steps - c * chunk)
+            expected = _weights(k, x, {p: v[b, c * chunk : c * chunk + own, h] for p, v in values.items()}, chunk, own)
+            found = cells[b, h, c] if len(x.axes) > 1 else cells[b, h, c * chunk : c * chunk + own]
+            _compare(f.name, outs[x].name, found, expected[:own] if len(x.axes) < 2 else expected)
+
+
+def _constant(x: Node) -> Fraction:
+    found = written(float(x.attrs[0]))
+    assert isinstance(found, Fraction)
+    return found
+
+
+def _weights(
+    k: TransitionKernel, x: Node, values: Mapping[tuple[int, int], np.ndarray], chunk: int, own: int
+) -> np.ndarray:
+    """What a leaf of weights stands for, in a chunk that has `own` steps of the sequence."""
+    w, positions = k.transitions, tuple(k.transitions.entries)
+    op, summed, after = w.made[x]
+    env: Env = {}
+    leaves = []
+    for n, p in enumerate(positions):
+        beyond = np.full(chunk - own, Fraction(0), dtype=object)
+        env["input", f"a{n}"] = np.concatenate([values[p], beyond])
+        leaves.append(leaf("input", f"a{n}", (ROW,)))
+    axes = {ROW, COL} if op == "mix_mask" else {ROW}
+    late = (after,) if op != "mix_out" else ()
+    total: Any = array(Fraction(0))
+    for c, (to, of) in summed:
+        node = make(op, tuple(leaves), (positions, w.count, to, of, *late, w.direction), axes)
+        total = total + c * evaluate(node, env, NUMBERS, {ROW: chunk, COL: chunk, BEYOND: chunk - own})
+    total = np.array(total, dtype=object)
+    total[own:] = Fraction(0)  # beyond the sequence there are zeros
+    if op == "mix_mask":
+        total[:, own:] = Fraction(0)
+    return total
