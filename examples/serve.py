@@ -1,0 +1,216 @@
+"""Serve a language model of any recurrence behind an OpenAI-compatible endpoint, on a CPU: pip install 'chunkform[serve]'
+
+    python examples/serve.py [--op gated_delta_rule] [--weights FILE] [--port 8000] [--rows 64] [--waiting 128]
+    curl localhost:8000/v1/completions -d '{"prompt": "the cat sat on", "max_tokens": 20}' -H 'Content-Type: application/json'
+
+`serving_engine.py` beside it has the engine. Tokens are bytes, and without `--weights` (a state_dict) they are drawn from random
+ones. A request waits while all rows are taken; where too many wait it gets 429, and asks again later. A client that goes away is
+cancelled. On SIGTERM no more is taken, and what runs is finished for `--grace` seconds; the rest gets an error. A stream that
+ends without `[DONE]` was not finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import codecs
+import json
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import torch
+import uvicorn
+from fastapi import FastAPI
+from fastapi import Request as Connection
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, Field
+from serving_engine import Closed, Engine, Full, LanguageModel, Request
+
+LOOK = 0.2  # seconds between two looks at whether a client is still there
+
+
+class Message(BaseModel):
+    role: str = "user"
+    content: str
+
+
+class Options(BaseModel):
+    """What is asked for: the parameters of OpenAI's endpoint that mean something here."""
+
+    model: str = ""
+    max_tokens: int = Field(16, ge=1, le=4096)
+    temperature: float = Field(0.0, ge=0, le=10)
+    seed: int = 0
+    stop: str | None = Field(None, min_length=1, max_length=1)
+    stream: bool = False
+
+
+class Completion(Options):
+    prompt: str | list[int]
+
+    def tokens(self) -> list[int]:
+        return list(self.prompt.encode()) if isinstance(self.prompt, str) else self.prompt
+
+
+class Chat(Options):
+    messages: list[Message] = Field(min_length=1)
+
+    def tokens(self) -> list[int]:
+        said = "".join(f"{m.role}: {m.content}\n" for m in self.messages)
+        return list(f"{said}assistant: ".encode())
+
+
+class Stream:
+    """The tokens of one request, as they come from the engine's thread."""
+
+    def __init__(self, engine: Engine, asked: Completion | Chat) -> None:
+        loop, self.queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
+        self.about = {"id": uuid.uuid4().hex, "created": int(time.time())}
+        self.engine, self.made, self.finish = engine, 0, "length"
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        stop = frozenset(asked.stop.encode()) if asked.stop else frozenset()
+        prompt = asked.tokens()
+        if not prompt or not all(0 <= t < 256 for t in prompt):
+            raise ValueError("prompt must be text, or tokens 0 to 255, and not empty")
+
+        def tell(x: int | Exception | None) -> None:
+            loop.call_soon_threadsafe(self.queue.put_nowait, x)
+
+        self.request = engine.submit(Request(prompt, asked.max_tokens, tell, asked.temperature, asked.seed, stop))
+        self.usage = {"prompt_tokens": len(prompt)}
+
+    async def pieces(self, connection: Connection) -> AsyncIterator[str]:
+        """Text, piece by piece; raises what the engine tells. The request of a client that goes away is cancelled."""
+        ended = False
+        try:
+            while not ended:
+                try:
+                    found = await asyncio.wait_for(self.queue.get(), LOOK)
+                except TimeoutError:
+                    if await connection.is_disconnected():
+                        return
+                    continue
+                if isinstance(found, Exception):
+                    ended = True
+                    raise found
+                ended = found is None
+                if found is None:
+                    yield self.decoder.decode(b"", final=True)
+                else:
+                    self.made += 1
+                    if found in self.request.stop:
+                        self.finish = "stop"
+                    else:
+                        yield self.decoder.decode(bytes([found]))
+        finally:
+            if not ended:
+                self.engine.cancel(self.request)
+            made = {"completion_tokens": self.made, "total_tokens": self.made + self.usage["prompt_tokens"]}
+            self.usage |= made
+
+
+def app_of(engine: Engine, name: str) -> FastAPI:
+    """The endpoint."""
+    app = FastAPI(title="chunkform")
+
+    def answer(kind: str, stream: Stream, text: str, finish: str | None, part: bool) -> dict[str, Any]:
+        chat = kind.startswith("chat")
+        body = {"role": "assistant", "content": text}
+        choice = {"text": text} if not chat else {"delta" if part else "message": body}
+        kind = f"{kind}.chunk" if part and chat else kind
+        return (
+            stream.about
+            | {"object": kind, "model": name}
+            | {"choices": [{"index": 0, "finish_reason": finish} | choice]}
+        )
+
+    async def events(kind: str, stream: Stream, connection: Connection) -> AsyncIterator[str]:
+        try:
+            async for text in stream.pieces(connection):
+                if text:
+                    yield f"data: {json.dumps(answer(kind, stream, text, None, True))}\n\n"
+        except Exception as error:
+            yield f"data: {json.dumps({'error': {'message': str(error), 'type': type(error).__name__}})}\n\n"
+            return
+        last = answer(kind, stream, "", stream.finish, True) | {"usage": stream.usage}
+        yield f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n"
+
+    async def complete(kind: str, asked: Completion | Chat, connection: Connection) -> Any:
+        try:
+            stream = Stream(engine, asked)
+        except Full as error:
+            return refused(429, error, {"Retry-After": "1"})
+        except Closed as error:
+            return refused(503, error)
+        except ValueError as error:
+            return refused(400, error)
+        if asked.stream:
+            return StreamingResponse(events(kind, stream, connection), media_type="text/event-stream")
+        try:
+            text = "".join([x async for x in stream.pieces(connection)])
+        except Exception as error:
+            return refused(503 if isinstance(error, Closed) else 500, error)
+        return answer(kind, stream, text, stream.finish, False) | {"usage": stream.usage}
+
+    @app.post("/v1/completions")
+    async def completions(asked: Completion, connection: Connection) -> Any:
+        return await complete("text_completion", asked, connection)
+
+    @app.post("/v1/chat/completions")
+    async def chat(asked: Chat, connection: Connection) -> Any:
+        return await complete("chat.completion", asked, connection)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": name, "object": "model"}]}
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"running": len(engine.running), "waiting": len(engine.waiting)} | engine.counts
+
+    return app
+
+
+def refused(status: int, error: Exception, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": {"message": str(error), "type": type(error).__name__}}, status, headers)
+
+
+class Server(uvicorn.Server):
+    """On SIGTERM and SIGINT the engine ends as well: what runs is finished, or told an error, before connections close."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, grace: float) -> None:
+        super().__init__(config)
+        self.engine, self.grace = engine, grace
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        threading.Thread(target=self.engine.close, args=(self.grace,)).start()
+        super().handle_exit(sig, frame)
+
+
+def main() -> None:
+    said = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    said.add_argument("--op", default="gated_delta_rule", help="of the catalogue")
+    said.add_argument("--weights", help="a state_dict of LanguageModel")
+    said.add_argument("--width", type=int, default=64)
+    said.add_argument("--heads", type=int, default=2)
+    said.add_argument("--layers", type=int, default=2)
+    said.add_argument("--host", default="127.0.0.1")
+    said.add_argument("--port", type=int, default=8000)
+    said.add_argument("--rows", type=int, default=64, help="sequences served at the same time")
+    said.add_argument("--waiting", type=int, default=128, help="requests that may wait")
+    said.add_argument("--drafts", type=int, default=3, help="tokens tried at once beside the next one")
+    said.add_argument("--grace", type=float, default=10.0, help="seconds for what runs when the server is told to end")
+    given = said.parse_args()
+    model = LanguageModel(given.op, given.width, given.heads, given.layers)
+    if given.weights:
+        model.load_state_dict(torch.load(given.weights, weights_only=True))
+    engine = Engine(model, given.rows, given.waiting, given.drafts)
+    config = uvicorn.Config(app_of(engine, given.op), given.host, given.port, log_level="warning", backlog=2048)
+    Server(config, engine, given.grace).run()
+
+
+if __name__ == "__main__":
+    main()
