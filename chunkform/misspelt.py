@@ -14,7 +14,7 @@ def near(module: ModuleType, name: str) -> str:
     """`: did you mean ..?` with names of a package that are spelt much alike; empty where none is."""
     from difflib import get_close_matches
 
-    own = [x for x in (*getattr(module, "__all__", ()), *dir(module)) if not x.startswith("_")]
+    own = [x for x in getattr(module, "__all__", dir(module)) if not x.startswith("_")]
     inside = [x.name for x in pkgutil.iter_modules(getattr(module, "__path__", ()))]
     known = {x.lower(): x for x in (*inside, *reversed(own))}
     alike = [*get_close_matches(name, [*inside, *own], 2, 0.7)]

@@ -19,6 +19,7 @@ import chunkform
         ("import chunkform.generatd", "did you mean generated?"),
         ("from chunkform.runtime.nn import Mixr", "did you mean Mixer"),
         ("from chunkform.spec.language import Recurence", "did you mean Recurrence"),
+        ("from chunkform.runtime.compat.fla import chunk_gated_deltarule", "did you mean chunk_gated_delta_rule"),
     ],
 )
 def test_an_import(line: str, told: str) -> None:

@@ -57,6 +57,7 @@ __all__ = [
 
 HINTS = {"chunk_size", "chunk_indices", "cu_seqlens_cpu", "disable_recompute", "safe_gate"}
 L2_EPS, NORMALIZER_EPS = 1e-6, 1e-10
+__path__: list[str] = []  # of a package without modules, so that a misspelt import is told (chunkform/misspelt.py)
 PER_HEAD = {"log_gamma", "lamb"}  # arguments without a time axis
 
 Result = tuple[Tensor, Any]
@@ -485,7 +486,7 @@ def _understood(what: str, options: dict[str, Any]) -> dict[str, Any]:
         if n == "head_first":
             if x:
                 raise ArgumentError(f"{what}: head_first isn't supported: tensors are [B, T, H, ...]")
-        elif n not in ("cu_seqlens", "l2norm", "reverse", "state_v_first") and x not in (None, False):
+        elif n not in ("cu_seqlens", "l2norm", "reverse", "state_v_first") and x is not None and x is not False:
             raise ArgumentError(
                 f"{what}: {n} isn't supported; there are scale, initial_state, output_final_state, reverse, state_v_first and "
                 "cu_seqlens, and what the function's own documentation says"

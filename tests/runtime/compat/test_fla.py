@@ -314,6 +314,7 @@ MISTAKES = [
     (lambda q, k, v: fla.fused_recurrent_gated_delta_rule(q, k, v, gv=gate(V)), "decays of value channels"),
     (lambda q, k, v: fla.chunk_retention(q, k, v, head_first=True), r"tensors are \[B, T, H, ...\]"),
     (lambda q, k, v: fla.chunk_retention(q, k, v, cp_context=1), "retention: cp_context isn't supported"),
+    (lambda q, k, v: fla.chunk_retention(q, k, v, offsets=torch.tensor([0, 3])), "retention: offsets isn't supported"),
     (lambda q, k, v: fla.parallel_retention(q, k, v, output_attentions=True), "no op forms the T x T matrix"),
     (
         lambda q, k, v: fla.chunk_kda(q, k, v, gate(K), gate(), use_gate_in_kernel=True),
