@@ -345,6 +345,10 @@ def build(
             f"{len(bad)} of {plural(len(results), 'file')} {'is' if len(bad) == 1 else 'are'} not what {theirs}; run: {again}"
         )
         raise typer.Exit(1)
+    if out is not None and not check and (made := next((b for b in results if b.name != "types"), None)):
+        inside = not out.is_absolute() and ".." not in out.parts
+        place = ".".join([*(out.parts if inside else ()), made.path.stem])
+        hint(f"next: from {place} import {made.name}")
 
 
 @command(

@@ -142,5 +142,9 @@ def find(name: str) -> list[Any]:
             return [r]
     if Path(name).is_file():
         return load(name)
-    near = nearest(name, sorted(r.name for r in everything)) or ": give a file, or a name that `chunkform list` shows"
+    here = [f"{name}.py"] if Path(f"{name}.py").is_file() else []
+    near = (
+        nearest(name, [*here, *sorted(r.name for r in everything)])
+        or ": give a file, or a name that `chunkform list` shows"
+    )
     raise LoadError(f"no spec named {name!r}{near}")

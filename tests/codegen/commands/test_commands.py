@@ -174,7 +174,8 @@ def test_verify_knows_three_verdicts(spec):
 def test_build_writes_and_checks(spec, tmp_path):
     out = tmp_path / "ops"
     assert run("build", spec, "--out", out, "--check").exit_code == 1  # missing
-    assert run("build", spec, "--out", out).exit_code == 0
+    made = run("build", spec, "--out", out)
+    assert made.exit_code == 0 and "next: from mine import mine" in made.output
     text = (out / "mine.py").read_text()
     assert re.search(r"def mine\(\s*q: torch.Tensor,\s*k: torch.Tensor,\s*v: torch.Tensor,\s*log_lam:", text)
     assert run("build", spec, "--out", out, "--check").exit_code == 0

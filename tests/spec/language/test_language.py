@@ -11,7 +11,7 @@ from mpmath import mp
 
 from chunkform.codegen.ir.evaluate import Reals, evaluate
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.errors import NameError_, SpecError
+from chunkform.errors import LoadError, NameError_, SpecError
 from chunkform.spec.language import (
     Max,
     Min,
@@ -184,6 +184,15 @@ def test_a_spec_file_may_have_any_name(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.chdir(tmp_path)
         assert [x.name for x in find(name)] == ["sums"]
         assert [x.name for x in find(f"./{name}")] == ["sums"]
+
+
+def test_a_name_whose_file_is_here_is_asked_for_with_its_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LoadError, match=r"no spec named 'mine': did you mean mine\.py\?"):
+        find("mine")
 
 
 @pytest.mark.parametrize("name", ["states", "outputs", "updates", "lets", "claims"])
