@@ -38,6 +38,7 @@ class Row:
     path: str
     milliseconds: float | None
     gibibytes: float | None
+    loss: float | None = None
     why: str = ""
 
 
@@ -114,7 +115,7 @@ def shown(row: Row) -> str:
     if row.milliseconds is None:
         return f"{row.model:12} T={row.length:<6} {row.path:10} {row.why}"
     memory = "" if row.gibibytes is None else f"{row.gibibytes:8.2f} GiB"
-    return f"{row.model:12} T={row.length:<6} {row.path:10} {row.milliseconds:10.1f} ms {memory}"
+    return f"{row.model:12} T={row.length:<6} {row.path:10} {row.milliseconds:10.1f} ms {memory} loss {row.loss:.4f}"
 
 
 def made(name: str, config: str, model: str, given: dict[str, object], device: str) -> nn.Module:
@@ -152,31 +153,33 @@ def plain_torch(name: str) -> Iterator[None]:
 
 def measured(model: nn.Module, name: str, path: str, steps: int, device: str, give_up: bool) -> Row:
     if give_up:
-        return Row(name, steps, path, None, None, "not tried: a shorter sequence took too long")
+        return Row(name, steps, path, None, None, why="not tried: a shorter sequence took too long")
     paths = {"chunkform": enable, "torch": lambda: plain_torch(name)}
+    torch.manual_seed(steps)  # the same for each path
     ids = torch.randint(1, 4096, (1, steps), device=device)
     on_gpu = device.startswith("cuda")
     try:
         with paths.get(path, contextlib.nullcontext)():
-            first = timed(model, ids)  # compiles
+            first, loss = timed(model, ids)  # compiles
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
-            times = [timed(model, ids) for _ in range(max(1, min(5, math.floor(LIMIT / max(first, 1e-3)))))]
+            times = [timed(model, ids)[0] for _ in range(max(1, min(5, math.floor(LIMIT / max(first, 1e-3)))))]
     except (torch.OutOfMemoryError, RuntimeError, ValueError) as error:
         model.zero_grad(set_to_none=True)
-        return Row(name, steps, path, None, None, f"{type(error).__name__}: {str(error).splitlines()[0][:80]}")
+        return Row(name, steps, path, None, None, why=f"{type(error).__name__}: {str(error).splitlines()[0][:80]}")
     memory = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None
-    return Row(name, steps, path, 1e3 * statistics.median(times), memory)
+    return Row(name, steps, path, 1e3 * statistics.median(times), memory, loss)
 
 
-def timed(model: nn.Module, ids: Tensor) -> float:
-    """Seconds of a forward and a backward pass."""
+def timed(model: nn.Module, ids: Tensor) -> tuple[float, float]:
+    """Seconds of a forward and a backward pass, and the loss."""
     model.zero_grad(set_to_none=True)
     wait(ids)
     start = time.perf_counter()
-    model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    loss.backward()
     wait(ids)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, loss.item()
 
 
 def wait(x: Tensor) -> None:
