@@ -100,14 +100,18 @@ class Block(nn.Module):
 
 
 class CharacterModel(nn.Module):
-    """[B, T] character codes -> [B, T, characters] logits of the next one. `options` go to each block's `Mixer`."""
+    """[B, T] character codes -> [B, T, characters] logits of the next one. `options` go to each block's `Mixer`.
+
+    `op` may be several, in a list: blocks take them in turn.
+    """
 
     def __init__(
         self, op: Any, characters: int, width: int = 128, heads: int = 4, blocks: int = 2, **options: Any
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(characters, width)
-        self.blocks = nn.ModuleList(Block(op, width, heads, **options) for _ in range(blocks))
+        ops = op if isinstance(op, list) else [op]
+        self.blocks = nn.ModuleList(Block(ops[n % len(ops)], width, heads, **options) for n in range(blocks))
         self.norm = nn.RMSNorm(width)
         self.head = nn.Linear(width, characters, bias=False)
         nn.init.normal_(self.embedding.weight, std=0.5)

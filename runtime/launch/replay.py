@@ -119,11 +119,12 @@ class Recorded:
     def __init__(self, watch: Watch, results: list[Part | None], rest: object) -> None:
         """Raises `Unknown` where a kernel can't be launched in this way."""
         self.rest, self.device = rest, watch.device
+        steps = _at_once(watch.steps)
         self.lock = threading.Lock()
         self.models = _models(watch)
         sizes = {slot: _bytes(x) for slot, x in watch.wholes.items()}
         returned = {x.slot for x in results if x is not None}
-        operated = set().union(*(x.slots for x in watch.steps if isinstance(x, Operation)))
+        operated = set().union(*(x.slots for x in steps if isinstance(x, Operation)))
         named = returned | operated
         wholes = watch.wholes | {  # memory that kernels alone fill is taken in the layout in which it is returned
             x.slot: x
@@ -132,11 +133,11 @@ class Recorded:
         }
         self.results = [None if x is None else x.slot if x == wholes[x.slot] else x for x in results]
         spans: dict[int, tuple[int, int]] = {}
-        for k, step in enumerate(watch.steps):
+        for k, step in enumerate(steps):
             spans |= {n: (spans.get(n, (k, k))[0], k) for n in step.slots if n >= watch.given}
-        ends = {slot: len(watch.steps) if slot in returned else last for slot, (_, last) in spans.items()}
+        ends = {slot: len(steps) if slot in returned else last for slot, (_, last) in spans.items()}
         large = {slot: (*spans[slot], sizes[slot]) for slot in spans if sizes[slot] > SMALL}
-        periods = _periods({slot: (first, ends[slot], size) for slot, (first, _, size) in large.items()}, watch.steps)
+        periods = _periods({slot: (first, ends[slot], size) for slot, (first, _, size) in large.items()}, steps)
         sharing: list[list[int]] = [[] for _ in range(periods[-1] + 2)]
         for slot in watch.rooms & spans.keys() - named:
             first, last = (periods[k] for k in spans[slot])
@@ -154,7 +155,7 @@ class Recorded:
         self.group: list[Launch] = []
         self.rooms = [shared[0]] if 0 in shared else []  # that the group needs
         period = -1
-        for k, step in enumerate(watch.steps):
+        for k, step in enumerate(steps):
             if periods[k] != period:
                 done = [n for n in large if n not in self.places and ends[n] < k and periods[ends[n]] == period]
                 done += [shared[period + 1].slot] if period + 1 in shared and period >= 0 else []
@@ -191,6 +192,20 @@ class Recorded:
         finally:
             self.lock.release()
         return [slots[x] if isinstance(x, int) else None if x is None else x.of(slots) for x in self.results]
+
+
+def _at_once(steps: Sequence[Launch | Operation]) -> list[Launch | Operation]:
+    """What begins and is waited for right away, as one step where it can be: a stream of its own costs the host and the device."""
+    out: list[Launch | Operation] = []
+    for step in steps:
+        before = out[-1] if out else None
+        if isinstance(step, Operation) and isinstance(before, Operation):
+            begun, waited = (getattr(x.function, "__self__", None) for x in (before, step))
+            if begun is not None and begun is waited and hasattr(begun, "at_once"):
+                out[-1] = Operation(begun.at_once, before.args, before.options, before.makes)
+                continue
+        out.append(step)
+    return out
 
 
 def _periods(spans: Mapping[int, tuple[int, int, int]], steps: Sequence[object]) -> list[int]:

@@ -72,16 +72,22 @@ class Group:
 
 
 class _Collective:
-    """Collects from all ranks, from when it begins until it is waited for. It names the process group, and doesn't hold it."""
+    """Collects from all ranks, from when it begins until it is waited for, on a stream of its own; or `at_once`, where nothing
+    is done meanwhile, on the stream that asks. It names the process group, and doesn't hold it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.work: Any = None
-        self.options = c10d.AllgatherOptions()
-        self.options.asyncOp = True
+        self.beside, self.inside = c10d.AllgatherOptions(), c10d.AllgatherOptions()
+        self.beside.asyncOp, self.inside.asyncOp = True, False
 
     def begin(self, out: Tensor, x: Tensor) -> None:
-        self.work = c10d._resolve_process_group(self.name)._allgather_base(out, x, self.options)
+        self.work = c10d._resolve_process_group(self.name)._allgather_base(out, x, self.beside)
+
+    def at_once(self, out: Tensor, x: Tensor) -> None:
+        work = c10d._resolve_process_group(self.name)._allgather_base(out, x, self.inside)
+        if work is not None:
+            work.wait()
 
     def wait(self, out: Tensor) -> None:
         work, self.work = self.work, None

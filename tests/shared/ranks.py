@@ -379,6 +379,42 @@ def case_tensor_parallel(at: Rank) -> dict[str, float]:
     return found
 
 
+def case_over_heads(name: str, at: Rank) -> dict[str, float]:
+    """Two by two: each rank has a segment of the sequence and half of a layer's heads, as the example cuts them."""
+    from chunkform.runtime.nn import Mixer
+
+    sys.path.append(str(Path(__file__).parents[2] / "examples"))
+    from over_heads import OverHeads
+
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("cp", "tp"))
+    torch.manual_seed(3)
+    layers = [Mixer(name, 8, 4, context_parallel=group).double() for group in (None, mesh["cp"])]
+    layers[1].load_state_dict(layers[0].state_dict())
+    layer = OverHeads(layers[1], mesh["tp"].get_group())
+    x = torch.randn(2, STEPS, 8, dtype=torch.float64)
+    low, high = ((0, 15), (15, STEPS))[mesh["cp"].get_local_rank()]
+    whole, own = (y.clone().requires_grad_() for y in (x, x))
+    expected, got = layers[0](whole), layer(own[:, low:high])
+    for y in (expected, got):
+        y.square().sum().backward()
+    found = {"output": difference(got, expected[:, low:high], None)}
+    found["dx"] = difference(summed_over(own.grad, mesh["cp"]), whole.grad, None)
+    shared = {id(y) for y in layer.shared()}
+    for n, y in layer.own.named_parameters():
+        g = summed_over(y.grad, mesh["cp"])
+        if id(y) in shared:
+            found[f"d{n}"] = difference(summed_over(g, mesh["tp"]), layers[0].get_parameter(n).grad, None)
+        else:
+            found[f"d{n}"] = difference(g, layer.part(layers[0].get_parameter(n).grad, n), None)
+    return found
+
+
+def summed_over(x: Tensor, mesh: Any) -> Tensor:
+    x = x.clone()
+    dist.all_reduce(x, group=mesh.get_group())
+    return x
+
+
 def case_bytes(at: Rank) -> dict[str, float]:
     """One collective a pass, of a size that doesn't depend on the number of steps."""
     from chunkform.runtime.parallel import group as group_module

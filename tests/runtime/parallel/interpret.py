@@ -36,6 +36,7 @@ def work(rank: int, port: int, folder: str, names: list[str]) -> None:
 
 def differences(name: str, rank: int) -> dict[str, float]:
     from chunkform.codegen.checking.accuracy import relative_error
+    from chunkform.runtime.launch.recorder import Operation
     from chunkform.runtime.launch.replay import Recorded
     from chunkform.runtime.op import op as op_module
     from chunkform.runtime.parallel.group import Group, group_of
@@ -74,7 +75,11 @@ def differences(name: str, rank: int) -> dict[str, float]:
     (whole, last, expected), (got, final, gradients) = results[0], results[-1]
     if name in AGAIN:
         seen = [x for known in run_module._known.values() for kind, x in known.items() if kind[0] is module.OP]
-        assert [type(y) for x in seen for y in x.job.replays.values()] == [Recorded, Recorded]
+        recorded = [y for x in seen for y in x.job.replays.values()]
+        assert [type(x) for x in recorded] == [Recorded, Recorded]
+        names = [[x.function.__name__ for x in y.steps if isinstance(x, Operation)] for y in recorded]
+        forward, backward = ([x for x in own if x in ("at_once", "begin", "wait")] for own in names)
+        assert forward == ["at_once"] and backward in (["at_once"], ["begin", "wait"])  # with kernels in between
     out = {"output": relative_error(got, whole[:, low:high], 2), "final": relative_error(summed(final), last, 1)}
     return out | {f"d{n}": relative_error(summed(x), expected[n], heads[n]) for n, x in gradients.items()}
 

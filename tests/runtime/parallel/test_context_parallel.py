@@ -64,6 +64,7 @@ OTHERS = [
     ("compiled", 2),
     ("data_parallel", 4),
     ("tensor_parallel", 4),
+    *((f"over_heads {name}", 4) for name in ("gated_delta_rule", "gated_linear_attention", "rotary_attention")),
     ("bytes", 2),
     ("checked_once", 2),
     ("lengths_change", 2),
