@@ -195,7 +195,7 @@ class Recorded:
 
 
 def _at_once(steps: Sequence[Launch | Operation]) -> list[Launch | Operation]:
-    """What begins and is waited for right away, as one step where it can be: a stream of its own costs the host and the device."""
+    """What begins and is waited for right away, as one step where it can be: a stream of its own takes longer."""
     out: list[Launch | Operation] = []
     for step in steps:
         before = out[-1] if out else None
