@@ -201,8 +201,9 @@ def _at_once(steps: Sequence[Launch | Operation]) -> list[Launch | Operation]:
         before = out[-1] if out else None
         if isinstance(step, Operation) and isinstance(before, Operation):
             begun, waited = (getattr(x.function, "__self__", None) for x in (before, step))
-            if begun is not None and begun is waited and hasattr(begun, "at_once"):
-                out[-1] = Operation(begun.at_once, before.args, before.options, before.makes)
+            at_once = getattr(begun, "at_once", None) if begun is waited else None
+            if at_once is not None:
+                out[-1] = Operation(at_once, before.args, before.options, before.makes)
                 continue
         out.append(step)
     return out
