@@ -32,7 +32,7 @@ from .resolve import Resolver, statement_sides
 from .row import Fault
 from .shapes import settled
 from .special_cases import says_nothing_of
-from .steps import base_of, core, flipped, index, letter_of, lower, safe
+from .steps import OVER, base_of, core, flipped, index, letter_of, lower, safe
 from .symbols import CHUNK, CHUNKS, Symbols, safe_in, size
 from .words import FUNCTIONS
 
@@ -184,10 +184,16 @@ class Definitions:
         s = self.s
         if s.recurrence is None or name in self.several:
             return False
+        own = self.first.get(name)
+        if own is not None and core(own.head).args and not s.chunked and not name.startswith("d"):
+            return False  # G_t = .. says what G_t is, though there is a g_t
         plain = name.removesuffix("[]")
         prefix, stem = (
             ("d", plain[1:])
-            if base_of(plain) and base_of(plain) != plain and plain[0] == "d" and lower(plain[1:]) in s.names
+            if base_of(plain)
+            and base_of(plain) != plain
+            and plain[0] == "d"
+            and (lower(plain[1:]) in s.names or plain[1:] in s.steps.states)
             else ("", plain)
         )
         low = lower(stem)
@@ -389,7 +395,7 @@ def only_in_sums(x: Formula, name: str, at: Formula) -> int:
     def below(y: Formula, bound: frozenset[str], step: int) -> bool:
         if y.op == "at" and y.attrs[0] == name:
             return len(y.args) == 1 and y.args[0].op == "index" and y.args[0].attrs[0] in bound
-        if y.op in ("sum", "product over", "hadamard over"):
+        if y.op in OVER:
             low, high, body = y.args
             ends = (
                 [str(low), str(high)] == ["1", str(at - 1)]

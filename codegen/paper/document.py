@@ -359,7 +359,7 @@ def raised_indices(readings: list[list[Token]], notation: Notation) -> Iterator[
                 yield head.args[0].attrs[0]
 
 
-OVER = ("sum", "product over", "hadamard over")
+OVER = ("sum", "product over", "product down", "hadamard over")
 MAPS = {"phi": "phi", "varphi": "phi", "psi": "psi", "sigma": "sigma", "Phi": "Phi", "Psi": "Psi"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chunkform.spec.language.formula import Formula, add, formula, walk
 
 from .lexer import Token
@@ -98,6 +100,7 @@ class Operators(Names):
         inner = self.bound | {i for i, _, _ in ranges}
         saved, self.bound = self.bound, inner
         try:
+            start_of_body, together = self.i, self.bracketed() if op != "sum" else 0
             body = self.term()
         finally:
             self.bound = saved
@@ -107,9 +110,22 @@ class Operators(Names):
             ranges = [(i, UNKNOWN, UNKNOWN) for i in dict.fromkeys(free)]
             if not ranges:
                 raise Fault(f"{start.shown if start else 'it'} has no index", start)
+        bracketed = together and self.closing_at(start_of_body) == self.i - 1  # all of it is meant
+        if op != "sum" and len(ranges) == 1 and not bracketed:
+            ((name, first, last),) = ranges
+            return over_what_counts(body, name, lambda x: Formula(op, (first, last, x), (name,)), together)
         for name, first, last in reversed(ranges):
             body = Formula(op, (first, last, body), (name,))
         return body
+
+    def bracketed(self) -> int:
+        """How many factors the author put in brackets at the start of what follows."""
+        if not (self.is_mark("(", "[", "{") or self.is_command("lbrace", "lbrack")):
+            return 0
+        start = self.i
+        first = self.factor()
+        self.i = start
+        return len(first.args) if first.op in ("product", "hadamard") else 1
 
     def ranges(self, low: list[Token], high: list[Token], start: Token | None) -> list[tuple[str, Formula, Formula]]:
         """The indices of a big operator with their bounds; unknown ones are told by what they count."""
@@ -180,3 +196,20 @@ class Operators(Names):
         if self.tokens[end].text == "mathrm":
             self.argument()
         return Formula("integral", (self.whole(content), self.factor()))
+
+
+def over_what_counts(body: Formula, name: str, over: Callable[[Formula], Formula], together: int = 0) -> Formula:
+    """A product over an index, of the factors up to the last one in which it stands: \\prod_i A_i B_s is (\\prod_i A_i) B_s."""
+
+    def counts(x: Formula) -> bool:
+        return any(y.op == "index" and y.attrs[0] == name for y in walk(x))
+
+    if body.op in ("product", "hadamard") and counts(body):
+        last = max(together - 1, *(k for k, a in enumerate(body.args) if counts(a)))
+        if last < len(body.args) - 1:
+            head = body.args[: last + 1]
+            inside = Formula(body.op, head, body.attrs) if last else head[0]
+            return Formula(body.op, (over_what_counts(inside, name, over), *body.args[last + 1 :]), body.attrs)
+    if body.op == "divide" and counts(body.args[0]) and not counts(body.args[1]):
+        return Formula("divide", (over_what_counts(body.args[0], name, over), body.args[1]))
+    return over(body)

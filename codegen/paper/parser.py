@@ -18,6 +18,7 @@ from .groups import Groups
 from .lexer import Token, argument_at
 from .pieces import of_all_pairs, quotient, times
 from .row import Fault, Item, Notation, Row, balanced, depth_of, split
+from .runs import run_of
 from .words import CLOSING, FUNCTIONS, OPENING, RELATIONS, WORDS
 
 PLAIN = Notation()
@@ -279,10 +280,20 @@ class Parser(Groups):
                 sign_of = self.sign()
                 found = times(found, self.factor())
                 sign *= sign_of
+            elif self.is_command("cdots", "dots", "ldots") and self.goes_on_behind():
+                self.i += 1
+                found = run_of(found, self.factor())
             elif self.starts_factor():
                 found = times(found, self.factor())
             else:
                 return negative(found) if sign < 0 else found
+
+    def goes_on_behind(self) -> bool:
+        """Whether a factor follows the token here."""
+        self.i += 1
+        found = self.starts_factor()
+        self.i -= 1
+        return found
 
     def starts_factor(self) -> bool:
         x = self.token

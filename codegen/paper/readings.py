@@ -5,6 +5,7 @@ more, that one is what the author means, and the document is judged under it; el
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from chunkform.codegen.claims.scope import formulas_of, used_names
 from chunkform.codegen.claims.verdict import Condition, Verdict
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.spec.language.claims import Claim, Setting
-from chunkform.spec.language.formula import walk
+from chunkform.spec.language.formula import Formula, transform, walk
 from chunkform.spec.language.statements import Equal
 
 from .document import Taken
@@ -29,8 +30,30 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
         adopt(paper, symbols)
     open_ones = taken_better(paper)
     verdicts = judge(paper.claims)
-    turned = true_when_turned(paper, verdicts)
+    turned = true_when_turned(paper, verdicts) | true_downwards(verdicts)
     return paper.claims, [depending(v, open_ones.get(v.claim.id) or turned.get(v.claim.id)) for v in verdicts]
+
+
+def true_downwards(verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:
+    """Which claims that fail are true where products of matrices start with the last factor: \\prod_{i=1}^t A_i doesn't say
+    whether that is A_1 .. A_t, as it is read, or A_t .. A_1."""
+    found = {}
+    bare = Verifier(thorough=False)
+    for v in verdicts:
+        statement = v.claim.statement
+        if v.verdict != "fails" or not isinstance(statement, Equal) or "cdots" in v.claim.latex:
+            continue
+        sides = tuple(transform(x, downwards) for x in statement.sides)
+        if sides != statement.sides:
+            other = replace(v.claim, statement=replace(statement, sides=sides))
+            with contextlib.suppress(Exception):  # what can't be judged tells nothing
+                if bare.judge(other).verdict == "holds":
+                    found[v.claim.id] = "products of matrices start with their last factor", True
+    return found
+
+
+def downwards(x: Formula) -> Formula | None:
+    return Formula("product down", x.args, x.attrs) if x.op == "product over" else None
 
 
 def depending(v: Verdict, when: tuple[str, bool] | None) -> Verdict:

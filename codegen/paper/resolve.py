@@ -63,15 +63,15 @@ class Resolver:
         match x.op:
             case "at":
                 return self.at(x)
-            case "size":
-                return self.size(x.attrs[0])
+            case "size" | "index":
+                return self.size(x.attrs[0]) if x.op == "size" else self.index(x)
             case "product":
                 return self.product(x)
             case "partial":
                 return self.partial(x.args[0], x.args[1])
             case "apply":
                 return self.apply(x)
-            case "sum" | "product over" | "hadamard over":
+            case "sum" | "product over" | "product down" | "hadamard over":
                 return self.big(x)
             case "softmax":
                 return self.softmax(self(x.args[0]))
@@ -123,6 +123,11 @@ class Resolver:
             return self.at(Formula("at", (), (name,)))
         return Formula("index", (), (name,))
 
+    def index(self, x: Formula) -> Formula:
+        """An index; C in (i - 1) C + j is the size of a chunk."""
+        found = self.s.names.get(x.attrs[0]) if x.attrs[0].isupper() else None
+        return size(found) if found is not None and found in (CHUNK, CHUNKS) else x
+
     def known_size(self, name: str) -> bool:
         found = self.s.names.get(name, name)
         return found in self.s.setting.sizes or found in self.s.setting.derived_sizes
@@ -164,7 +169,7 @@ class Resolver:
     def gathered(self, q: Quantity, args: tuple[Formula, ...]) -> Formula:
         """The vector of what q is at its last index, or the matrix at its last two."""
         rest = [Formula("index", (), (p,)) for p in q.parameters[len(args) :]]
-        dims = [self.dim_of(p) for p in q.parameters[len(args) :]]
+        dims = [self.dim_of(p, q.name.endswith("chunk")) for p in q.parameters[len(args) :]]
         body = q(*args, *rest)
         if len(rest) == 1 and not (self.is_vector(body) or self.is_scalar(body)):
             raise Fault(f"{q.name} has no index here, and is a matrix for each {rest[0]}")
@@ -174,8 +179,10 @@ class Resolver:
             raise Fault(f"{q.name} has two indices here that it lacks, and isn't a matrix of numbers")
         return matrix(rest[0], rest[1], dims[0], dims[1], body)
 
-    def dim_of(self, letter: str) -> str:
-        """The size that an index counts up to."""
+    def dim_of(self, letter: str, chunked: bool = False) -> str:
+        """The size that an index counts up to; behind that of a chunk, it counts the steps of one."""
+        if chunked and letter not in self.s.ranges:
+            return CHUNK
         high = self.s.ranges.get(letter, (formula(1), size(LENGTH)))[1]
         return high.attrs[0] if high.op == "size" else LENGTH
 
@@ -420,7 +427,7 @@ class Resolver:
             raise Fault(f"the last value of {letter} isn't known: say in the header what it runs over")
         last = known[1] if high.op == "unknown" else high if high.op == "infinity" else self(high)
         over = self(body)
-        if op == "product over" and self.is_vector(over):  # columns have no product but that of their entries
+        if op != "sum" and self.is_vector(over):  # columns have no product but that of their entries
             op = "hadamard over"
         return Formula(op, (first, last, over), (letter,))
 

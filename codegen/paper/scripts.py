@@ -72,7 +72,7 @@ class Scripts(Cursor):
             mapped = self.mapped(full)
             if mapped is not None:
                 return mapped
-        if full in self.notation.sizes and not below and not above:
+        if full in self.notation.sizes and full not in self.bound and not below and not above:
             return Formula("size", (), (full,))
         if not below and not above and (full in self.bound or full in self.notation.indices):
             return Formula("index", (), (full,))
@@ -159,6 +159,11 @@ class Scripts(Cursor):
             bracket = content[0].text == "["
             content = content[1:-1]
         found: list[Formula] = []
+        first = split(content, ",")[0]
+        if first and not wrapped and first[0].text == "[" and self.inside(first).closing_at(0) == len(first) - 1:
+            inside, bracket, wrapped = self.indices(first)[0], True, True  # b_{[i], j}
+            found += inside
+            content = content[len(first) + 1 :]
         ends = split(content, ":")  # P_{j:t}, from j to t
         for part in ends if len(ends) == 2 and all(ends) else split(content, ","):
             letters = lettered(part)
@@ -169,7 +174,8 @@ class Scripts(Cursor):
         return found, wrapped and bracket
 
     def index(self, name: str) -> Formula:
-        return Formula("size" if name in self.notation.sizes else "index", (), (name,))
+        sized = name in self.notation.sizes and name not in self.bound
+        return Formula("size" if sized else "index", (), (name,))
 
     def index_formula(self) -> Formula:
         """An index such as t - 1 or (i - 1) c + j, all of the tokens."""
@@ -179,7 +185,7 @@ class Scripts(Cursor):
 
         def visit(y: Formula) -> Formula:
             if y.op == "at" and not y.args:
-                return Formula("size" if y.attrs[0] in self.notation.sizes else "index", (), y.attrs)
+                return self.index(y.attrs[0])
             return Formula(y.op, tuple(visit(a) for a in y.args), y.attrs)
 
         return visit(found)

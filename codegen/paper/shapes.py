@@ -154,7 +154,7 @@ def shape_of(x: Formula, symbols: Mapping[str, Shape], dims: Dims) -> Shape:
         case "inner":
             dims.equal(inner(x.args[0]), inner(x.args[1]))
             return SCALAR
-        case "sum" | "product over" | "hadamard over":
+        case "sum" | "product over" | "product down" | "hadamard over":
             return inner(x.args[2])
         case "differences":
             return inner(x.args[0])[0], inner(x.args[1])[0]

@@ -27,7 +27,7 @@ from .shapes import SCALAR, Shape, is_row
 
 STEP = "t"
 OUTPUTS = {n + accent for n in ("o", "y", "h", "out", "O", "Y", "H") for accent in ("", "hat", "tilde", "bar")}
-OVER = ("sum", "product over", "hadamard over")
+OVER = ("sum", "product over", "product down", "hadamard over")
 DECAYS = set("lam alpha gamma g a w f decay Lambda".split())
 
 
@@ -338,7 +338,7 @@ def chunky(x: Formula) -> bool:
 def stepwise(x: Formula) -> bool:
     """Whether x speaks of one step: indices are t and t - 1, or none."""
     for y in walk(x):
-        if y.op in ("sum", "product over", "hadamard over", "apply", "integral", "partial", "tuple", "matrix", "stack"):
+        if y.op in (*OVER, "apply", "integral", "partial", "tuple", "matrix", "stack"):
             return False
         if y.op == "at" and y.args and (len(y.args) > 1 or letter_of(y.args[0]) not in ((STEP, 0), (STEP, -1))):
             return False

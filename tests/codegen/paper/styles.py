@@ -197,7 +197,10 @@ class _Printer:
             case "sum" | "product over":
                 low, high, body = x.args
                 head = r"\sum" if x.op == "sum" else r"\prod"
-                return f"{head}_{{{x.attrs[0]}={_index(low)}}}^{{{_index(high)}}} {self.sub(body, ENTRYWISE)}", SUM
+                shown = self.sub(body, ENTRYWISE)
+                if x.op != "sum" and body.op in ("product", "hadamard", "divide", "negative"):
+                    shown = f"{self.style.left}{shown}{self.style.right}"  # what doesn't count is no factor otherwise
+                return f"{head}_{{{x.attrs[0]}={_index(low)}}}^{{{_index(high)}}} {shown}", SUM
         raise AssertionError(x.op)
 
     def product(self, x: Formula) -> tuple[str, int]:

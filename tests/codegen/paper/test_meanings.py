@@ -208,3 +208,33 @@ def test_a_vector_of_which_nothing_says_whether_it_is_a_row_is_tried_as_both(tmp
     found = judged_rows(tmp_path, text)
     assert sorted(found[:2]) == ["depends", "holds"]
     assert found[2:] == ["fails", "fails"]
+
+
+def test_a_capital_with_an_index_that_a_row_defines_is_no_row_of_a_matrix(tmp_path: Path) -> None:
+    """G_t = \\sum g_s says what G_t is, though there is a g_t."""
+    text = GATED.replace(r"\alpha_t", r"\exp(g_t)") + r"$$G_t = \sum_{s=1}^t g_s$$" + "\n"
+    for later in (r"G_t - G_s", r"G_s - G_t"):
+        text += rf"$$S_t = \mathrm{{diag}}(\exp(G_t)) S_0 + \sum_{{s=1}}^t (\exp({later}) \odot k_s) v_s^\top$$" + "\n"
+    assert rows(tmp_path, text)[-3:] == ["definition", "holds", "fails"]
+
+
+MEMORY = r"$$h_t = A_t h_{t-1} + B_t x_t, \qquad h_0 = 0$$" + "\n$$y_t = C_t h_t$$\n"
+
+
+@pytest.mark.parametrize(
+    "run, verdict",
+    [
+        (r"A_t A_{t-1} \cdots A_{s+1}", "holds"),
+        (r"A_t A_{t-1} \cdots A_{s}", "fails"),
+        (r"A_{s+1} A_{s+2} \cdots A_t", "fails"),
+        (r"\prod_{r=s+1}^t A_r", "depends"),  # in the order of a product with its last factor first
+        (r"\prod_{r=s}^t A_r", "fails"),
+        (r"\left( \prod_{r=s+1}^t A_r \right)", "depends"),
+    ],
+)
+def test_products_of_matrices_have_an_order(tmp_path: Path, run: str, verdict: str) -> None:
+    text = MEMORY + rf"$$h_t = \sum_{{s=1}}^t {run} B_s x_s$$"
+    assert judged_rows(tmp_path, text) == [verdict]
+    # r is a size, and counts in a product
+    sized = r"$A_t \in \mathbb R^{p \times p}$, $C_t \in \mathbb R^{r \times p}$" + "\n"
+    assert judged_rows(tmp_path, sized + text) == [verdict]

@@ -1,0 +1,62 @@
+"""Products whose middle is left out: A_t A_{t-1} \\cdots A_{s+1}, from their first factors and their last."""
+
+from __future__ import annotations
+
+from chunkform.codegen.claims.indices import shifted
+from chunkform.spec.language.formula import Formula, free_indices, product, substitute, walk
+
+from .row import Fault
+
+LETTERS = "rumplijs"
+
+
+def run_of(before: Formula, last: Formula) -> Formula:
+    """The product of what stands before the dots, of which the last one or two factors are the first of the run, and the run.
+
+    Raises:
+        Fault: the factors don't say which are left out.
+    """
+    factors = list(before.args) if before.op == "product" else [before]
+    first = factors.pop()
+    ends = moved(first, last)
+    if ends is None:
+        raise Fault("\\cdots stands between factors that differ in one index")
+    start, step = ends[0], 0
+    if factors and (pair := moved(factors[-1], first)) is not None:
+        step = next((k for k in (1, -1) if str(shifted(pair[0], k)) == str(shifted(pair[1], 0))), 0)
+        if step:
+            first, start = factors.pop(), pair[0]
+    step = step or direction(*ends)
+    if not step:
+        raise Fault("\\cdots needs two factors before it, to say which are left out")
+    used = {y.attrs[0] for x in (first, last) for y in walk(x) if y.op in ("index", "size")} | free_indices(first)
+    letter = next(x for x in LETTERS if x not in used)
+    body = substitute(first, {start: Formula("index", (), (letter,))})
+    bounds = (start, ends[1]) if step > 0 else (ends[1], start)
+    run = Formula("product over" if step > 0 else "product down", (*bounds, body), (letter,))
+    return product(*factors, run) if factors else run
+
+
+def moved(x: Formula, y: Formula) -> tuple[Formula, Formula] | None:
+    """The one index of x that is another in y; None where they differ in more, or in nothing."""
+    found: set[tuple[Formula, Formula]] = set()
+
+    def compare(a: Formula, b: Formula) -> bool:
+        if a == b:
+            return True
+        if a.op != b.op or a.attrs != b.attrs or len(a.args) != len(b.args):
+            return False
+        if a.op == "at":
+            found.update((p, q) for p, q in zip(a.args, b.args) if p != q)
+            return True
+        return all(compare(p, q) for p, q in zip(a.args, b.args))
+
+    return found.pop() if compare(x, y) and len(found) == 1 else None
+
+
+def direction(start: Formula, end: Formula) -> int:
+    """1 where a run goes up, -1 where it goes down: what ends at a number, or starts there, says so."""
+    numbers = [x.op == "number" for x in (start, end)]
+    if all(numbers):
+        return 1 if start.attrs[0] < end.attrs[0] else -1
+    return -1 if numbers[1] else 1 if numbers[0] else 0
