@@ -153,16 +153,16 @@ def measure(name: str, batch: int, random: bool) -> list[Row]:
 
 
 def tune(name: str) -> None:
-    """Drafts with other tiles and warps."""
+    """Steps and drafts with other tiles and warps, in random order."""
     usual = decode.TILE, decode.PER_WARP
-    for tile in (4096, 8192, 16384):
-        for warp in (1024, 2048, 4096):
-            decode.TILE, decode.PER_WARP = tile, warp
-            _, op = op_of(name)
-            op.step._plans.clear()
-            op.step.launches.clear()
-            print(f"tile {tile}, per warp {warp}:")
-            measure(name, 64, True)
+    for tile, warp in ((8192, 4096), (8192, 2048), (16384, 4096), (16384, 2048), (4096, 2048)):
+        decode.TILE, decode.PER_WARP = tile, warp
+        _, op = op_of(name)
+        op.step._plans.clear()
+        op.step.launches.clear()
+        print(f"tile {tile}, per warp {warp}:")
+        for batch in (64, 256):
+            measure(name, batch, True)
     decode.TILE, decode.PER_WARP = usual
 
 

@@ -69,7 +69,7 @@ def check_call(
     kinds = _types(signature, tensors)
     wide = torch.float64 if torch.float64 in kinds else torch.float32
     states = tensors[len(kinds) :]
-    _check_states(signature, states, found if sequences is None else found | {"N": sequences}, sequences, first)
+    check_states(signature, states, found if sequences is None else found | {"N": sequences}, sequences, first)
     kinds += [wide for _ in states]
     casts = tuple(None if x is None or x.dtype == kind else kind for x, kind in zip(tensors, kinds, strict=True))
     return Checked(casts, constants, found, "")
@@ -94,7 +94,7 @@ def checked_states(
     """The initial states by name, in float32 (float64 where an argument is); `sequences` are packed, or None."""
     states = states_of(signature, initial)
     some = next(iter(tensors.values()))
-    _check_states(signature, states, sizes if sequences is None else sizes | {"N": sequences}, sequences, some)
+    check_states(signature, states, sizes if sequences is None else sizes | {"N": sequences}, sequences, some)
     wide = torch.float64 if some.dtype == torch.float64 else torch.float32
     return {n: None if x is None else x.to(wide) for (n, _), x in zip(signature.states, states, strict=True)}
 
@@ -173,9 +173,10 @@ def states_of(signature: Signature, initial: object) -> list[Tensor | None]:
     return values
 
 
-def _check_states(
+def check_states(
     signature: Signature, states: Sequence[Tensor | None], sizes: Sizes, sequences: int | None, like: Tensor
 ) -> None:
+    """Shapes, types and devices of states; nothing is made of them."""
     for (name, dims), value in zip(signature.states, states, strict=True):
         if value is None:
             continue

@@ -21,7 +21,7 @@ from chunkform.errors import ArgumentError, BackendError
 
 from ..torch_form.recurrent import block_of, rows_of, too_wide, warps_for
 from . import debugging
-from .arguments import FLOATS, checked, checked_states
+from .arguments import FLOATS, check_states, checked, states_of
 from .forward_mode import is_on, refuse_tangents
 from .passes import repeated
 from .results import result_type
@@ -225,7 +225,7 @@ class Step:
                 f"{self.signature.name}: state_dtype must be a floating-point dtype or None, got {dtype!r}"
             )
         tensors, constants, sizes = checked(self.signature, given)
-        check_states(self.signature, states, tensors, sizes)
+        check_step_states(self.signature, states, tensors, sizes)
         some = next(iter(tensors.values()))
         dtype = dtype or (torch.float64 if some.dtype == torch.float64 else torch.float32)
         batch, heads = sizes["B"], sizes["H"]
@@ -253,7 +253,7 @@ class Step:
             raise ArgumentError(
                 f"{self.signature.name}: state_indices must be [B] = [{sizes['B']}], got {list(rows.shape)}"
             )
-        check_states(self.signature, states, tensors, sizes if rows is None else sizes | {"B": states[0].shape[0]})
+        check_step_states(self.signature, states, tensors, sizes if rows is None else sizes | {"B": states[0].shape[0]})
         like = tensors[self.signature.leading.name]
         shapes = [(sizes["B"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in self.signature.outputs]
         check_out(self.signature, outs, shapes, like)
@@ -450,11 +450,12 @@ def refuse_transforms(name: str, tensors: Sequence[object]) -> None:
         raise ArgumentError(f"{name} takes no transforms of functorch (vmap, grad): use the op itself, on one step")
 
 
-def check_states(
+def check_step_states(
     signature: Signature, states: Sequence[object], tensors: dict[str, Tensor], sizes: dict[str, int]
 ) -> None:
+    """The same as of an op's initial states, which are called otherwise. A pool is only looked at: a copy of it takes long."""
     try:
-        checked_states(signature, states, tensors, sizes, None)
+        check_states(signature, states_of(signature, list(states)), sizes, None, next(iter(tensors.values())))
     except ArgumentError as error:
         raise ArgumentError(str(error).replace("initial_state", "state")) from None
 

@@ -20,7 +20,7 @@ from chunkform.errors import ArgumentError
 
 from . import debugging
 from .arguments import check_call, one_of
-from .decode import Step, check_inner, check_out, check_states, listed, refuse_transforms
+from .decode import Step, check_inner, check_out, check_step_states, listed, refuse_transforms
 from .forward_mode import is_on
 from .pools import pools_of
 from .results import result_type
@@ -82,7 +82,7 @@ def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, objec
         if rows.shape[0] != sizes["B"]:
             raise ArgumentError(f"{name}: state_indices must be [B] = [{sizes['B']}], got {list(rows.shape)}")
     named = dict(zip((a.name for a in step.whole.tensors), tensors, strict=True))
-    check_states(step.whole, pools, named, sizes if rows is None else sizes | {"B": pools[0].shape[0]})
+    check_step_states(step.whole, pools, named, sizes if rows is None else sizes | {"B": pools[0].shape[0]})
     if debugging._on and debugging.can_look():
         real = slice(None) if rows is None else rows >= 0
         seen = [x[real] if a.per_step else x for a, x in zip(step.whole.tensors, tensors, strict=True)]

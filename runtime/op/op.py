@@ -130,6 +130,7 @@ class Op:
         if function.__name__ != self.signature.name:
             return named(function, functools.partial(served_step, self, plain))
         found: Any = named(function, functools.partial(served_call, self, plain))
+        found.states = self.signature.states  # names and dims, for who makes room for them
         if (step := self.step) is not None:
             found.draft = lambda *arguments, **options: draft(step, arguments, options)
             found.commit = lambda drafts, accepted: commit(step, drafts, accepted)

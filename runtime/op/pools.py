@@ -20,6 +20,7 @@ from chunkform.errors import ArgumentError
 from .decode import Step
 from .rows import checked_rows, kept_rows, read_rows, told, write_rows
 from .signature import Signature
+from .small_states import SmallPool
 
 
 def step_in_pool(
@@ -43,11 +44,23 @@ def step_in_pool(
     ):
         return step(*arguments, **given)  # whose error says what doesn't fit
     pool = found["state"]
+    if isinstance(pool, SmallPool):
+        rows = _rows_of_small(name, op.signature, pool, rows)
+        states = pool.read(rows)
+        into = found.pop("out", None)
+        *outputs, _ = op(_as_given(states), values_of(op, found), True, None, None, found.get("backend"))
+        pool.write(rows, states)
+        return op.result(*_into(outputs, rows, into), pool)
     pools = pools_of(name, "state", op.signature, pool)
-    values: Any = {a.name: found.get(a.key) for a in op.signature.arguments}
+    values = values_of(op, found)
     chosen: Any = [found.get(n, default) for n, default in OPTIONS.items()]
     *outputs, _ = op(pool, values, *chosen, rows=checked_rows(name, "state_indices", rows, pools))  # type: ignore[arg-type]
     return op.result(*outputs, pool)
+
+
+def values_of(op: Step, found: Mapping[str, object]) -> Any:
+    """A step's arguments by declared names."""
+    return {a.name: found.get(a.key) for a in op.signature.arguments}
 
 
 OPTIONS = {"inplace": False, "out": None, "state_dtype": None, "backend": None, "deterministic": False}  # in order
@@ -66,15 +79,21 @@ def call_in_pool(
         if given.get(other) is not None:
             raise ArgumentError(f"{name}: state_pool takes the place of initial_state, and has no {other}")
     given.pop("output_final_state", None)
-    pools = pools_of(name, "state_pool", signature, pool)
-    rows = checked_rows(name, "state_indices", indices, pools)
+    if isinstance(pool, SmallPool):
+        pools, rows = [], _rows_of_small(name, signature, pool, indices)
+    else:
+        pools = pools_of(name, "state_pool", signature, pool)
+        rows = checked_rows(name, "state_indices", indices, pools)
     tensors = [x for x in (*arguments, *given.values()) if isinstance(x, Tensor)]
     if torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *pools)):
         raise ArgumentError(f"{name}: a pool is written in place and has no gradient: call under torch.no_grad()")
-    states = [read_rows(x, rows) for x in pools]
-    first = states[0] if len(states) == 1 else tuple(states)
-    *outputs, last = op(*arguments, initial_state=first, output_final_state=True, **given)
-    write_rows(pools, list(last) if isinstance(last, tuple) else [last], rows)
+    states = pool.read(rows) if isinstance(pool, SmallPool) else [read_rows(x, rows) for x in pools]
+    *outputs, last = op(*arguments, initial_state=_as_given(states), output_final_state=True, **given)
+    after = list(last) if isinstance(last, tuple) else [last]
+    if isinstance(pool, SmallPool):
+        pool.write(rows, after)
+    else:
+        write_rows(pools, after, rows)
     if given.get("cu_seqlens") is None:
         outputs = [kept_rows(x, rows >= 0, None) for x in outputs]
     return (*outputs, pool)
@@ -89,3 +108,19 @@ def pools_of(name: str, argument: str, signature: Signature, pool: object) -> li
             f"{name}: with state_indices, {argument} must be a pool of rows: {layouts}; got {told(pool)}"
         )
     return pools
+
+
+def _rows_of_small(name: str, signature: Signature, pool: SmallPool, rows: object) -> Tensor:
+    if len(pool.states) != len(signature.states):
+        raise ArgumentError(f"{name}: the pool is of an op with {len(pool.states)} states, not {len(signature.states)}")
+    return checked_rows(name, "state_indices", rows, [s.numbers for s in pool.states])
+
+
+def _into(outputs: list[Tensor], rows: Tensor, out: object) -> list[Tensor]:
+    """Outputs of real rows, where they are wanted."""
+    wanted = [None] * len(outputs) if out is None else list(out) if isinstance(out, tuple | list) else [out]
+    return [kept_rows(x, rows >= 0, into) for x, into in zip(outputs, wanted, strict=True)]  # type: ignore[arg-type]
+
+
+def _as_given(states: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
+    return states[0] if len(states) == 1 else tuple(states)

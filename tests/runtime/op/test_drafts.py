@@ -3,9 +3,11 @@
 import pytest
 import torch
 from shared.step_calls import SIZES, arguments, at, op
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import chunkform
 from chunkform.errors import ArgumentError
+from chunkform.runtime.op.decode import Launch
 
 K, H = 4, 2
 TRIED = (
@@ -54,6 +56,33 @@ def test_drafts_then_a_commit_have_the_bits_of_as_many_steps(name, dtype, keep):
         for row, n in ((5, 3), (2, 0), (0, 4)):
             assert torch.equal(x[row], all_of_it[n][row])
         assert torch.equal(x[[1, 3, 4, 6]], all_of_it[0][[1, 3, 4, 6]])
+
+
+class Sizes(TorchDispatchMode):
+    """How many entries the largest tensor has that an operation takes."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.most = max([self.most, *(x.numel() for x in arguments if isinstance(x, torch.Tensor))])
+        return function(*arguments, **(options or {}))
+
+
+def test_nothing_is_done_to_a_whole_pool(monkeypatch):
+    """Where a kernel goes to the rows: a copy, or a cast, of all of them would take longer than the steps."""
+    monkeypatch.setattr(Launch, "_run", lambda self, *_: None)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    pytest.importorskip("triton")
+    tensors, _ = given("lightning_attention", 2)
+    call, rows = op("lightning_attention"), torch.tensor([0, 5])
+    pool = torch.zeros(1000, H, SIZES["d"], SIZES["e"], dtype=torch.bfloat16)
+    out = torch.zeros(2, K, H, SIZES["e"])
+    with Sizes() as seen:
+        *_, drafts = call.draft(pool, **tensors, state_indices=rows, out=out, backend="triton", keep="replay")
+        call.commit(drafts, torch.tensor([1, 2]))
+        now = at("lightning_attention", tensors, 0)
+        call.step(pool, **now, state_indices=rows, out=out[:, 0].clone(), backend="triton")
+    assert seen.most < pool.numel() // 10
 
 
 def test_without_a_pool_the_states_are_the_batchs():
