@@ -128,7 +128,9 @@ def by_pyright(folder: Path, python: Path) -> list[tuple[str, int, str]]:
     ]
 
 
-@pytest.mark.parametrize("checker", [by_mypy, by_pyright], ids=["mypy", "pyright"])
+@pytest.mark.parametrize(
+    "checker", [by_mypy, pytest.param(by_pyright, marks=pytest.mark.long)], ids=["mypy", "pyright"]
+)
 def test_checkers_accept_the_documentation_and_see_mistakes(checker, folder: Path, python: Path) -> None:
     found = [x for x in checker(folder, python) if not TORCHS_OWN.search(x[2])]
     found = [x for x in found if x[0].startswith("README") or not BRIEF.search(x[2])]

@@ -95,6 +95,7 @@ def test_kernels_use_tensor_cores_and_do_not_spill():
     )  # ok: spills within the bounds of `codegen/performance/compile_report.py`
 
 
+@pytest.mark.long
 def test_kernels_of_several_scores_fit_a_hopper_gpu():
     c = compile_attention(next(a for a in everything() if a.name == "polynomial"))
     rows = inspect_attention(c, "sm_90", ("bfloat16",), (128,))  # narrower ones take less
