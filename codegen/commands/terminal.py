@@ -12,7 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,6 +20,9 @@ from typer import Exit, Option, Typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from chunkform.errors import ChunkformError, CompilerError
+
+if TYPE_CHECKING:
+    from typer._click.core import Context, Parameter
 
 WELL, NOT_SO, BAD_INPUT, DEPENDS, AT_FAULT, INTERRUPTED, PIPE = 0, 1, 2, 3, 4, 130, 141
 EXIT_CODES = "\n\n".join(
@@ -38,23 +41,23 @@ EXIT_CODES = "\n\n".join(
 UNWRAPPED = 10_000  # columns
 
 
-def _named_alone(parameters: list[Any]) -> list[Any]:
+def _named_alone(parameters: list[Parameter]) -> list[Parameter]:
     """Flags, which take no value, and arguments, which their names tell, without a type in the help."""
     for x in parameters:
         if isinstance(x, TyperArgument) or getattr(x, "is_flag", False):
-            x.display_type_rich = lambda ctx: None
+            setattr(x, "display_type_rich", lambda ctx: None)  # noqa: B010 - not all of them have it
     return parameters
 
 
 class Command(TyperCommand):
-    def get_params(self, ctx: Any) -> list[Any]:
+    def get_params(self, ctx: Context) -> list[Parameter]:
         return _named_alone(super().get_params(ctx))
 
 
 class Commands(TyperGroup):
     """Commands that end in one clear sentence and an exit code, whatever happens."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
+    def get_params(self, ctx: Context) -> list[Parameter]:
         return _named_alone(super().get_params(ctx))
 
     def main(self, *arguments: Any, **options: Any) -> Any:

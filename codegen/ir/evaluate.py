@@ -85,7 +85,7 @@ class Field:
     def mul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a * b) % self.p
 
-    def fold(self, combine: Callable[[Any, Any], Any], values: list[Any]) -> Any:
+    def fold(self, combine: Callable[[np.ndarray, np.ndarray], np.ndarray], values: list[np.ndarray]) -> np.ndarray:
         """A sum or product of several values, of which the residue is taken once."""
         return reduce(combine, values) % self.p if len(values) > 1 else values[0]
 
@@ -321,11 +321,8 @@ def _in_order(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _apply(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict[str, int]) -> V:
-    if x.op == "mul" or x.op == "add":  # most of all nodes
-        values: list[Any] = [done[a] if a.axes == x.axes else aligned(done[a], a.axes, x.axes) for a in x.args]
-        if isinstance(m, Field):
-            return m.fold(operator.mul if x.op == "mul" else operator.add, values)
-        return reduce(m.mul if x.op == "mul" else m.add, values)
+    if x.op in COMBINED:  # most of all nodes
+        return _combined(x, done, m)
     match x.op:
         case "leaf":
             kind, name, order = x.attrs
@@ -344,8 +341,6 @@ def _apply(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict
             n = sizes[dim_of(x.axes[0])]
             grid = np.eye(n, dtype=int)
             return _from_mask(grid, m)
-        case "max":
-            return reduce(m.maximum, [aligned(done[a], a.axes, x.axes) for a in x.args])
         case "pow":
             return m.pow(done[x.args[0]], x.attrs[0])
         case "fn":
@@ -363,6 +358,17 @@ def _apply(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict
             done[whole] = CHUNK_OPERATIONS[whole.op](whole, [done[a] for a in x.args], m, sizes)
         return CHUNK_OPERATIONS[x.op](x, [done[whole]], m, sizes)
     return CHUNK_OPERATIONS[x.op](x, [done[a] for a in x.args], m, sizes)
+
+
+COMBINED = frozenset(("add", "mul", "max"))
+
+
+def _combined(x: Node, done: dict[Node, V], m: Arithmetic[V]) -> V:
+    """The values of a node's arguments, entry by entry."""
+    values = [done[a] if a.axes == x.axes else aligned(done[a], a.axes, x.axes) for a in x.args]
+    if isinstance(m, Field) and x.op != "max":
+        return cast(V, m.fold(operator.mul if x.op == "mul" else operator.add, cast("list[np.ndarray]", values)))
+    return reduce({"add": m.add, "mul": m.mul, "max": m.maximum}[x.op], values)
 
 
 BEYOND = "beyond"  # in sizes: how many of a chunk's last rows are beyond the sequence's end, where decays are one

@@ -19,12 +19,10 @@ from .expr import (
     COL,
     ROW,
     Node,
-    add,
     const,
     dim_of,
     factors_of,
     leaf_names,
-    make,
     mul,
     power,
     rename,
@@ -33,6 +31,7 @@ from .expr import (
 )
 from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
+from .written import decimal, has_exponent, index_name, scaled, smallest_of, unshifted
 
 Names = Mapping[Node, "str | Node"]
 
@@ -145,7 +144,7 @@ class Notation:
                 inner = x.args[0]
                 return self.show(inner, row if row in inner.axes else None, col if col in inner.axes else None)
             case "add":
-                plain = _unshifted(x)
+                plain = unshifted(x)
                 return self.sum_of_terms(x, row, col) if plain is x else self.show(plain, row, col)
             case "pow":
                 return self.power(x, row, col)
@@ -170,7 +169,7 @@ class Notation:
             return text + exponent
         if text.endswith("^{+}"):  # the part of a gradient that comes from later steps
             return f"{text[:-1]}{exponent.removeprefix('^').strip('{}')}}}"
-        return (f"({text})" if _has_exponent(text) else text) + exponent
+        return (f"({text})" if has_exponent(text) else text) + exponent
 
     def turned(self, symbol: str, order: tuple[str, ...], row: str | None, col: str | None) -> Piece:
         """A symbol, transposed where its axes run the other way."""
@@ -220,7 +219,7 @@ class Notation:
             ratios = {terms[core] / c if core in terms else None for core, c in own.items()}
             if len(ratios) == 1 and (ratio := ratios.pop()) is not None:
                 terms = {core: c for core, c in terms.items() if core not in own}
-                return [*(mul(c, core) for core, c in terms.items()), *_scaled(ratio, n)]
+                return [*(mul(c, core) for core, c in terms.items()), *scaled(ratio, n)]
         return list(x.args)
 
     def term_rank(self, a: Node) -> tuple:
@@ -400,7 +399,7 @@ class Notation:
     def extreme_or_product(self, x: Node, row: str | None, col: str | None) -> Piece:
         if x.op == "max":
             return self.extreme("max", x.args, row, col)
-        smallest = _smallest(x)
+        smallest = smallest_of(x)
         return self.product(x, row, col) if smallest is None else self.extreme("min", smallest, row, col)
 
     def extreme(self, name: str, terms: tuple[Node, ...], row: str | None, col: str | None) -> Piece:
@@ -497,10 +496,10 @@ class Notation:
 
     def indexed(self, x: Node, nested: bool = False) -> Piece:
         """x with its axes written as indices; `nested`: x is a sum that indices are wanted for."""
-        x = _unshifted(x)
+        x = unshifted(x)
         if not nested and self.is_matrix(x):
             row, col = self.orient(x)
-            index = ",".join(_index(a) for a in (row, col) if a is not None)
+            index = ",".join(index_name(a) for a in (row, col) if a is not None)
             text = f"[{self.show(x, row, col).text}]"
             return Piece(text + (f"_{{{index}}}" if self.tex or len(index) > 1 else f"_{index}" if index else ""))
         bound = []
@@ -536,12 +535,12 @@ class Notation:
             symbol = x.args[0]
             name = self.symbol(symbol.attrs[1], symbol.attrs[0], len(symbol.axes))
             power = "^{-1}" if self.tex else "^-1"
-            body = f"[(I - {name}){power}]_{{{','.join(map(_index, symbol.attrs[2]))}}}"
+            body = f"[(I - {name}){power}]_{{{','.join(map(index_name, symbol.attrs[2]))}}}"
         else:
             body = self.indexed_symbol(x)
         if not bound:
             return Piece(body, SUM if x.op == "add" else PRODUCT if x.op == "mul" else ATOM)
-        under = ",".join(_index(b) for b in bound)
+        under = ",".join(index_name(b) for b in bound)
         return Piece(rf"\sum_{{{under}}} {body}" if self.tex else f"sum_{{{under}}} {body}", PRODUCT)
 
     def indexed_symbol(self, x: Node) -> str:
@@ -556,56 +555,9 @@ class Notation:
         else:
             name, kind, axes = y.op, "chunk", y.axes
         shown = self.symbol(name, kind, len(axes))
-        index = ",".join(_index(a) for a in axes)
+        index = ",".join(index_name(a) for a in axes)
         if not axes:
             return shown
         if "_" not in shown:
             return f"{shown}_{{{index}}}" if self.tex or len(index) > 1 else f"{shown}_{index}"
         return f"[{shown}]_{{{index}}}" if self.tex or len(index) > 1 else f"[{shown}]_{index}"
-
-
-def decimal(c: Fraction, tex: bool) -> str | None:
-    """A number that was written as a decimal, as one: 0.9, 1e-6; None of a fraction, such as 1/2 or 1/3."""
-    if c.denominator % 10 or 10**18 % c.denominator:
-        return None
-    text = f"{float(c):.15g}"
-    if Fraction(text) != c:
-        return None
-    mantissa, _, exponent = text.partition("e")
-    if not exponent and abs(c) < Fraction(1, 1000):
-        mantissa, _, exponent = f"{float(c):e}".partition("e")
-        mantissa = mantissa.rstrip("0").rstrip(".")
-    if not exponent:
-        return text
-    if not tex:
-        return f"{mantissa}e{int(exponent)}"
-    power = f"10^{{{int(exponent)}}}"
-    return {"1": power, "-1": f"-{power}"}.get(mantissa, rf"{mantissa} \cdot {power}")
-
-
-def _unshifted(x: Node) -> Node:
-    """A sum without peaks, on which nothing depends."""
-    parts = [a for a in x.args if split_constant(a)[1].op != "peak"] if x.op == "add" else x.args
-    return x if len(parts) == len(x.args) else add(*parts)
-
-
-def _smallest(x: Node) -> tuple[Node, ...] | None:
-    """What a term is the smallest of: -max(-a, -b)."""
-    c, core = split_constant(x)
-    if c != -1 or core.op != "max" or any(split_constant(a)[0] > 0 and a.op != "add" for a in core.args):
-        return None
-    return tuple(mul(-1, a) for a in core.args)
-
-
-def _index(axis: str) -> str:
-    return {ROW: "i", COL: "j"}.get(axis, axis.lstrip("%"))
-
-
-def _scaled(ratio: Fraction, named: Node) -> list[Node]:
-    """ratio * named, kept as a product so that the name survives."""
-    return [named] if ratio == 1 else [make("mul", (const(ratio), named), (), named.axes)]
-
-
-def _has_exponent(text: str) -> bool:
-    """Does LaTeX end in something that has an exponent? `x^{2}`, `\\mathbf{S}_{t}^\\top`, `x^{2}_{t}`"""
-    return re.search(r"\^(\{[^{}]*\}|\\[a-zA-Z]+|.)(_(\{[^{}]*\}|.))?$", text) is not None

@@ -9,7 +9,8 @@ import pytest
 
 from chunkform.codegen.commands.kinds import kind_of
 from chunkform.codegen.ir.latex_page import Page, broken, escaped
-from chunkform.codegen.ir.notation import Notation, decimal
+from chunkform.codegen.ir.notation import Notation
+from chunkform.codegen.ir.written import decimal
 from chunkform.spec.language import Declaration, Recurrence, catalogue, exp, hadamard, load, sigmoid
 
 from . import tex
