@@ -43,10 +43,10 @@ class Rationals:
     exact: bool = True
 
     def const(self, value: Fraction) -> np.ndarray:
-        return array(written(float(value)))
+        return array(Fraction(value))
 
     def number(self, text: str) -> np.ndarray:
-        return array(written(float(sympy.sympify(text))))
+        return array(irrational(text))
 
     def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return array(a + b)
@@ -68,6 +68,12 @@ class Rationals:
 
     def peak(self, a: np.ndarray, axis: int) -> np.ndarray:
         return array(a.max(axis=axis))
+
+
+@cache
+def irrational(text: str) -> Fraction:
+    """A fraction near a number that SymPy knows."""
+    return Fraction(float(sympy.sympify(text)))
 
 
 def array(x: object) -> np.ndarray:

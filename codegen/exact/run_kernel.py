@@ -205,8 +205,8 @@ class _Program:
         match x:
             case Name(id=name):
                 return self.named(name, names)
-            case Literal(value=value):
-                return Exact(array(written(value))) if isinstance(value, float) else value
+            case Literal():
+                return _literal(x)
             case Group(value=value):
                 return self.value(value, names)
             case Binary(operator="and" | "or" as operator, left=left, right=right):
@@ -301,6 +301,12 @@ class _Program:
             values.setdefault(n, default)
         returned = inside.body(found.body, values)
         return returned.value if returned is not None else None
+
+
+def _literal(x: Literal) -> Value:
+    if not isinstance(x.value, float):
+        return x.value
+    return Exact(array(written(x.value) if x.exact is None else x.exact))
 
 
 def truth(x: Value) -> bool:

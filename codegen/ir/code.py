@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -126,7 +126,10 @@ class Name(Tree):
 
 @dataclass(frozen=True)
 class Literal(Tree):
+    """A number as it is printed, and the one that it stands for: `exact`, where that isn't what the decimal says."""
+
     value: float | str | None
+    exact: Fraction | None = field(default=None, compare=False)
 
     @property
     def level(self) -> int:
@@ -345,8 +348,8 @@ def without_minus(x: Code) -> Code:
             return Text(text[1:], level)
         case Negative(value=value):
             return value
-        case Literal(value=int() | float() as value):
-            return Literal(-value)
+        case Literal(value=int() | float() as value, exact=exact):
+            return Literal(-value, None if exact is None else -exact)
         case Binary(operator=operator, left=left, right=right):
             return Binary(operator, without_minus(left), right)
     raise TypeError(f"{x.text} starts with no minus")

@@ -19,7 +19,9 @@ from fractions import Fraction
 import mpmath
 import sympy
 
+from ..exact.rationals import Rationals
 from ..ir.code import MUL, Call, Code, Literal, Name, Negative, is_short, leaf_code, starts_with_minus, without_minus
+from ..ir.evaluate import evaluate
 from ..ir.expr import Node, plain_name
 from ..ir.functions import TABLE
 from .dialects import Dialect, Operand, Torch, Triton
@@ -112,6 +114,27 @@ def _printable(node: Node) -> bool:
     return node.op in ("add", "mul", "pow", "fn", "max", "sum", "peak", "expand")
 
 
+@dataclass(frozen=True)
+class _Number:
+    """A number as it is printed, and what it stands for; the former may be rounded."""
+
+    value: float
+    exact: Fraction | None
+
+    @property
+    def literal(self) -> Literal:
+        return Literal(float(self.value), self.exact)
+
+    def times(self, other: _Number) -> _Number:
+        exact = None if self.exact is None or other.exact is None else self.exact * other.exact
+        return _Number(self.value * other.value, exact)
+
+
+def _exactly(term: Term) -> Fraction | None:
+    found = term.attrs[0] if term.op == "const" else evaluate(term.node, {}, Rationals(), {}).item()
+    return found if isinstance(found, Fraction) else None
+
+
 class _Job:
     """The state of one call of `statements`."""
 
@@ -127,7 +150,7 @@ class _Job:
         self.suggested: dict[Term, str] = {}
         self.uniform: dict[Term, bool] = {}
         self.padding: dict[Term, tuple[int, ...]] = {}
-        self.numbers: dict[Term, float] = {}
+        self.numbers: dict[Term, _Number] = {}
 
     def prepare(self, roots: list[Term], suggested: dict[Term, str]) -> None:
         """Decide which values get a name of their own, and what is known of each."""
@@ -139,7 +162,7 @@ class _Job:
             )
             self.padding[term] = self._padding(term)
             if (number := self._number(term)) is not None:
-                self.numbers[term] = number
+                self.numbers[term] = _Number(number, _exactly(term))
             elif args and (count > 1 or term in suggested or term.bound is not None):
                 self.named.add(term)
 
@@ -213,7 +236,7 @@ class _Job:
 
     def _expression(self, term: Term) -> Code:
         if term in self.numbers:
-            return Literal(float(self.numbers[term]))
+            return self.numbers[term].literal
         match term.op:
             case "leaf":
                 return leaf_code(self.leaf_text(term.node))
@@ -269,17 +292,17 @@ class _Job:
     def _product(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Code:
         """The product over `target`: factors over the same positions first, then ever wider ones."""
         groups: dict[frozenset[int], tuple[list[tuple[Term, Positions]], list[tuple[Term, Positions]]]] = {}
-        negative, scale = False, 1.0
+        negative, scale = False, _Number(1.0, Fraction(1))
         for arg, own in args:
             if arg in self.numbers:
-                scale *= self.numbers[arg]
+                scale = scale.times(self.numbers[arg])
                 continue
             inverse = arg.op == "pow" and arg.attrs[0] == -1 and arg not in self.named
             factor = (arg.args[0][0], own) if inverse else (arg, own)
             groups.setdefault(frozenset(own), ([], []))[inverse].append(factor)
-        if scale < 0:
-            negative, scale = True, -scale
-        acc: Code | None = None if scale == 1.0 else Literal(float(scale))
+        if scale.value < 0:
+            negative, scale = True, scale.times(_Number(-1.0, Fraction(-1)))
+        acc: Code | None = None if scale.value == 1.0 else scale.literal
         over: Positions = ()
         plain = True  # so far a number, which needs no alignment
         for key in sorted(groups, key=lambda k: (len(k), sorted(k))):
@@ -352,7 +375,7 @@ class _Job:
     # --- what is known of a value
 
     def _number(self, term: Term) -> float | None:
-        args = [self.numbers.get(a) for a, _ in term.args]
+        args = [self.numbers[a].value if a in self.numbers else None for a, _ in term.args]
         if any(a is None for a in args):
             return None
         values = [a for a in args if a is not None]

@@ -21,7 +21,7 @@ from chunkform.errors import GateError
 from chunkform.runtime.torch_form.scans import LAWS, Extreme
 
 from ...exact.jit_source import NoMeaning
-from ...exact.rationals import UNDEFINED, Rationals, array, written
+from ...exact.rationals import UNDEFINED, Rationals, array
 from ...exact.run_kernel import Argument, Tensor, run
 from ...ir.evaluate import BEYOND, Env, evaluate
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, make, walk
@@ -283,7 +283,7 @@ def _gate_transitions(k: TransitionKernel, f: KernelFunction) -> None:
     """Products of the matrices of the steps of each chunk, as `coupled_states.py` says."""
     steps, chunk = 5, 2
     w, chunks, draw = k.transitions, 3, random.Random(f.name)
-    entries = {p: _constant(x) if x.op == "const" else None for p, x in w.entries.items()}
+    entries = {p: Fraction(x.attrs[0]) if x.op == "const" else None for p, x in w.entries.items()}
     values: dict[tuple[int, int], np.ndarray] = {}
     arguments: Arguments = {}
     for p in w.entries:
@@ -307,12 +307,6 @@ def _gate_transitions(k: TransitionKernel, f: KernelFunction) -> None:
             expected = _weights(k, x, {p: v[b, c * chunk : c * chunk + own, h] for p, v in values.items()}, chunk, own)
             found = cells[b, h, c] if len(x.axes) > 1 else cells[b, h, c * chunk : c * chunk + own]
             _compare(f.name, outs[x].name, found, expected[:own] if len(x.axes) < 2 else expected)
-
-
-def _constant(x: Node) -> Fraction:
-    found = written(float(x.attrs[0]))
-    assert isinstance(found, Fraction)
-    return found
 
 
 def _weights(

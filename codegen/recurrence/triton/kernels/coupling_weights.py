@@ -173,7 +173,7 @@ def _next(w: Transitions, to: int, of: int, kind: str, pairs: list[tuple[int, in
         if x.op != "const":
             terms.append(Name(_entry(to, by)) * product)
         else:
-            terms.append(product if x.attrs[0] == 1 else Literal(float(x.attrs[0])) * product)
+            terms.append(product if x.attrs[0] == 1 else Literal(float(x.attrs[0]), x.attrs[0]) * product)
     return reduce(add, terms) if terms else Literal(0.0) * Name(f"{kind}_{to}_{of}")
 
 
@@ -196,7 +196,7 @@ def _sum(kind: str, summed: tuple[tuple[Fraction, tuple[int, int]], ...]) -> Cod
     terms: list[Code] = []
     for c, (to, of) in summed:
         entry = Name(f"{kind}_{to}_{of}")
-        terms.append(entry if c == 1 else Literal(float(c)) * entry)
+        terms.append(entry if c == 1 else Literal(float(c), c) * entry)
     return reduce(add, terms)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+import sympy
 from shared.triton_errors import compiled
 
 from chunkform.codegen.exact.rationals import array
@@ -32,12 +33,14 @@ from chunkform.codegen.ir.kernel_ir import (
     stores,
 )
 from chunkform.codegen.printing.kernel_text import lines_of
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section, triton_form
 from chunkform.codegen.recurrence.triton.kernel_gate import gate_kernel
 from chunkform.codegen.recurrence.triton.kernel_passes import finished, guarded
 from chunkform.codegen.recurrence.triton.kernels.coupling_weights import TransitionKernel
 from chunkform.codegen.recurrence.triton.kernels.per_step import RowKernel
 from chunkform.errors import GateError
+from chunkform.spec.language import Recurrence, sigmoid, tanh
 
 OPS = ["mamba2", "leaky_integrator", "gradient_descent_squared_momentum", "bounded_normaliser"]
 Made = tuple[RowKernel | TransitionKernel, KernelFunction]
@@ -223,6 +226,17 @@ def test_a_stale_prefetch_shows() -> None:
         return launched(1, memory(1, 10, 100), *first, loop, Store(Name("x_p") + 0, Name("x")))
 
     assert total(Name("n") + 1)[0] == 111 and total(Name("n"))[0] != 111
+
+
+def test_what_a_decimal_stands_for_is_known_exactly() -> None:
+    """Products of numbers are rounded where they are printed; the gate takes what they are."""
+    r = Recurrence("of_roots")
+    x, lam, h = r.inputs("x"), r.decay("lam"), r.state("h")
+    r.update(h, lam * h.prev + 3 * sympy.sqrt(2) * sigmoid(7 * sympy.sqrt(3) * sympy.pi * x))
+    r.output("y", 3 * sympy.pi * sympy.sqrt(5) * h.next + tanh(x / 3 * sympy.pi))
+    found = {y for f in triton_form(compile_spec(r)).parts if isinstance(f, KernelFunction) for y in everything(f)}
+    rounded = [y for y in found if isinstance(y, Literal) and y.exact is not None and float(y.exact) != y.value]
+    assert rounded and all(abs(float(y.exact or 0) - float(y.value or 0)) < 1e-12 for y in rounded)
 
 
 def test_the_gate_runs(monkeypatch: pytest.MonkeyPatch) -> None:
