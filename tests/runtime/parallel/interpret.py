@@ -2,7 +2,7 @@
 
 python interpret.py FOLDER NAME..     # writes FOLDER/0.json to FOLDER/2.json: differences from the torch form in float64
 
-"NAME lasting" is with decays that forget little of the whole sequence.
+"NAME lasting" is with decays that forget little of the whole sequence, "NAME scanned" with maps that travel in log steps.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ def differences(name: str, rank: int) -> dict[str, float]:
     from chunkform.runtime.launch.recorder import Operation
     from chunkform.runtime.launch.replay import Recorded
     from chunkform.runtime.op import op as op_module
+    from chunkform.runtime.parallel import links
     from chunkform.runtime.parallel.group import Group, group_of
     from chunkform.runtime.parallel.meeting import meet
 
-    name, _, lasting = name.partition(" ")
+    name, _, case = name.partition(" ")
+    lasting = case == "lasting"
+    links.way = lambda *_: "scan" if case == "scanned" else "gather"
     run_module = importlib.import_module("chunkform.runtime.op.context_parallel")
     meet(group_of(name, dist.group.WORLD))
     Group.on_host = property(lambda self: name in ON_HOST)  # type: ignore[assignment, method-assign]
@@ -79,7 +82,10 @@ def differences(name: str, rank: int) -> dict[str, float]:
         assert [type(x) for x in recorded] == [Recorded, Recorded]
         names = [[x.function.__name__ for x in y.steps if isinstance(x, Operation)] for y in recorded]
         forward, backward = ([x for x in own if x in ("at_once", "begin", "wait")] for own in names)
-        assert forward == ["at_once"] and backward in (["at_once"], ["begin", "wait"])  # with kernels in between
+        if case != "scanned":
+            assert forward == ["at_once"] and backward in (["at_once"], ["begin", "wait"])  # with kernels in between
+        else:
+            assert set(forward) == set(backward) == {"begin", "wait"} and "at_once" not in names[0]
     out = {"output": relative_error(got, whole[:, low:high], 2), "final": relative_error(summed(final), last, 1)}
     return out | {f"d{n}": relative_error(summed(x), expected[n], heads[n]) for n, x in gradients.items()}
 

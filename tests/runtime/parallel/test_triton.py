@@ -21,6 +21,9 @@ NAMES = [  # a matrix, a vector over the columns, a vector over the rows, a numb
     "gated_linear_attention lasting",
     "lightning_attention lasting",
     "delta_rule",
+    "lightning_attention scanned",
+    "gated_delta_rule scanned",
+    "gated_linear_attention scanned",
 ]
 
 
