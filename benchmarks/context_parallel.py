@@ -464,7 +464,8 @@ def run_of(row: dict[str, Any]) -> str:
 
 
 def handed_on(rows: list[dict[str, Any]]) -> list[str]:
-    """A table of what is left of a call's time without that of the same kernels on one GPU, beside the planner's number."""
+    """A table of what is left of a call's time without that of the same kernels on one GPU, beside the planner's number, and how
+    far that and the kernels' time together are from what was measured."""
     alone = {(*case_of(r), int(n)): x for r in rows for n, x in r.get("part_graph_ms", {}).items() if x}
     lines = []
     several = len({run_of(r) for r in rows}) > 1
@@ -479,11 +480,27 @@ def handed_on(rows: list[dict[str, Any]]) -> list[str]:
                 f"{r['graph_ms']:.3f}",
                 f"{part:.3f}",
             ]
-            cells += [f"{r['graph_ms'] - part:.3f}", f"{planned(r)[1]:.3f}", *([run_of(r)] if several else [])]
+            more = planned(r)[1]
+            cells += [
+                f"{r['graph_ms'] - part:.3f}",
+                f"{more:.3f}",
+                f"{100 * ((part + more) / r['graph_ms'] - 1):+.0f}%",
+            ]
+            cells += [run_of(r)] if several else []
             lines.append("| " + " | ".join(cells) + " |")
     if not lines:
         return []
-    columns = ("op", "decays", "shape", "GPUs", "graph ms", "one GPU, a part alone", "handing on", "predicted")
+    columns = (
+        "op",
+        "decays",
+        "shape",
+        "GPUs",
+        "graph ms",
+        "one GPU, a part alone",
+        "handing on",
+        "predicted",
+        "part and predicted",
+    )
     columns += ("run",) if several else ()
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *lines]
 

@@ -70,7 +70,7 @@ def ring_attention(
     tensors, constants, at = made
     queries, keys = ([x[n] for x in everything] for n in ("queries", "keys"))
     own_backend = "torch" if _sees_positions(op) else chosen(op, None, at, tensors)
-    ring = _Ring(group, op.backends, own_backend, queries, keys)
+    ring = Ring(group, op.backends, own_backend, queries, keys)
     first = sum(queries[: group.rank]), sum(keys[: group.rank])
     part = _Part(**{n: getattr(at, n) for n in Setting.__dataclass_fields__}, first_query=first[0], first_key=first[1])
     spread = replace(op, backends={"ring": AttentionBackend(ring.forward, ring.backward)})
@@ -131,7 +131,7 @@ class _Part(Setting):
 
 
 @dataclass(frozen=True)
-class _Ring:
+class Ring:
     """Both passes over the ring, in the form of an attention's backend; `queries` and `keys` are the lengths of all segments."""
 
     group: Group
@@ -147,7 +147,7 @@ class _Ring:
 
     def forward(self, op: Attention, features: Features, at: _Part) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(averages, lse, mass) of this rank's queries over all keys."""
-        where, softmax = _Places(self, at.causal), op.signature.normaliser == "softmax"
+        where, softmax = Places(self, at.causal), op.signature.normaliser == "softmax"
         near, far, rest = self._sides(features)
         near, far = where.out(near), where.out(far, keys=True)
         merged = [_Merged() for _ in where.own]
@@ -180,7 +180,7 @@ class _Ring:
         *wanted: object,
     ) -> Features:
         """The cotangent of each feature of this rank's segment."""
-        where = _Places(self, at.causal)
+        where = Places(self, at.causal)
         near, far, rest = self._sides(features)
         rows = {"averages": averages, "d": d, "D": D} | ({} if lse is None else {"lse": lse})
         moved = where.out(near | rows)
@@ -227,9 +227,7 @@ class _Ring:
         far = {n: x for n, x in features.items() if n.startswith(("key", "value", "column"))}
         return near, far, {n: x for n, x in features.items() if n not in near and n not in far and n != "row"}
 
-    def _round(
-        self, own: Features, where: _Places, gradients: Features | None = None
-    ) -> Iterator[tuple[int, Features]]:
+    def _round(self, own: Features, where: Places, gradients: Features | None = None) -> Iterator[tuple[int, Features]]:
         """(rank, its features of keys) for each rank, this one's first; the next ones travel meanwhile.
 
         `gradients` of the features go along: what has been added to them goes on with them, and after the round they are home.
@@ -283,10 +281,10 @@ class _Merged:
 
 
 @dataclass(frozen=True)
-class _Places:
+class Places:
     """Which blocks of the sequence each rank works on, and how features get there from where they lie, and back."""
 
-    ring: _Ring
+    ring: Ring
     causal: bool
 
     @property
