@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,10 @@ def measure(name: str, steps: int) -> dict[str, dict[str, list[float]]]:
     }
 
 
+def told(error: float) -> str:
+    return "explodes" if math.isnan(error) else f"{error:.0e}"
+
+
 def page(steps: int, found: dict[str, Any]) -> str:
     """The table of drift.md."""
     lines = [
@@ -94,6 +99,7 @@ def page(steps: int, found: dict[str, Any]) -> str:
         f"The relative error of outputs around step {min(1024, steps // 2):,} and step {steps:,}, against float64, where "
         "the state is rounded after each step: to the nearest, or at random. int8 and float8 (e4m3) have a scale for each row.",
         "Of two heads one forgets within 20 steps, the other within 3,000; where a recurrence has no decay both are the same.",
+        "A state that explodes does so in float64 as well, with such inputs.",
         "Made by `python -m benchmarks.drift`, which says how.",
         "",
         f"| recurrence | memory | {' | '.join(FORMATS)} |",
@@ -101,7 +107,7 @@ def page(steps: int, found: dict[str, Any]) -> str:
     ]
     for name, by_memory in found.items():
         for memory, errors in by_memory.items():
-            cells = " | ".join(" / ".join(f"{x:.0e}" for x in errors[kind]) for kind in FORMATS)
+            cells = " | ".join(" / ".join(map(told, errors[kind])) for kind in FORMATS)
             lines.append(f"| {name} | {memory.removesuffix(' memory')} | {cells} |")
     return "\n".join(lines) + "\n"
 

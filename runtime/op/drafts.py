@@ -73,6 +73,8 @@ def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, objec
         raise ArgumentError(f"{name} has no gradient, but an argument requires one: call under torch.no_grad()")
     checked = check_call(step.whole, [*tensors, *(None for _ in step.whole.states)], given, None)  # type: ignore[arg-type]
     sizes = {n: int(x) for n, x in checked.sizes.items()}
+    if sizes["T"] == 0:
+        raise ArgumentError(f"{name}: there must be one step or more, got T = 0")
     if rows is None and any(x is None for x in pools):
         first = {a.name: x[:, 0] if a.per_step else x for a, x in zip(step.whole.tensors, tensors, strict=True)}
         pools = step.first_states(pools, first | checked.constants, found.get("state_dtype"))  # type: ignore[arg-type]

@@ -80,3 +80,25 @@ def test_deterministic_sequences_alone_and_together(name, dtype, widths):
     if takes_packed(name):
         packed = case(name, dtype, 1, lengths=(*PACKED, 1100, 256), widths=widths)
         assert other_entries(problem(name, packed), deterministic=True) == {}
+
+
+@every_op
+@every_dtype
+def test_pieces_at_chunk_boundaries_have_the_bits_of_the_whole(name, dtype):
+    """As a prefill in pieces has them, each from the states that the one before left."""
+    if name in UNSTABLE:
+        pytest.skip("explodes within a chunk")
+    p = problem(name, case(name, dtype, 300, batch=2))
+    options = {"output_final_state": True, "deterministic": True}
+    *whole, last = p.op(**p.given, **p.constants, initial_state=p.states, **options)
+    state, parts = p.states, []
+    for piece in (slice(0, 64), slice(64, 256), slice(256, 300)):
+        own = {n: x[:, piece] if n in p.per_step else x for n, x in p.given.items()}
+        *outputs, state = p.op(**own, **p.constants, initial_state=state, **options)
+        parts.append(outputs)
+    found = [torch.cat(x, 1) for x in zip(*parts, strict=True)]
+    ends = [x if isinstance(x, tuple) else (x,) for x in (state, last)]
+    wrong = [
+        i for i, (x, y) in enumerate(zip((*found, *ends[0]), (*whole, *ends[1]), strict=True)) if not torch.equal(x, y)
+    ]
+    assert wrong == []

@@ -120,6 +120,10 @@ MISTAKES = {
     "no such row": (lambda: {"state_indices": torch.tensor([0, 9])}, "0 to 2, or -1; got 9 at 1"),
     "how to keep": (lambda: {"keep": "state"}, "keep must be 'replay', 'copies' or None"),
     "a gradient": (lambda: {"q": torch.randn(2, K, H, 5, requires_grad=True)}, "has no gradient"),
+    "no step": (
+        lambda: {n: torch.zeros(2, 0, H, *w) for n, w in (("q", [5]), ("k", [5]), ("v", [3]), ("log_lam", []))},
+        "one step or more, got T = 0",
+    ),
     "one step": (lambda: {"q": torch.randn(2, H, 5)}, "q must have 4 axes"),
     "out": (lambda: {"out": torch.zeros(2, H, 3)}, r"out must be \[B, T, H, e\] = \[2, 4, 2, 3\]"),
 }
