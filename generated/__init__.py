@@ -32,7 +32,7 @@ class _Ops(ModuleType):
         return self.__dict__[name]
 
     def __dir__(self) -> list[str]:
-        return sorted(m.name for m in pkgutil.iter_modules(self.__path__))
+        return sorted(m.name for m in pkgutil.iter_modules(self.__path__) if not m.ispkg)
 
 
 sys.modules[__name__].__class__ = _Ops

@@ -10,7 +10,7 @@ from pathlib import Path
 from chunkform.errors import BuildError
 from chunkform.runtime.launch.files import folder_made, write_whole
 from chunkform.spec.language import Declaration, catalogue
-from chunkform.spec.language.load import CATALOGUE
+from chunkform.spec.language.load import CATALOGUE, row_maps
 
 from ..printing.stub import stub_text
 from ..recurrence.emit import formatted
@@ -42,8 +42,8 @@ def build(
 ) -> list[Built]:
     """Generate a file for each spec (the catalogue when None) in `out`; with `check`, compare only. `done` hears of each.
 
-    The whole catalogue also has a stub for type checkers, `__init__.pyi`, and settles orphans: generated files without a spec are
-    removed, or reported by `check`.
+    The whole catalogue also has a stub for type checkers, `__init__.pyi`, and a folder of the row maps of layers, and settles
+    orphans: generated files without a spec are removed, or reported by `check`.
     """
     whole = specs is None
     chosen = list(catalogue(Declaration) if specs is None else specs)
@@ -63,7 +63,22 @@ def build(
     if whole:
         results.append(_built("types", folder / "__init__.pyi", formatted(stub_text(stubs), "__init__.pyi"), check))
         results += _orphans(folder, {r.name for r in chosen}, check)
+        results += _rows(folder / "rows", check)
     return results
+
+
+def _rows(folder: Path, check: bool) -> list[Built]:
+    """The row maps of layers, which have a folder of their own."""
+    maps = row_maps()
+    kind = kind_of(maps[0])
+    if not check:
+        folder_made(folder)
+    results = []
+    for r in maps:
+        with uncollected():
+            text = kind.emit(kind.compile_spec(r)).replace(f"`chunkform build {r.name}`", "`chunkform build`", 1)
+        results.append(_built(f"rows.{r.name}", folder / f"{r.name}.py", text, check))
+    return [*results, *_orphans(folder, {r.name for r in maps}, check)]
 
 
 def command_of(r: Declaration, out: Path | None) -> str:

@@ -64,12 +64,16 @@ def states(count: int, single: str = MAYBE) -> str:
 
 def last_states(count: int) -> str:
     """The type of the states after the last step."""
+    if not count:
+        return "None"
     return TENSOR if count == 1 else f"tuple[{', '.join([TENSOR] * count)}]"
 
 
 def options(count: int) -> list[Parameter]:
-    """The options of an op of so many states."""
+    """The options of an op of so many states; without any, nothing is said of states and of where sequences end."""
     found = [Parameter(n, kind, default) for n, (kind, default) in OPTIONS.items()]
+    if not count:
+        return [p for p in found if p.name in ("precision", "backend", "deterministic")]
     return [Parameter("initial_state", states(count), "None"), *found[1:]]
 
 

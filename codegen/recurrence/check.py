@@ -87,17 +87,14 @@ def _rows(
     """The rows of one sample; None where a quantity misses its bound, and its definition itself overflows in float32."""
     arguments = {n: x.detach().clone().requires_grad_() for n, x in s.given.items()}
     states = {n: None if x is None else x.detach().clone().requires_grad_() for n, x in s.states.items()}
-    initial: Any = tuple(states.values()) if len(states) > 1 else next(iter(states.values()))
-    if all(x is None for x in states.values()):
-        initial = None
-    *outputs, last = op(
-        **{keys[n]: x for n, x in arguments.items()},
-        **s.constants,
-        initial_state=initial,
-        output_final_state=True,
-        backend=backend,
-    )
-    lasts = dict(zip(states, last if isinstance(last, tuple) else (last,), strict=True))
+    asked: dict[str, Any] = {}
+    if states:
+        initial: Any = tuple(states.values()) if len(states) > 1 else next(iter(states.values()))
+        if all(x is None for x in states.values()):
+            initial = None
+        asked = {"initial_state": initial, "output_final_state": True}
+    *outputs, last = op(**{keys[n]: x for n, x in arguments.items()}, **s.constants, **asked, backend=backend)
+    lasts = dict(zip(states, last if isinstance(last, tuple) else (last,), strict=True)) if states else {}
     named = dict(zip(c.step.outputs, outputs, strict=True))
     wanted = [*arguments.values(), *(x for x in states.values() if x is not None)]
     torch.autograd.backward(

@@ -74,12 +74,13 @@ def _arguments(c: Compiled) -> list[str]:
         if v.domain is not None:
             note += f" {_told(*v.bounds)}"
         lines.append(f"{_key(v.name, v.is_decay)}: {shape}, {note}")
+    fewer = "Any of them may have fewer heads than H, if H is a multiple: each then serves several."
+    if not p.states:
+        return [*lines, fewer, *(x for x in OPTIONS if x.startswith(("precision", "backend", "deterministic")))]
     states = ", ".join(f"{s.name} {_shape(['B', 'H'], s.axes)}" for s in p.states)
     many = "a tuple of " if len(p.states) > 1 else ""
     default = "zeros" if all(s.initial is None for s in p.states) else "the spec's own"
-    lines.append(f"initial_state: {many}{states}; {default} where None.")
-    lines.append("Any of them may have fewer heads than H, if H is a multiple: each then serves several.")
-    return [*lines[:-2], lines[-1], lines[-2], *OPTIONS]
+    return [*lines, fewer, f"initial_state: {many}{states}; {default} where None.", *OPTIONS]
 
 
 def _told(low: float | None, high: float | None) -> str:
@@ -91,7 +92,8 @@ def _told(low: float | None, high: float | None) -> str:
 
 def _returns(c: Compiled) -> str:
     outs = ", ".join(f"{n} {_shape(['B', 'T', 'H'], axes)}" for n, axes in c.step.output_axes.items())
-    return f"{outs} in the inputs' dtype, and the final state{'s' if len(c.step.states) > 1 else ''} or None."
+    last = "None" if not c.step.states else f"the final state{'s' if len(c.step.states) > 1 else ''} or None"
+    return f"{outs} in the inputs' dtype, and {last}."
 
 
 def _cost(c: Compiled) -> list[str]:
@@ -135,7 +137,8 @@ def _example(c: Compiled) -> list[str]:
         lines.append(f">>> {_key(v.name, v.is_decay)} = {value}")
     given = [_key(v.name, v.is_decay) for v in p.variables if v.kind != "constant"]
     given += [f"{v.name}=0.5" for v in p.variables if v.kind == "constant" and v.default is None]
-    lines.append(f">>> *outputs, state = {c.name}({', '.join(given)}, output_final_state=True)")
+    given += ["output_final_state=True"] if p.states else []
+    lines.append(f">>> *outputs, state = {c.name}({', '.join(given)})")
     lines.append(">>> [tuple(x.shape) for x in outputs]")
     outs = [f"({sizes(lead, axes)}{',' if not (lead or axes) else ''})" for axes in p.output_axes.values()]
     lines.append(f"[{', '.join(outs)}]")

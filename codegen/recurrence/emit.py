@@ -17,7 +17,7 @@ from chunkform.spec.language import Declaration, Recurrence
 from ..ir.expr import dim_of
 from ..ir.letters import Alphabet, is_lettered, step_names
 from ..ir.step_program import StepProgram
-from ..printing.parameters import OPTIONS, Parameter, constant, last_states, listed, options, result, tensor
+from ..printing.parameters import Parameter, constant, last_states, listed, options, result, tensor
 from ..printing.spelling import spelled, with_names
 from ..printing.stub import Results, Stub
 from ..printing.templates import render
@@ -29,7 +29,7 @@ from .notation.derivation import derivation_lines
 from .pipeline import compile_spec, in_letters
 from .step.lower import lower
 from .stepwise.decode import MODULES as DECODE_IMPORTS
-from .stepwise.decode import decoding, public_step, step_parameters
+from .stepwise.decode import Decoding, decoding, public_step, step_parameters
 
 LINE = 120
 MARGIN = re.compile(
@@ -45,7 +45,8 @@ def emit(c: Compiled, tidy: bool = True) -> str:
     lettered = in_letters(c, alphabet)
     parts = sections(lettered)
     text = "\n\n\n".join(x.text for x in parts)
-    step = decoding(lettered, has_start="def torch_start(" in text)
+    decodes = bool(c.step.states)  # what has no state does the same to one step as to many
+    step = decoding(lettered, has_start="def torch_start(" in text) if decodes else Decoding("", "None")
     backends = {x.backend: _backend(x) for x in parts}
     imported = imported_names((*parts, Section("step", f"{step.text}{step.step}", DECODE_IMPORTS)))
     others = other_names(c.name, imported)
@@ -59,10 +60,10 @@ def emit(c: Compiled, tidy: bool = True) -> str:
         imports=import_lines(imported, others),
         body=with_names(spelled(f"{text}\n\n\n{step.text}", alphabet), others),
         signature=signature_text(c),
-        options=", ".join(f"{n}={n}" for n in OPTIONS),
+        options=", ".join(f"{p.name}={p.name}" for p in options(len(c.step.states))),
         backends=alphabet.read("{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}"),
         step=with_names(alphabet.read(step.step), others),
-        public_step=public_step(c),
+        public_step=public_step(c) if decodes else "",
         name=c.name,
         parameters=listed(parameters(c)),
         returned=returned(c),
@@ -257,7 +258,7 @@ def parameters(c: Compiled) -> list[Parameter]:
 
 def returned(c: Compiled) -> str:
     """The type of what the op returns."""
-    return result(len(c.step.outputs), f"{last_states(len(c.step.states))} | None")
+    return result(len(c.step.outputs), f"{last_states(len(c.step.states))} | None" if c.step.states else "None")
 
 
 def stub(c: Compiled) -> Stub:
@@ -268,8 +269,8 @@ def stub(c: Compiled) -> Stub:
         escaped(title_of(c)),
         parameters(c),
         {False: Results(f"_{name}_result", outputs, "final_state")},
-        states=last_states(len(c.step.states)),
-        step=(step_parameters(c), f"_{name}_step_result"),
+        states=last_states(len(c.step.states)) if c.step.states else None,
+        step=(step_parameters(c), f"_{name}_step_result") if c.step.states else None,
     )
 
 

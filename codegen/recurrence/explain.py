@@ -65,6 +65,8 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "predicted": None if predicted is None else as_data(predicted),
         "triton": "strata"
         if c.strata
+        else "rows"
+        if not c.step.states
         else "scans"
         if scanned(c)
         else "steps"
@@ -304,6 +306,8 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             "Kernels",
             Text(f"{torch} in torch; the Triton kernels run in recurrent form, because {data['triton_reason']}."),
         )
+    if data["triton"] == "rows":
+        yield "Kernels", Text("One kernel makes the rows of some steps of a head.")
     if data["triton"] == "scans":
         torch = "Scans" if data["family"] == "scan" else "Over chunks"
         yield "Kernels", Text(f"{torch} in torch; the Triton kernels scan each entry of the states by itself.")

@@ -128,6 +128,9 @@ class Subject:
         found["gradients"] = ("all", "some", "none")
         found["final state"] = ("wanted", "not wanted", "in bfloat16")
         found["backend"] = ("chosen", *self.backends)
+        if not self.compiled.step.states:
+            found |= {"sequences": ("two", "one"), "initial state": ("none",), "final state": ("not wanted",)}
+            found["recompute"] = ("auto",)
         return found
 
     def allowed(self, row: Row) -> bool:
@@ -250,7 +253,7 @@ class Subject:
         before = {n: x.detach().clone() for n, x in given.items()}
         all_of = row["gradients"] == "all"
         states = {n: None if x is None else x.detach().clone().requires_grad_(all_of) for n, x in s.states.items()}
-        initial: Any = tuple(states.values()) if len(states) > 1 else next(iter(states.values()))
+        initial: Any = tuple(states.values()) if len(states) > 1 else next(iter(states.values()), None)
         initial = None if all(x is None for x in states.values()) else initial
         last = row["final state"] != "not wanted"
         options: dict[str, Any] = {n: row[n] for n in ("precision", "recompute") if row[n] not in ("default", "auto")}
@@ -268,11 +271,13 @@ class Subject:
         else:
             options |= {n: x for n, x in s.constants.items() if self.defaults[n] is None}
         if row["arguments"] == "in order":
-            results = self.op(*given.values(), initial, last, **options)
+            results = self.op(*given.values(), *((initial, last) if states else ()), **options)
         else:
             if initial is not None:
                 options["initial_state"] = initial
-            results = self.op(**{self.keys[n]: x for n, x in given.items()}, output_final_state=last, **options)
+            if states:
+                options["output_final_state"] = last
+            results = self.op(**{self.keys[n]: x for n, x in given.items()}, **options)
         *outputs, finals = results
         found: dict[str, Tensor | None] = dict(zip((x.name for x in self.declared.outputs), outputs, strict=True))
         if not last and finals is not None:

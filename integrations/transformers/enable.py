@@ -118,6 +118,7 @@ def _functions() -> Mapping[str, Replacement]:
         "mamba2_selective_state_update": lambda _: f.selective_state_update,
         "mamba2_split_conv1d_scan_combined": lambda _: f.split_conv1d_scan_combined,
         "causal_conv1d_fn": f.causal_conv1d,
+        "causal_conv1d_update": f.causal_conv1d_step,
     }
 
 
@@ -131,6 +132,15 @@ def _methods() -> Mapping[str, Replacement]:
         "xLSTMBackend": lambda _: layers.mlstm_backend,
         "Mamba2ForCausalLM": layers.handing_on,
     }
+
+
+def _method(cls: type) -> Replacement | None:
+    """What stands in the place of a class's forward: by its name, or by how that ends in every model."""
+    from . import layers
+
+    endings = {"RMSNormGated": layers.gated_norm, "ForgetGate": layers.forget_gate}
+    ending = next((make for end, make in endings.items() if cls.__name__.endswith(end)), None)
+    return _methods().get(cls.__name__, ending)
 
 
 @functools.cache
@@ -167,10 +177,10 @@ def _everywhere() -> Iterator[Replaced]:
         module = importlib.import_module(name)
         for attribute, new in _replacements(module).items():
             yield _set(module, attribute, new)
-        for attribute, make in _methods().items():
-            cls = getattr(module, attribute, None)
-            if cls is not None and not _is_ours(cls.forward):
-                yield _set(cls, "forward", make(cls.forward))
+        for cls in [x for x in vars(module).values() if isinstance(x, type) and x.__module__ == name]:
+            method = _method(cls)
+            if method is not None and not _is_ours(cls.forward):
+                yield _set(cls, "forward", method(cls.forward))
 
 
 def _set(owner: object, name: str, new: object) -> Replaced:
@@ -199,8 +209,8 @@ def _own_class(cls: type, home: str) -> type | None:
     view = _view(home)
     own: dict[str, object] = {}
     for base in reversed(cls.__mro__):
-        if base.__name__ in _methods() and base.__module__ == home:
-            own["forward"] = _methods()[base.__name__](base.forward)
+        if base.__module__ == home and (method := _method(base)) is not None:
+            own["forward"] = method(base.forward)
             continue
         for name, method in vars(base).items() if base.__module__ == home else ():
             if isinstance(method, FunctionType) and (new := _seeing(method, home, view)) is not method:

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from chunkform.generated import gated_delta_rule, kimi_delta_attention, lightning_attention, retention
-from chunkform.runtime.compat.fla import unit
+from chunkform.runtime.nn.convolve import Packed, convolve, convolve_step, on_kernels
+from chunkform.runtime.nn.rows import unit
 
-from .packed import convolution, forgetting
+from .packed import convolution, forgetting, places
 
 
 class RecurrentOp(Protocol):
@@ -280,9 +281,11 @@ def mlstm(
 
 # --- what they share --------------------------------------------------------------------------------------------------
 
+SILU = (None, "silu", "swish")  # the activations that kernels of the short convolution have
+
 
 def causal_conv1d(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A model's short convolution, which keeps packed sequences apart; without them it is the original."""
+    """A model's short convolution, which keeps packed sequences apart; without them and off a GPU it is the original."""
 
     def causal_conv1d_fn(
         hidden_states: Tensor,
@@ -292,7 +295,12 @@ def causal_conv1d(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         **kwargs: object,
     ) -> Tensor:
         starts, numbers = boundaries(kwargs)
-        if starts is None and numbers is None:
+        packed = starts is not None or numbers is not None
+        x = hidden_states.mT
+        if activation in SILU and on_kernels(x, weight.shape[1]):
+            lie = Packed(places(x.shape[1], starts, numbers).int()) if packed else None
+            return convolve(x, weight.flip(1).mT, bias, activation is not None, None, lie).mT
+        if not packed:
             return original(hidden_states, weight, bias, activation=activation, **kwargs)
         from transformers.activations import ACT2FN
 
@@ -300,6 +308,25 @@ def causal_conv1d(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return convolution(hidden_states, weight, bias, function, starts, numbers)
 
     return causal_conv1d_fn
+
+
+def causal_conv1d_step(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same for one step of generation, which writes to conv_state [B, channels, n]: one kernel on a GPU."""
+
+    def causal_conv1d_update(
+        hidden_states: Tensor,
+        conv_state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+    ) -> Tensor:
+        x, taps = hidden_states.mT, weight.shape[1]
+        fits = x.shape[1] == 1 and conv_state.shape[2] >= taps - 1 and not torch.is_grad_enabled()
+        if fits and activation in SILU and on_kernels(x, taps):
+            return convolve_step(x[:, 0], weight.flip(1).mT, bias, activation is not None, conv_state).unsqueeze(2)
+        return original(hidden_states, conv_state, weight, bias, activation)
+
+    return causal_conv1d_update
 
 
 def boundaries(packed: Mapping[str, object]) -> tuple[Tensor | None, Tensor | None]:

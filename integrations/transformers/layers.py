@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from chunkform.runtime.nn.rows import GATES, gated_rms_norm, in_kernels, softplus_decay
+
 from .functions import boundaries, decaying_attention, mlstm
 
 Map = Callable[[Tensor], Tensor]
@@ -123,3 +125,49 @@ def handing_on(forward: Callable[..., object]) -> Callable[..., object]:
 
     with_boundaries.__module__ = __name__  # what says whose it is
     return with_boundaries
+
+
+class GatedNorm(Protocol):
+    weight: Tensor
+    variance_epsilon: float
+
+
+def gated_norm(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An RMS norm whose result a gate multiplies: one kernel of rows on a GPU. A norm of what a gate has multiplied stays."""
+
+    @functools.wraps(forward)
+    def on_rows(self: GatedNorm, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
+        activation = getattr(self, "activation", None)
+        if activation in GATES and gate is not None and gate.shape == hidden_states.shape and in_kernels(hidden_states):
+            return gated_rms_norm(hidden_states, gate, self.weight, self.variance_epsilon, activation)
+        return forward(self, hidden_states, gate)
+
+    on_rows.__module__ = __name__
+    return on_rows
+
+
+class ForgetGate(Protocol):
+    f_a_proj: Map
+    f_b_proj: Map
+    A_log: Tensor
+    dt_bias: Tensor
+    head_dim: int
+
+
+def forget_gate(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Log decays of each channel from a projection of low rank: one kernel of rows on a GPU, where they have no lower bound."""
+
+    @functools.wraps(forward)
+    def on_rows(self: ForgetGate, hidden_states: Tensor) -> Tensor:
+        known = all(hasattr(self, n) for n in ("f_a_proj", "f_b_proj", "A_log", "dt_bias", "head_dim"))
+        if (
+            not known
+            or getattr(self, "safe_gate_lower_bound", None) is not None
+            or not in_kernels(hidden_states[..., :1])
+        ):
+            return forward(self, hidden_states)
+        g = self.f_b_proj(self.f_a_proj(hidden_states)).unflatten(-1, (-1, self.head_dim))
+        return softplus_decay(g, self.A_log.flatten(), self.dt_bias.view(-1, self.head_dim))
+
+    on_rows.__module__ = __name__
+    return on_rows

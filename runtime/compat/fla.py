@@ -27,6 +27,8 @@ from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
 
+from ..nn.rows import softplus_decay, unit
+
 __all__ = [
     "chunk_delta_rule",
     "chunk_gated_delta_rule",
@@ -56,7 +58,7 @@ __all__ = [
 ]
 
 HINTS = {"chunk_size", "chunk_indices", "cu_seqlens_cpu", "disable_recompute", "safe_gate"}
-L2_EPS, NORMALIZER_EPS = 1e-6, 1e-10
+NORMALIZER_EPS = 1e-10
 __path__: list[str] = []  # of a package without modules, so that a misspelt import is told (chunkform/misspelt.py)
 PER_HEAD = {"log_gamma", "lamb"}  # arguments without a time axis
 
@@ -494,16 +496,12 @@ def _understood(what: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def unit(x: Tensor, scale: float) -> Tensor:
-    """scale x / sqrt(x.x + 1e-6), in float32 at least."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * ((wide.square().sum(-1, keepdim=True) + L2_EPS).rsqrt() * scale)).to(x.dtype)
-
-
 def _gate(what: str, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | None, lower: float | None) -> Tensor:
     """The log decay that `use_gate_in_kernel` makes of g [B, T, HV] or [B, T, HV, K]."""
     if g is None or (A_log is None and lower is None):
         raise ArgumentError(f"{what}: use_gate_in_kernel needs {'g' if g is None else 'A_log'}, got None")
+    if g.dim() == 4 and A_log is not None and dt_bias is not None and lower is None:
+        return softplus_decay(g, A_log.flatten(), dt_bias.view(g.shape[2:]))
     g = g.to(torch.promote_types(g.dtype, torch.float32))
     if dt_bias is not None:
         g = g + dt_bias.to(g.dtype).view(g.shape[2:])

@@ -27,8 +27,7 @@ from ..op.op import Argument
 from ..parallel import tails
 from .calls import AttentionCall, Maps, RecurrentCall
 from .convolution import ShortConvolution
-
-EPS = 1e-6
+from .rows import unit
 
 
 class Arguments(nn.Module):
@@ -125,8 +124,7 @@ class Arguments(nn.Module):
             if self.convolve is not None:
                 if context_parallel is not None:  # the steps before this segment lie on other ranks
                     tail, cu_seqlens = tails(y, self.convolve.taps - 1, context_parallel, cu_seqlens)
-                y, tail = self.convolve(y, tail, cu_seqlens)
-                y = F.silu(y) if self.activation else y
+                y, tail = self.convolve(y, tail, cu_seqlens, silu=self.activation)
             for a, part in zip(self.vectors, y.split([self._channels(a) for a in self.vectors], -1), strict=True):
                 out[a.key] = self._mapped(a, part.unflatten(-1, self._shape(a)))
         if self.gate is not None:
@@ -155,8 +153,7 @@ class Arguments(nn.Module):
             return x.sigmoid()
         if a not in self.keys:
             return x
-        long = x.to(wide)
-        return (long * (long.square().sum(-1, keepdim=True) + EPS).rsqrt()).to(x.dtype)
+        return unit(x)
 
     def _shape(self, a: Argument) -> tuple[int, ...]:
         return (self.heads[a.name], *(self.dims[d] for d in a.dims))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from chunkform.errors import ArgumentError
 
 from ..op.naming import named
+from .convolve import convolve, packed_by
 
 
 class ShortConvolution(nn.Module):
@@ -37,8 +38,14 @@ class ShortConvolution(nn.Module):
         nn.init.uniform_(self.weight, -(self.taps**-0.5), self.taps**-0.5)
 
     @named
-    def forward(self, x: Tensor, tail: Tensor | None = None, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(y, new tail), x and y [B, T, channels], tails [B, taps - 1, channels].
+    def forward(
+        self,
+        x: Tensor,
+        tail: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        silu: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """(y, new tail), x and y [B, T, channels], tails [B, taps - 1, channels]; `silu`: y is the SiLU of the sum.
 
         With `cu_seqlens` [N + 1], x is [1, T, channels], a tail is [N, taps - 1, channels], and no sequence sees
         another.
@@ -47,39 +54,30 @@ class ShortConvolution(nn.Module):
             raise ArgumentError(f"ShortConvolution: x must be [B, T, {self.channels}], got {list(x.shape)}")
         count = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
         shape = (count, self.taps - 1, self.channels)
-        if tail is None:
-            tail = x.new_zeros(shape)
-        elif tail.shape != shape:
+        if tail is not None and tail.shape != shape:
             raise ArgumentError(f"ShortConvolution: tail must be {list(shape)}, got {list(tail.shape)}")
-        weight = self.weight.to(x.dtype)
-        if cu_seqlens is not None:
-            return self._packed(x, tail.to(x.dtype), cu_seqlens, weight)
-        whole = torch.cat([tail.to(x.dtype), x], 1)
-        steps, before = x.shape[1], self.taps - 1
-        y = weight[0] * x
-        for j in range(1, self.taps):
-            y = y + weight[j] * whole[:, before - j : before - j + steps]
-        return y, whole[:, steps:]
-
-    def _packed(self, x: Tensor, tail: Tensor, starts: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Steps and tails in one list of rows, from which each tap gathers its own; nothing waits for the device."""
-        steps, before = x.shape[1], self.taps - 1
-        count = starts.shape[0] - 1
-        rows = torch.cat([tail.flatten(0, 1), x[0]])
-        time = torch.arange(steps, device=x.device)
-        which = torch.searchsorted(starts[1:].contiguous(), time, right=True)
-        inside = time - starts[which]
-
-        def row(sequence: Tensor, place: Tensor, first: Tensor) -> Tensor:
-            """The row of a sequence's step `place`, counted from its start: below zero in the tail."""
-            return torch.where(place >= 0, count * before + first + place, sequence * before + before + place)
-
-        y = weight[0] * x[0]
-        for j in range(1, self.taps):
-            y = y + weight[j] * rows[row(which, inside - j, starts[which])]
-        each = torch.arange(count, device=x.device).unsqueeze(1)
-        last = (starts[1:] - starts[:-1]).unsqueeze(1) - before + torch.arange(before, device=x.device)
-        return y.unsqueeze(0), rows[row(each, last, starts[:-1].unsqueeze(1))]
+        tail = None if tail is None else tail.to(x.dtype)
+        packed = None if cu_seqlens is None else packed_by(cu_seqlens, x.shape[1])
+        y = convolve(x, self.weight, None, silu, tail, packed)
+        tail = x.new_zeros(shape) if tail is None else tail
+        return y, _last(x, tail) if cu_seqlens is None else _last_of_each(x[0], tail, cu_seqlens)
 
     def extra_repr(self) -> str:
         return f"channels={self.channels}, taps={self.taps}"
+
+
+def _last(x: Tensor, tail: Tensor) -> Tensor:
+    """The last rows of tail and x together, as many as the tail has."""
+    steps, before = x.shape[1], tail.shape[1]
+    return x[:, steps - before :].clone() if steps >= before else torch.cat([tail, x], 1)[:, steps:]
+
+
+def _last_of_each(x: Tensor, tail: Tensor, starts: Tensor) -> Tensor:
+    """The same of packed sequences, x [T, channels]; nothing waits for the device."""
+    count, before, channels = tail.shape
+    place = (starts[1:] - starts[:-1]).unsqueeze(1) - before + torch.arange(before, device=x.device)
+    rows = x if x.shape[0] else x.new_zeros(1, channels)
+    own = rows[(starts[:-1].unsqueeze(1) + place).clamp(min=0)]
+    each = torch.arange(count, device=x.device).unsqueeze(1) * before
+    earlier = tail.flatten(0, 1)[(each + before + place).clamp(max=count * before - 1)] if before else own
+    return torch.where((place >= 0).unsqueeze(-1), own, earlier)

@@ -22,6 +22,9 @@ from ..op.op import Signature
 from ..op.shown import brief_fields
 from .arguments import Arguments
 from .calls import Maps, call_of
+from .rows import gated_rms_norm, in_kernels
+
+NORM_EPS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -209,10 +212,12 @@ class Mixer(nn.Module):
         """Normalised in each head, gated, and projected back."""
         dims = [d for _, d in self.call.outputs]
         parts = [o.flatten(3) if d else o.unsqueeze(-1) for o, d in zip(outputs, dims, strict=True)]
-        o = F.rms_norm(torch.cat(parts, -1) if len(parts) > 1 else parts[0], (self.head_width,), eps=1e-6)
-        o = (o * self.norm.to(o.dtype)).flatten(2)
-        if self.gate is not None:
-            o = o * F.silu(self.gate(x))
+        o = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+        if self.gate is not None and in_kernels(o):
+            o = gated_rms_norm(o, self.gate(x).unflatten(-1, o.shape[2:]), self.norm, NORM_EPS).flatten(2)
+        else:
+            o = (F.rms_norm(o, (self.head_width,), eps=NORM_EPS) * self.norm.to(o.dtype)).flatten(2)
+            o = o if self.gate is None else o * F.silu(self.gate(x))
         return self.out(o.to(x.dtype) if autocast_dtype(x.device.type) is None else o)
 
     @property

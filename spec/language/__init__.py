@@ -27,6 +27,7 @@ from .load import catalogue, find, load
 from .methods import cg, neumann, sherman_morrison
 from .program import Program
 from .recurrence import Equation, Recurrence, State, Variable
+from .row_map import RowMap
 
 __all__ = [
     "Attention",
@@ -38,6 +39,7 @@ __all__ = [
     "Min",
     "Program",
     "Recurrence",
+    "RowMap",
     "State",
     "Variable",
     "absolute",

@@ -17,6 +17,7 @@ from chunkform.errors import ChunkformError, LoadError, nearest
 
 from .declaration import Declaration
 from .recurrence import Recurrence
+from .row_map import RowMap
 from .source import Source
 
 CATALOGUE = Path(__file__).resolve().parent.parent
@@ -127,6 +128,12 @@ def catalogue_files() -> list[Path]:
 def catalogue(kind: type[Kind] = Recurrence) -> list[Kind]:  # type: ignore[assignment]
     """Every declaration of a kind in the catalogue, recurrences unless asked otherwise; `Declaration` is all of them."""
     return [r for file in catalogue_files() for r in load(file) if isinstance(r, kind)]
+
+
+def row_maps() -> list[RowMap]:
+    """The row maps of layers, sorted by name."""
+    files = sorted(p for p in (CATALOGUE / "rows").glob("*.py") if p.name != "__init__.py")
+    return [r for file in files for r in load(file)]
 
 
 def find(name: str) -> list[Any]:

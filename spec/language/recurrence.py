@@ -249,6 +249,11 @@ class Recurrence(Claiming, Declaration):
                 raise SpecError(
                     f"the state {state.name} is never updated: write r.update({state.name}, ...)", state.where
                 )
+        self._check_whole()
+        return self
+
+    def _check_whole(self) -> None:
+        """There are outputs, something is given, and the size of each dim can be known."""
         if not self.outputs:
             raise SpecError(f"{self.name} has no output: write r.output(...)", self.where)
         if not any(v.kind in ("input", "decay") for v in self.variables):
@@ -264,7 +269,6 @@ class Recurrence(Claiming, Declaration):
                     "here",
                     first.where if first is not None else self.where,
                 )
-        return self
 
     def equation(self, name: str) -> Equation:
         return next(x for x in (*self.lets, *self.updates, *self.outputs) if x.name == name)

@@ -32,8 +32,9 @@ from .strata_notation import family_sections
 
 def derivation(c: Compiled) -> tuple[Section, ...]:
     """The whole derivation of a compiled spec, section by section."""
-    sections = [Section("The recurrence", tuple(step_formulas(c))), Section("Its adjoint", tuple(adjoint_formulas(c)))]
-    return (*sections, *family_sections(c))
+    title = "The recurrence" if c.step.states else "The row map"
+    sections = [Section(title, tuple(step_formulas(c))), Section("Its adjoint", tuple(adjoint_formulas(c)))]
+    return (*sections, *(family_sections(c) if c.step.states else ()))
 
 
 def derivation_lines(c: Compiled) -> list[str]:

@@ -1,0 +1,11 @@
+"""RMS normalisation with a weight, times the SiLU of a gate."""
+
+from chunkform.spec.language import RowMap, dot, hadamard, silu, sqrt
+
+m = RowMap("gated_rms_norm")
+e = m.dims("e")
+x, z = m.inputs("x z", e)
+weight = m.parameters("weight", e)
+eps = m.constant("eps", 1e-6)
+normal = m.let("normal", x / sqrt(dot(x, x) / m.size(e) + eps))
+m.output("y", hadamard(hadamard(weight, normal), silu(z)))

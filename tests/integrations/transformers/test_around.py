@@ -1,0 +1,24 @@
+"""What surrounds an op in a layer runs on kernels: convolution, norms and gates, forwards, backwards and in steps."""
+
+import json
+from pathlib import Path
+
+import pytest
+from shared.forked import script
+
+pytest.importorskip("transformers", minversion="5.17")
+EVERYWHERE = {"_forward", "_backward", "step", "unit"}
+MAPS = {
+    "qwen3_5": EVERYWHERE | {"gated_rms_norm"},
+    "kimi_linear": EVERYWHERE | {"sigmoid_gated_rms_norm", "softplus_decay"},
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_models_are_the_librarys_with_kernels_around_the_op(name):
+    done = script(Path(__file__).parent / "around_interpreted.py", name)
+    assert done.returncode == 0, done.stderr
+    error, tensor, same, used = json.loads(done.stdout.splitlines()[-1])[name]
+    assert error < 1e-5, tensor
+    assert same
+    assert set(used) == MAPS[name]

@@ -1,0 +1,30 @@
+"""Row maps: what a recurrence without states may declare, and what it is told."""
+
+import pytest
+
+from chunkform.errors import SpecError
+from chunkform.spec.language import RowMap
+
+
+def some():
+    m = RowMap("some")
+    return m, m.dims("d")
+
+
+def test_it_has_no_states_and_no_decays():
+    m, d = some()
+    with pytest.raises(SpecError, match=r"some is a RowMap, which has no states: declare a Recurrence"):
+        m.state("S", d)
+    with pytest.raises(SpecError, match=r"nothing decays: write r.inputs\('a', ..\)"):
+        m.decay("a")
+    with pytest.raises(SpecError, match=r"nothing decays: write r.parameters\('a', ..\)"):
+        m.head_decay("a")
+
+
+def test_it_has_outputs_and_inputs():
+    m, d = some()
+    x = m.inputs("x", d)
+    with pytest.raises(SpecError, match="some has no output"):
+        m.validate()
+    m.output("y", 2 * x)
+    assert m.validate() is m
