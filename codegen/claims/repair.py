@@ -138,7 +138,8 @@ def made(candidates: Iterator[Edit], stated: Formula, effort: Effort) -> Iterato
 
 def with_missing_factor(stated: Formula, scope: Scope, target: Target, effort: Effort) -> Iterator[Repair]:
     """`stated` with a vector or matrix more in one of its products."""
-    for e in unique((e for e in edits(stated, scope) if e.kind == "factor of a product"), stated):
+    every = made(edits(stated, scope), stated, effort)
+    for e in unique((e for e in every if e.kind == "factor of a product"), stated):
         if effort.spent():
             return
         if target.true(e.result):
@@ -177,6 +178,7 @@ def two_terms(stated: Formula, scope: Scope, residual: Residual, target: Target,
         if effort.spent():
             return
         mine = [(e, residual.vector(e.result)) for e in unique(edits(x, scope.near()), x)]
+        WORK.done += MAKING * len(mine)
         variants.append([(e, v) for e, v in mine if v is not None and None not in v])
     for i, j in itertools.combinations(range(len(stated.args)), 2):
         rest = [v for k, v in enumerate(vectors) if k not in (i, j) and v is not None]

@@ -151,7 +151,12 @@ class Definitions:
                 self.s.unknown[name] = fault.message
                 return
             raise LoadError(f"the header of {self.paper.path}: {tex!r}: {fault}") from None
-        self.add(name, tuple(index(p[0]) for p in parameters if p is not None), bodies)
+        try:
+            self.add(name, tuple(index(p[0]) for p in parameters if p is not None), bodies)
+        except ChunkformError:
+            raise LoadError(
+                f"the header of {self.paper.path} defines {tex!r}, which the document's recurrence says already"
+            ) from None
 
     def add(self, name: str, parameters: tuple[Formula, ...], bodies: dict[str, Formula]) -> None:
         known = safe_in(self.s.setting, safe(name.partition("/")[0]))

@@ -111,7 +111,8 @@ def true_when_turned(paper: Paper, verdicts: Sequence[Verdict]) -> dict[str, tup
                 continue
             text = f"{n} is a {'column' if shape[0] == '1' else 'row'}"
             other = paper.again(Taken(text, paper.document.taken.kinds, ((n, shape[::-1]),)))
-            there = truths(other, about)
+            same = any(x.shapes == {**s.shapes, n: shape[::-1]} for x in other.parts)  # the recurrence fits as well
+            there = truths(other, about) if same else {}
             found |= {k: (text, True) for k in about if there.get(k)}
     return found
 

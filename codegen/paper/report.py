@@ -14,7 +14,7 @@ from chunkform.codegen.claims.report import derived_lines, facts, formula_lines
 from chunkform.codegen.claims.verdict import Verdict, summary
 
 from .build import read_paper
-from .counts import counts, kind_text
+from .counts import counts, equation_text, kind_text
 from .document import ReadRow
 from .paper import Paper
 from .readings import adopted
@@ -172,13 +172,22 @@ def row_lines(r: ReadRow, verdicts: Sequence[Verdict]) -> list[str]:
     shown = clean(r.source.text)
     if not verdicts:
         why = f": {r.reason}" if r.reason and r.kind in ("unread", "not judged") else ""
-        return [f"### Line {r.line}, {kind_text(r.kind)}{why}", "", f"$${shown}$$", ""]
+        beside = [f"- not judged: `{equation_text(e)}`: {said}" for e, said in r.beside]
+        return [
+            f"### Line {r.line}, {kind_text(r.kind)}{why}",
+            "",
+            f"$${shown}$$",
+            "",
+            *beside,
+            *([""] if beside else []),
+        ]
     lines = [f"### Line {r.line}: {', '.join(v.verdict for v in verdicts)}", "", f"$${shown}$$", ""]
     for v in verdicts:
         sides = getattr(v.claim.statement, "sides", None)
         if sides:
             lines.append(f"- read as `{' = '.join(map(str, sides))}`")
         lines += [f"- {x}" for x in facts(v)]
+    lines += [f"- not judged: `{equation_text(e)}`: {why}" for e, why in r.beside]
     return [*lines, ""]
 
 

@@ -238,3 +238,8 @@ def test_products_of_matrices_have_an_order(tmp_path: Path, run: str, verdict: s
     # r is a size, and counts in a product
     sized = r"$A_t \in \mathbb R^{p \times p}$, $C_t \in \mathbb R^{r \times p}$" + "\n"
     assert judged_rows(tmp_path, sized + text) == [verdict]
+
+
+def test_a_vector_that_the_recurrence_has_as_a_column_is_no_row(tmp_path: Path) -> None:
+    """A transpose in the wrong place is a mistake, though nothing but the recurrence says that q_t is a column."""
+    assert judged_rows(tmp_path, DECAY + r"$$dq_t = (S_t do_t)^\top$$" + "\n$$dq_t = S_t do_t$$") == ["fails", "holds"]
