@@ -60,7 +60,7 @@ _TORCH = {
 }
 _SCANS = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
-    "chunkform.runtime.torch_form.scans": "LONG backward_in_parts forward_in_parts scanned",
+    "chunkform.runtime.torch_form.scans": "LONG backward_in_parts entering forward_in_parts scanned",
     "chunkform.runtime.torch_form.chunks": "dtype_of expanded from_heads from_steps per_head steps_first",
 }
 _SEQUENTIAL = {
@@ -85,12 +85,15 @@ def torch_section(c: Compiled) -> Section:
     if c.strata:
         return _joined(c, [torch_section(p.compiled) for p in c.strata])
     if c.family == "scan":
-        return Section("torch", scan_torch_source(c), _SCANS, features=("packed", "mixed"))
+        return Section("torch", scan_torch_source(c), _SCANS, features=_torch_features(c), states=True)
     if c.forward is None:
         return _over_steps("torch", sequential_torch_source(c), c, ("packed", "mixed"))
     text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
-    features = ("packed", "mixed", "own start") if depends_on_parameters(c) else ("packed", "mixed")
-    return Section("torch", text, _TORCH, features=features, states=True, saved=torch_saved(c))
+    return Section("torch", text, _TORCH, features=_torch_features(c), states=True, saved=torch_saved(c))
+
+
+def _torch_features(c: Compiled) -> tuple[str, ...]:
+    return ("packed", "mixed", "own start") if depends_on_parameters(c) else ("packed", "mixed")
 
 
 def _over_steps(
@@ -162,14 +165,15 @@ def _joined(c: Compiled, parts: list[Section]) -> Section:
         torch_section(p.compiled).text if backend != "torch" and p.compiled.forward is None else "" for p in c.strata
     ]
     features = [x.features for x in parts]
-    text = joined_text(c, backend, [x.text for x in parts], beside, features)
+    states = backend == "torch" and all(x.states for x in parts)
+    text = joined_text(c, backend, [x.text for x in parts], beside, features, states)
     modules = dict(JOINED)
     for x in parts:
         for module, names in x.modules.items():
             modules[module] = " ".join(sorted({*modules.get(module, "").split(), *names.split()}))
     reasons = [f"{p.compiled.name}: {x.stepwise}" for p, x in zip(c.strata, parts, strict=True) if x.stepwise]
     return Section(
-        backend, text, modules, "; ".join(reasons) or None, joined_features(backend, features),
+        backend, text, modules, "; ".join(reasons) or None, joined_features(backend, features), states,
     )  # fmt: skip
 
 

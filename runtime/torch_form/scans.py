@@ -10,10 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .segment_maps import Map, Segment, reduced
+
 Maps = tuple[Any, ...]
 Extreme = Callable[[Any, Any], Any]
 Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
+Swap = Callable[[tuple[Segment, ...]], tuple[Map, ...]]  # segments' maps, for what enters them
 
 STEPS = 64  # whose maps are composed; states go from so many to the next
 LONG = 4096  # steps that are worked on at once
@@ -41,6 +44,12 @@ def _extreme(first: Maps, second: Maps, extreme: Extreme) -> Maps:
     return a * p, b * p + q, extreme(c * p + q, r)
 
 
+def _log_sum(first: Maps, second: Maps, either: Extreme) -> Maps:
+    """Of maps whose first number is 1, so that a constant one may have -inf as its second."""
+    (a, b, c), (p, q, r) = first, second
+    return a * p, b + q, either(c + q, r)
+
+
 def _rational(first: Maps, second: Maps, _: Extreme) -> Maps:
     (a, b, c, d), (p, q, r, s) = first, second
     return p * a + q * c, p * b + q * d, r * a + s * c, r * b + s * d
@@ -53,7 +62,7 @@ def _at_extreme(maps: Maps, x: object, extreme: Extreme) -> object:
 LAWS = {
     "affine": Law((1.0, 0.0), _affine, lambda m, x, _: m[0] * x + m[1]),
     "maximum": Law((1.0, 0.0, -torch.inf), _extreme, _at_extreme),
-    "logaddexp": Law((1.0, 0.0, -torch.inf), _extreme, _at_extreme),
+    "logaddexp": Law((1.0, 0.0, -torch.inf), _log_sum, lambda m, x, either: either(x + m[1], m[2])),
     "minimum": Law((1.0, 0.0, torch.inf), _extreme, _at_extreme),
     "rational": Law((1.0, 0.0, 0.0, 1.0), _rational, lambda m, x, _: (m[0] * x + m[1]) / (m[2] * x + m[3]), True),
 }
@@ -81,10 +90,7 @@ def scanned(kind: str, maps: tuple[Tensor, ...], first: Tensor, forward: bool = 
     while shift < size:
         later = law.then(tuple(x[:, :, :, :-shift] for x in maps), tuple(x[:, :, :, shift:] for x in maps), extreme)
         maps = tuple(torch.cat((x[:, :, :, :shift], y), 3) for x, y in zip(maps, later, strict=True))
-        if law.homogeneous:
-            largest = reduce(torch.maximum, (x.abs() for x in maps))
-            largest = torch.where(largest > 0, largest, 1.0)
-            maps = tuple(x / largest for x in maps)
+        maps = _whole(maps, law)
         shift *= 2
     state, parts = first, []
     for n in range(maps[0].shape[2]):
@@ -94,6 +100,69 @@ def scanned(kind: str, maps: tuple[Tensor, ...], first: Tensor, forward: bool = 
     before = torch.cat((first[:, :, None], after[:, :, :-1]), 2)
     last = after[:, :, -1]
     return (before, after, last) if forward else (before.flip(2), after.flip(2), last)
+
+
+# --- a sequence whose other parts lie on other ranks ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScanSegment(Segment):
+    """The map of a segment's steps together, of a `kind` of the table. `linear` has its numbers, `entering` the state."""
+
+    kind: str = "affine"
+
+    def sent(self, starts: bool) -> Map:
+        return _constant(self.kind, _at(self.kind, self.linear, self.entering[0])) if starts else self.linear
+
+    def entered(self, rows: Tensor, direction: int) -> Map:
+        if not len(rows):
+            return super().entered(rows, direction)
+        parts = rows.split([x.numel() for x in self.linear], 1)
+        maps = tuple(x.view(-1, *own.shape).movedim(0, 2) for x, own in zip(parts, self.linear, strict=True))
+        whole = reduced(self.law, maps, direction)
+        return (_at(self.kind, whole, torch.zeros_like(self.entering[0])),)
+
+
+def entering(name: str, kind: str, maps: Map, first: Tensor, exchange: Swap, forward: bool = True) -> Tensor:
+    """The state that enters this part of a sequence, [B, H, ...], by the maps of all parts: of its steps, [B, H, T, ...]."""
+    law = LAWS[kind]
+
+    def then(later: Map, earlier: Map) -> Map:
+        found = _whole(law.then(earlier, later, EXTREMES.get(kind, torch.maximum)), law)
+        if not law.homogeneous:
+            return found
+        nothing = ~torch.stack([x != 0 for x in earlier]).any(0)  # as what lies before a start is told
+        return tuple(torch.where(nothing, x, y) for x, y in zip(later, found, strict=True))
+
+    unchanged = tuple(torch.full_like(first, x) for x in law.identity)
+    whole = reduced(then, maps, 1 if forward else -1) if maps[0].shape[2] else unchanged
+    segment = ScanSegment((name,), then, lambda m, x: (_at(kind, m, x[0]),), whole, (), (first,), kind)
+    ((found,),) = exchange((segment,))
+    return found
+
+
+def _whole(maps: Map, law: Law) -> Map:
+    """A map with numbers near 1, where it is the same times a number."""
+    if not law.homogeneous:
+        return maps
+    largest = reduce(torch.maximum, (x.abs() for x in maps))
+    return tuple(x / torch.where(largest > 0, largest, 1.0) for x in maps)
+
+
+def _at(kind: str, maps: Map, x: Tensor) -> Tensor:
+    found: Tensor = LAWS[kind].applied(maps, x, EXTREMES.get(kind, torch.maximum))
+    return found
+
+
+def _constant(kind: str, x: Tensor) -> Map:
+    """The map that makes x of anything."""
+    if kind == "affine":
+        return torch.zeros_like(x), x
+    if kind == "rational":
+        return torch.zeros_like(x), x, torch.zeros_like(x), torch.ones_like(x)
+    if kind == "logaddexp":
+        return torch.zeros_like(x), torch.full_like(x, -torch.inf), x
+    return torch.zeros_like(x), x, x
 
 
 # --- a long sequence in parts -------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...printing.side_by_side import function_name, named
-from ..chunkwise.compiled import Compiled
+from ..chunkwise.compiled import Compiled, Part
 
 INDENT = "    "
 MODULES = {
@@ -13,29 +13,30 @@ MODULES = {
 COMMON = ("packed", "inference", "finals", "replays")  # features that all strata must have
 
 
-def joined_text(c: Compiled, backend: str, texts: list[str], beside: list[str], features: list[tuple[str, ...]]) -> str:
-    """The text of a backend from those of the strata; `beside` are texts of torch that functions in these may call."""
+def joined_text(
+    c: Compiled, backend: str, texts: list[str], beside: list[str], features: list[tuple[str, ...]], states: bool
+) -> str:
+    """The text of a backend from those of the strata; `beside` are texts of torch that functions in these may call. `states`: has
+    each functions for the states that enter a segment of a sequence?"""
     parts = []
     for n, (text, other) in enumerate(zip(texts, beside, strict=True), 1):
-        roots = [f"{backend}_forward", f"{backend}_backward"]
-        parts.append(named(text, f"part{n}", backend, roots, other))
-        if (entries := c.strata[n - 1].compiled.entries) is not None:
-            functions = ", ".join(function_name(f"part{n}", backend, kind) for kind in ("forward", "backward"))
-            per_step = tuple(v.name for v in c.strata[n - 1].compiled.step.variables if v.per_step)
-            parts.append(f"{backend}_part{n} = InSegments({functions}, {entries.groups!r}, {per_step!r})")
-    return "\n\n\n".join([*parts, _forward(c, backend, features), _backward(c, backend)])
+        roots = [f"{backend}_{kind}" for kind in ("forward", "backward", "forward_states", "backward_states")]
+        parts.append(named(text, f"part{n}", backend, roots if states else roots[:2], other))
+    own = [_forward(c, backend, features), _backward(c, backend)]
+    own += [_forward_states(c), _backward_states(c)] if states else []
+    return "\n\n\n".join([*parts, *own])
 
 
-def _function(c: Compiled, n: int, backend: str, kind: str) -> str:
+def _function(n: int, backend: str, kind: str) -> str:
     """What is called for a pass of a stratum."""
-    whole = c.strata[n - 1].compiled.entries is None
-    return function_name(f"part{n}", backend, kind) if whole else f"{backend}_part{n}.{kind}"
+    return function_name(f"part{n}", backend, kind)
 
 
 def joined_features(backend: str, features: list[tuple[str, ...]]) -> tuple[str, ...]:
     """What the joined functions take beyond the plain case."""
     if backend == "torch":
-        return ("packed", "mixed")
+        own = ("own start",) if any("own start" in some for some in features) else ()
+        return ("packed", "mixed", *own)
     return tuple(x for x in COMMON if x in ("inference", "finals") or all(x in some for some in features))
 
 
@@ -53,7 +54,7 @@ def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> str:
         states = ", ".join(s.name for s in part.compiled.step.states)
         body += [
             f"# {states}",
-            f"made, last, some = {_function(c, n, backend, 'forward')}"
+            f"made, last, some = {_function(n, backend, 'forward')}"
             f"({', '.join(['given', 'states', 'constants', *own])})",
             "lasts |= last",
         ]
@@ -62,7 +63,7 @@ def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> str:
             for x in part.compiled.step.outputs
             if x not in part.hands
         ]
-        hands = "".join(f', "{x}": made["{x}"]' for x in part.hands)
+        hands = _handed(part)
         if hands:
             body.append(f"given = {{**given{hands}}}")
         whole = "" if backend == "torch" else "if needs_backward is True:\n        "
@@ -88,10 +89,52 @@ def _backward(c: Compiled, backend: str) -> str:
         call = f"given, states, constants, kept_of({n}, saved), {own}, final_cotangents, needs{option}"
         body += [
             f"# {', '.join(s.name for s in part.compiled.step.states)}",
-            f"gradients.add({_function(c, n, backend, 'backward')}({call}))",
+            f"gradients.add({_function(n, backend, 'backward')}({call}))",
         ]
     body.append("return gradients.of(given), gradients.initial")
     return "\n".join([*lines, *(INDENT + x for x in body)])
+
+
+def _forward_states(c: Compiled) -> str:
+    lines = [
+        "def torch_forward_states(given, states, constants, exchange):",
+        f'{INDENT}"""The states that enter this part of a sequence: of each stratum, once those before it are run."""',
+    ]
+    body = ["entering = {}"]
+    for n, part in enumerate(c.strata, 1):
+        body.append(f"# {', '.join(s.name for s in part.compiled.step.states)}")
+        body.append(f"entering |= {_function(n, 'torch', 'forward_states')}(given, states, constants, exchange)")
+        if part.hands:
+            body.append(f"made = {_function(n, 'torch', 'forward')}(given, entering, constants)[0]")
+            body.append(f"given = {{**given{_handed(part)}}}")
+    body.append("return entering")
+    return "\n".join([*lines, *(INDENT + x for x in body)])
+
+
+def _backward_states(c: Compiled) -> str:
+    lines = [
+        "def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):",
+        f'{INDENT}"""The gradients of the states that leave this part of a sequence: one stratum after the other."""',
+    ]
+    body = ["some, leaving, gradients = {}, {}, Gradients()  # what kernels have saved may lie in another way"]
+    for n, part in enumerate(c.strata, 1):
+        body.append(f"made, _, some[{n}] = {_function(n, 'torch', 'forward')}(given, states, constants)")
+        body += [f"given = {{**given{_handed(part)}}}"] if part.hands else []
+    for n, part in reversed(list(enumerate(c.strata, 1))):
+        own = "".join(f', "{x}": gradients.take("{x}")' for x in part.hands)
+        body.append(f"# {', '.join(s.name for s in part.compiled.step.states)}")
+        body.append(f"own = {{**cotangents{own}}}" if own else "own = cotangents")
+        call = f"given, states, constants, some[{n}], own"
+        body.append(f"leaving |= {_function(n, 'torch', 'backward_states')}({call}, final_cotangents, exchange)")
+        if part.takes:
+            needs = ", ".join(f'"{x}"' for x in part.takes)
+            body.append(f"gradients.add({_function(n, 'torch', 'backward')}({call}, leaving, frozenset({{{needs}}})))")
+    body.append("return leaving")
+    return "\n".join([*lines, *(INDENT + x for x in body)])
+
+
+def _handed(part: Part) -> str:
+    return "".join(f', "{x}": made["{x}"]' for x in part.hands)
 
 
 def _packed(c: Compiled, backend: str, kind: str, rest: str) -> list[str]:

@@ -21,6 +21,7 @@ def scan_torch_source(c: Compiled) -> str:
         texts += ScanText(c, backward).text()
         kind = "backward" if backward else "forward"
         rest = "saved, cotangents, final_cotangents, needs, " if backward else ""
+        texts.append(StatesText(c, backward).text()[0])
         lines = [
             f"def torch_{kind}(given, states, constants, {rest}packed=None):",
             f'{INDENT}"""{"Gradients" if backward else "Outputs and last states"} of {c.name}, by scans, in torch."""',
@@ -80,6 +81,40 @@ class ScanText(PassText):
         sizes = "".join(f", size_{dim_of(a)}" for a in axes)
         text = self._whole(x, axes)
         return text if text.startswith("torch.full((*lead)") else f"({text}).expand(*lead{sizes})"
+
+
+class StatesText(ScanText):
+    """The states that enter a part of a sequence whose others lie elsewhere, or the gradients of those that leave it."""
+
+    def text(self) -> list[str]:
+        kind = "backward_states" if self.backward else "forward_states"
+        rest = "saved, cotangents, final_cotangents, exchange" if self.backward else "exchange"
+        what = "The gradients of the states that leave" if self.backward else "The states that enter"
+        self._open()
+        for e in _entries(self.c.step) if self.backward else ():
+            self._scan(self.c.step, e)
+        entries = _entries(self.program)
+        for n, e in enumerate(entries):
+            s = self.program.state(e.state)
+            maps = ", ".join(self._over_all(over_stored(x, self.c.step, self.backward), s.axes) for x in e.maps)
+            first = self._first(s.name)
+            direction = "" if self.program.direction > 0 else ", False"
+            name = s.name[1:] if self.backward else s.name
+            self.lines.append(f'{first} = entering("{name}", "{e.kind}", ({maps}), {first}, exchange{direction})')
+            if n + 1 < len(entries):
+                self._scan(self.program, e)
+        found = (f'"{n}": {self._first(f"d{n}" if self.backward else n)}' for n in self.c.step.updates)
+        self.lines.append(f"return {{{', '.join(found)}}}")
+        lines = [
+            f"def torch_{kind}(given, states, constants, {rest}):",
+            f'{INDENT}"""{what} this part of a sequence, by the maps of all parts."""',
+            *(INDENT + x for x in self.lines),
+        ]
+        return ["\n".join(lines)]
+
+    def _first(self, name: str) -> str:
+        """What a scan of a state begins with."""
+        return f"{name}_last" if self.program.direction < 0 else self.state_name(name)
 
 
 def _entries(program: StepProgram) -> list[Entry]:

@@ -32,6 +32,8 @@ STRUCTURES = {  # what the catalogue has no example of
     "ttt_linear": "ttt_linear.py",  # a matrix and a vector that share an error
     "gateloop": "entries.py",  # two states whose entries turn into each other, in parts
     "channel_delta_rule": "channel_delta_rule.py",  # a matrix for each column
+    "log_space": "stabilised.py",  # maps that aren't affine, and compose
+    "mlstm_stabilised": "stabilised.py",  # strata: what the first has reached in a part decays in the second
 }
 
 

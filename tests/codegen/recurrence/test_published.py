@@ -1,0 +1,55 @@
+"""Published recurrences have the forms that the documentation's table says, and the numbers of the step-by-step run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import chunkform
+from chunkform.codegen.recurrence.check import check_op
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case
+
+HERE = Path(__file__).parent
+found = importlib.util.spec_from_file_location("published_specs", HERE / "published_specs.py")
+assert found is not None and found.loader is not None
+published = importlib.util.module_from_spec(found)
+found.loader.exec_module(published)
+SPECS = published.SPECS
+PAGE = (HERE.parents[2] / "docs" / "recurrences.md").read_text()
+FORMS = {
+    "chunks": "chunk-parallel",
+    "a scan": "scan",
+    "segments": "segment-parallel",
+    "strata": "strata",
+    "step by step": "sequential",
+}
+
+
+def table() -> dict[str, str]:
+    """The forms by the names of the page."""
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([\w ]+?)(?:: [^|]*)? \|$", PAGE, re.MULTILINE)
+    return {name: FORMS[form] for name, form in rows}
+
+
+def test_the_page_has_all_of_them() -> None:
+    assert table().keys() == SPECS.keys()
+
+
+@pytest.mark.parametrize("name", ["mingru", "mega", "mingru_log"])
+def test_some_have_the_form_that_the_page_says(name: str) -> None:
+    assert compile_spec(SPECS[name]()).family == table()[name]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SPECS)
+def test_all_have_that_form_and_the_numbers_of_the_plain_loop(name: str) -> None:
+    c, op = compile_spec(SPECS[name]()), chunkform.compile(SPECS[name]())
+    assert c.family == table()[name]
+    for dtype in (torch.float64, torch.float32):
+        bad = [r for r in check_op(c, op, Case(batch=1, steps=90, width=6, dtype=dtype)) if not r.ok]
+        assert not bad, bad
