@@ -404,6 +404,8 @@ BUILT_IN: dict[str, Callable[..., object]] = {
     "tl.cdiv": lambda p, a, b: -(-a // b),
     "tl.minimum": lambda p, a, b: _extreme(p, a, b, min),
     "tl.maximum": lambda p, a, b, propagate_nan="": _extreme(p, a, b, max),
+    # log(exp(a) + exp(b)) has no exact value; scans need that it is associative, and that + distributes over it, as over max
+    "log_of_sum": lambda p, a, b: _extreme(p, a, b, max),
     "tl.abs": lambda p, x: Exact(array(abs(x.entries))),
     "tl.cast": lambda p, x, dtype: p.cast(x, dtype),
     "tl.multiple_of": lambda p, x, _: x,
