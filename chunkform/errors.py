@@ -91,6 +91,10 @@ class ConditionError(ChunkformError, RuntimeError):
     """A condition that an op needs doesn't hold for these arguments: a solve didn't converge."""
 
 
+class FallbackWarning(UserWarning):
+    """Something slower runs than was asked for, as what was asked for doesn't fit here."""
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """`: did you mean ..?` with what is spelt much alike, or has the name as a part; empty where nothing is."""
     known = list(dict.fromkeys(names))

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,13 @@ def inspect_attention(
     widths: tuple[int, ...],
     module: object = None,
     causal: bool = True,
-) -> list[InspectRow]:
-    """Rows for each kernel that a call launches, in each dtype and width."""
+) -> Iterator[InspectRow]:
+    """A row for each kernel that a call launches, in each dtype and width, as it is compiled."""
     module = module or module_of(c.name, emit(c, tidy=False))
-    rows = []
     for dtype in dtypes:
         for width in widths:
             for launched in launches(c, module, dtype, width, causal):
-                rows.append(_unserialised(report_row(launched, arch, dtype, width, 0), launched, arch))
-    return rows
+                yield _unserialised(report_row(launched, arch, dtype, width, 0), launched, arch)
 
 
 def _unserialised(row: InspectRow, launched: KernelLaunch, arch: str) -> InspectRow:

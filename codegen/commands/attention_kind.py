@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from chunkform.spec.language.attention import Attention
@@ -72,7 +72,7 @@ def conditions_of(a: Attention, c: CompiledAttention, op: Callable[..., Any], de
     return []
 
 
-def inspect_one(c: CompiledAttention, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:
+def inspect_one(c: CompiledAttention, arch: str, dtypes: Any, widths: Any) -> Iterator[InspectRow]:
     from ..attention.inspect import inspect_attention
 
     return inspect_attention(c, arch, dtypes, widths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -163,9 +163,10 @@ def inspect_all(
     arch: str,
     dtypes: Iterable[str] | None = None,
     widths: Iterable[int] | None = None,
-    done: Callable[[str], None] = lambda name: None,
-) -> list[tuple[str, InspectRow]]:
-    """(name of the op, one kernel in one configuration), for every kernel that a call of each op launches."""
+    done: Callable[..., None] = lambda name, part=1.0: None,
+) -> Iterator[tuple[str, InspectRow]]:
+    """(name of the op, one kernel in one configuration), for every kernel that a call of each op launches, as it is compiled;
+    `done` is told of kernels as well."""
     from ..performance import compile_report as inspect
 
     if arch not in inspect.ARCHITECTURES:
@@ -173,13 +174,13 @@ def inspect_all(
     chosen = tuple(dtypes or inspect.DTYPES)
     if unknown := set(chosen) - set(inspect.DTYPES):
         raise BackendError(f"the dtype is one of {', '.join(inspect.DTYPES)}, got {', '.join(sorted(unknown))}")
-    rows = []
     for r in specs:
         kind = kind_of(r)
-        found = kind.inspect_one(kind.compile_spec(r), arch, chosen, tuple(widths or inspect.WIDTHS))
-        rows += [(r.name, row) for row in found]
+        done(r.name, 0.0)
+        for row in kind.inspect_one(kind.compile_spec(r), arch, chosen, tuple(widths or inspect.WIDTHS)):
+            done(f"{r.name}: {row.kernel} in {row.dtype} at {row.width} is compiled", 0.0)
+            yield r.name, row
         done(r.name)
-    return rows
 
 
 def inspect_table(rows: Iterable[tuple[str, InspectRow]]) -> Table:

@@ -424,12 +424,20 @@ def inspect(
 
     writable(json_path)
     chosen = declarations(specs)
-    with progress("compiling", len(chosen)) as step:
-        rows = inspect_all(chosen, arch, dtype, width, step)
+    rows, stopped = [], False
+    try:
+        with progress("compiling", len(chosen)) as step:
+            for found in inspect_all(chosen, arch, dtype, width, step):
+                rows.append(found)
+    except KeyboardInterrupt:  # what is known is told
+        stopped = True
     if json_path is not None:
         write_json(json_path, [{"name": name, "arch": arch, **row.as_dict()} for name, row in rows])
     if str(json_path) != "-":
         console().print(inspect_table(rows))
+    if stopped:
+        console(stderr=True).print(f"stopped after {plural(len(rows), 'kernel')}", style="red", highlight=False)
+        raise typer.Exit(130)
     bad = sum(not row.ok for _, row in rows)
     if bad:
         console(stderr=True).print(

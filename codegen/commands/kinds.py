@@ -72,8 +72,8 @@ class Kind(Protocol):
 
     def inspect_one(
         self, compiled: Any, arch: str, dtypes: Iterable[str], widths: Iterable[int], /
-    ) -> list[InspectRow]:
-        """A row for each kernel and configuration."""
+    ) -> Iterable[InspectRow]:
+        """A row for each kernel and configuration, as it is compiled."""
 
 
 def kind_of(declaration: Declaration) -> Kind:

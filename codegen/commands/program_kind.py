@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from chunkform.runtime.launch.files import removed_at_exit
@@ -76,16 +76,15 @@ def conditions_of(p: Program, c: CompiledProgram, op: Callable[..., Any], device
     return [r for r in rows if r.quantity.startswith(("residual of ", "|1 - step"))]
 
 
-def inspect_one(c: CompiledProgram, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:
-    """Rows for every kernel that a call of the program launches."""
+def inspect_one(c: CompiledProgram, arch: str, dtypes: Any, widths: Any) -> Iterator[InspectRow]:
+    """A row for every kernel that a call of the program launches."""
     from ..performance.compile_report import launches_of, report_row
 
     module = generated_module(c)
-    rows = []
     for dtype in dtypes:
         for width in widths:
-            rows += [report_row(x, arch, dtype, width, 0) for x in launches_of(c, module, dtype, width)]  # type: ignore[arg-type]
-    return rows
+            for x in launches_of(c, module, dtype, width):  # type: ignore[arg-type]
+                yield report_row(x, arch, dtype, width, 0)
 
 
 def generated_module(c: CompiledProgram) -> Any:

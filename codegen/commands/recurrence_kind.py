@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from chunkform.spec.language import Recurrence
@@ -66,7 +66,7 @@ def conditions_of(r: Recurrence, c: Compiled, op: Callable[..., Any], device: st
     return []
 
 
-def inspect_one(c: Compiled, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:
+def inspect_one(c: Compiled, arch: str, dtypes: Any, widths: Any) -> Iterator[InspectRow]:
     from ..performance.compile_report import inspect_op
 
     return inspect_op(c, arch, dtypes, widths)

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import multiprocessing
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from chunkform.errors import CompilerError
 from chunkform.runtime.launch.files import removed_at_exit
 from chunkform.runtime.launch.parallel_compile import noting
 
@@ -26,6 +31,7 @@ from ..ir.expr import dim_of
 from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.triton import scanned
 
+R = TypeVar("R")
 SHARED, RESERVED = 233472, 1024  # bytes of shared memory of a multiprocessor of sm_90, of which each program takes some
 SHARED_LIMIT = SHARED - RESERVED  # that a program may use
 # Bytes of spill stores or loads that a kernel may have, by the bytes of its operands. A product in float32 takes three passes
@@ -36,6 +42,7 @@ SETTINGS = (
     "maxnreg",
     "enable_fp_fusion",
 )  # of a launch, which are no arguments of its kernel
+SECONDS = 120  # of a processor, for one kernel
 SPILL_LIMIT = {2: 1280, 4: 16384}
 REGISTERS = 262144  # bytes of registers of one multiprocessor: a program whose states alone take them must spill
 WIDTHS = (128, 256)  # one of each class of `runtime/launch/launch.py`
@@ -74,15 +81,14 @@ def inspect_op(
     dtypes: tuple[str, ...] = DTYPES,
     widths: tuple[int, ...] = WIDTHS,
     module: object = None,
-) -> list[InspectRow]:
-    """Rows for every kernel that a call of the op launches. `module` is the generated one; by default it is built anew."""
+) -> Iterator[InspectRow]:
+    """A row for every kernel that a call of the op launches, as it is compiled. `module` is the generated one; by default it is
+    built anew."""
     module = module or _module(c)
-    rows = []
     for dtype in dtypes:
         for width in widths:
             for launched in launches_of(c, module, dtype, width):
-                rows.append(report_row(launched, arch, dtype, width, _held(c, launched)))
-    return rows
+                yield report_row(launched, arch, dtype, width, _held(c, launched))
 
 
 # --- what a call launches -------------------------------------------------------------------------------------------
@@ -114,8 +120,11 @@ def module_of(name: str, text: str) -> Any:
     return module
 
 
-def launches_of(c: Compiled, module: Any, dtype: str, width: int) -> list[KernelLaunch]:
-    """The launches of a forward and a backward call, on tensors without data. Each kernel once."""
+def launches_of(c: Compiled, module: Any, dtype: str, width: int | Mapping[str, int]) -> list[KernelLaunch]:
+    """The launches of a forward and a backward call, on tensors without data. Each kernel once.
+
+    `width`: of all dims, or by dim.
+    """
     import torch
 
     p = c.step
@@ -128,7 +137,7 @@ def launches_of(c: Compiled, module: Any, dtype: str, width: int) -> list[Kernel
         found.setdefault(key, KernelLaunch(kernel, args, options))
 
     def empty(lead: tuple[int, ...], axes: tuple[str, ...], wide: bool = False) -> Any:
-        shape = (*lead, *(width for _ in map(dim_of, axes)))
+        shape = (*lead, *(width if isinstance(width, int) else width[dim_of(a)] for a in axes))
         return torch.empty(shape, dtype=torch.float32 if wide else kind, device="meta")
 
     given, constants = {}, {}
@@ -182,29 +191,64 @@ def report_row(launched: KernelLaunch, arch: str, dtype: str, width: int, held: 
         [*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items() if n != "enable_fp_fusion")]
     )
     name = launched.kernel.fn.__name__
-    try:
+
+    def counted() -> tuple[int, ...]:
+        """Registers, spills, shared memory, products, those on no tensor core, and instructions of tensor cores."""
         compiled = compiled_kernel(launched, options, settings, arch)
+        ptx = compiled.asm["ptx"]
+        dots = re.findall(r"^.*(?:tt\.dot|warp_group_dot) .*$", compiled.asm["ttgir"], re.M)
+        slow = [d for d in dots if not re.search(r"->\s*tensor<[^>]*#mma", d)]
+        instructions = len(re.findall(r"wgmma\.mma_async|\bmma\.sync", ptx))
+        return *_resources(ptx, arch), compiled.metadata.shared, len(dots), len(slow), instructions
+
+    try:
+        registers, spills, shared, dots, slow, instructions = apart(counted)
     except Exception as error:  # whatever the compiler raises is a problem of this row
         return InspectRow(name, dtype, width, config, 0, 0, 0, 0, 0, f"does not compile: {error}"[:200])
-    ptx = compiled.asm["ptx"]
-    registers, spills = _resources(ptx, arch)
-    shared = compiled.metadata.shared
-    ttgir = compiled.asm["ttgir"]
-    dots = re.findall(r"^.*(?:tt\.dot|warp_group_dot) .*$", ttgir, re.M)
-    slow = [d for d in dots if not re.search(r"->\s*tensor<[^>]*#mma", d)]
-    instructions = len(re.findall(r"wgmma\.mma_async|\bmma\.sync", ptx))
     problems = []
     if slow or (dots and not instructions):
-        problems.append(f"{len(slow)} of {len(dots)} products use no tensor core")
+        problems.append(f"{slow} of {dots} products use no tensor core")
     programs = _programs(settings) if "YIELD" in options and dtype != "float32" and arch == "sm_90" else 1
     if shared > SHARED // programs - RESERVED:
         problems.append(f"{shared} bytes of shared memory, limit {SHARED // programs - RESERVED}")
     limit = SPILL_LIMIT[4 if dtype == "float32" else 2]
     if spills > limit and held < REGISTERS:
         problems.append(f"{spills} bytes spilled, bound {limit}")
-    return InspectRow(
-        name, dtype, width, config, registers, spills, shared, instructions, len(dots), "; ".join(problems)
-    )
+    return InspectRow(name, dtype, width, config, registers, spills, shared, instructions, dots, "; ".join(problems))
+
+
+def apart(run: Callable[[], R], seconds: int = SECONDS) -> R:
+    """run() in a process of its own, which may take so much of a processor's time, and which ctrl-C ends at once: a compiler
+    hears of neither by itself."""
+    pipe, end = multiprocessing.Pipe(duplex=False)
+
+    def child() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        try:
+            end.send((True, run()))
+        except Exception as error:
+            end.send((False, str(error)))
+
+    with warnings.catch_warnings():  # a child that only compiles takes no lock that another thread may hold
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+    end.close()
+    try:
+        fine, found = pipe.recv()
+    except EOFError:
+        process.join()
+        ended = process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
+        why = f"it takes more than {seconds} s" if ended else f"the compiler ended with {process.exitcode}"
+        fine, found = False, why
+    finally:
+        process.kill()
+        process.join()
+        pipe.close()
+    if not fine:
+        raise CompilerError(found)
+    return found
 
 
 def _programs(settings: dict[str, Any]) -> int:

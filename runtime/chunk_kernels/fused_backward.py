@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from ..launch.launch import Config, launch, padded
+from ..launch.narrowing import level
 from ..launch.varlen import BLOCK
 from .chunk_layout import Places
 from .kernels import between, grouped, place_of, shared_memory, some_heads
@@ -193,7 +194,9 @@ def step_pairing(spans: torch.Tensor, p: Places, late: torch.Tensor | None, earl
 def together(config: Config, sizes: tuple[int, ...], *tensors: torch.Tensor) -> bool:
     """May one sweep over blocks make all of a backward pass: can the copy engine move these tensors [B, T, H, X], and does a
     program hold states of these sizes?"""
-    return not config.exact and max(map(padded, sizes)) <= WIDEST and _has_engine() and movable(*tensors)
+    if config.exact or level():
+        return False
+    return max(map(padded, sizes)) <= WIDEST and _has_engine() and movable(*tensors)
 
 
 def _has_engine() -> bool:

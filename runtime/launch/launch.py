@@ -15,6 +15,7 @@ import triton.language as tl
 from torch.utils._python_dispatch import _disable_current_modes
 from triton.runtime.errors import OutOfResources
 
+from .narrowing import level
 from .recorder import KernelArgument, KernelOption, watching
 from .tuned_configs import lookup
 from .varlen import BLOCK
@@ -223,7 +224,7 @@ def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "") -> Con
         return _using
     largest = max((padded(x) for x in sizes), default=16)
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-    return _chosen(dtype, largest, kernels, device)
+    return narrower(_chosen(dtype, largest, kernels, device), level())
 
 
 _using: Config | None = None
@@ -239,6 +240,23 @@ def using(config: Config) -> Iterator[set[str]]:
         yield _asked
     finally:
         _using, _asked = before
+
+
+def is_pinned() -> bool:
+    """Is one configuration to be used, whatever it needs?"""
+    return _using is not None
+
+
+def narrower(config: Config, level: int) -> Config:
+    """A configuration for kernels that didn't fit shared memory at the level before. In two bytes, tiles of 32 are the narrowest
+    that were tried on a GPU, and no chunk of fewer than 32 steps was."""
+    if level == 0:
+        return config
+    if not config.exact:
+        return replace(config, tile=min(config.tile, 32), stages=1)
+    if level == 1:
+        return replace(config, tile=min(config.tile, 16), stages=1)
+    return replace(config, chunk=min(config.chunk, 16), tile=16, slice=min(config.slice, 64), block=16, stages=1)
 
 
 def use_tables_anew() -> None:
@@ -402,14 +420,17 @@ def _launch(
 def _fitting(
     kernel: JITFunction, grid: tuple[int, ...], args: tuple[KernelArgument, ...], options: dict[str, KernelOption]
 ) -> Any:
-    """Launch a kernel, with fewer STAGES where shared memory doesn't hold what these have under way."""
+    """Launch a kernel, with fewer STAGES where shared memory doesn't hold what these have under way; at last without anything
+    that Triton loads ahead by itself."""
     try:
         return kernel[grid](*args, **options)
     except OutOfResources:
         stages = options.get("STAGES")
-        if not isinstance(stages, int) or stages < 2:
+        if isinstance(stages, int) and stages > 1:
+            return _fitting(kernel, grid, args, options | {"STAGES": stages - 1})
+        if options.get("num_stages") == 1:
             raise
-        return _fitting(kernel, grid, args, options | {"STAGES": stages - 1})
+        return _fitting(kernel, grid, args, options | {"num_stages": 1})
 
 
 def _key(kernel: object, args: tuple[object, ...], options: Mapping[str, object], device: int) -> tuple[object, ...]:

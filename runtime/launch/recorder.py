@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 class _Watching(threading.local):
     """Who wants to hear of what this thread does: `note` of launches, called with a kernel, it compiled, grid, arguments, options
-    and the memory that it took, `instead` in the place of launches, and `act` in the place of `act` below."""
+    and the memory that it took, `instead` in the place of launches, and `act` in the place of `act` below. `fell`: how often
+    a pass began anew with narrower tiles, so that what was seen of it isn't what it does; and `unlike` how often
+    one was run whose work may depend on numbers."""
 
     note: Callable[..., None] | None = None
     instead: Callable[..., None] | None = None
     act: Callable[..., None] | None = None
+    fell: int = 0
+    unlike: int = 0
 
 
 watching = _Watching()

@@ -90,9 +90,12 @@ def _watched(known: dict[Any, Any], key: Hashable, tensors: Flat, run: Pass) -> 
     """run(tensors), recorded if it can be."""
     known[key] = None
     alone = [None if x is None else x.detach() for x in tensors]  # the same tensor may be given twice
+    before, unlike = watching.fell, watching.unlike
     with Watch(alone) as watch:
         results, rest = run(alone)
-    if not watch.refused:
+    if watching.fell != before:
+        known.pop(key, None)
+    elif not watch.refused and watching.unlike == unlike:
         with contextlib.suppress(Unknown):
             known[key] = Recorded(watch, [watch.seen(x) for x in results], rest)
     given = {id(a): x for a, x in zip(alone, tensors, strict=True)}

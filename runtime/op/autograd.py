@@ -15,8 +15,9 @@ from chunkform.errors import DoubleBackwardError
 
 from ..launch.replay import layouts, replayed
 from ..launch.varlen import Packed
+from .call import Call
 from .forward_mode import no_jvp, refuse_tangents
-from .passes import Call, backward_pass, forward_pass, keeps
+from .passes import backward_pass, forward_pass, keeps
 from .signature import OVERWRITE, Folded
 
 if TYPE_CHECKING:

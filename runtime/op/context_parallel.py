@@ -22,7 +22,7 @@ from ..parallel.shards import host_boundaries, pieces_of
 from . import debugging
 from .arguments import autocast_dtype, checked, checked_states, states_of
 from .backend_choice import chosen_backend
-from .passes import Call, is_empty
+from .call import Call, is_empty
 from .segment_passes import Job, Parallel, results_of
 from .signature import Backend, Signature, States
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
-from chunkform.errors import ArgumentError, BackendError
+from chunkform.errors import ArgumentError, BackendError, FallbackWarning
 
 from ..torch_form.recurrent import block_of, rows_of, too_wide, warps_for
 from . import debugging
@@ -313,8 +315,18 @@ class _Plan:
     ) -> None:
         if self.launch is not None:
             pairs = [x for pair in zip(states, following, strict=True) for x in pair]
-            self.launch([*tensors, *pairs, *outputs], constants, (rows,))
-            return
+            try:
+                self.launch([*tensors, *pairs, *outputs], constants, (rows,))
+                return
+            except OutOfResources as error:  # before anything was written
+                self.launch = None
+                sizes = {n: list(x.shape) for n, x in zip(self.step._tensors, tensors, strict=True)}
+                warnings.warn(
+                    f"{self.step.signature.name}: {sizes} need {error.required} bytes of {error.name}, of which this GPU has "
+                    f"{error.limit} for a program; the step runs in torch instead, in several launches",
+                    FallbackWarning,
+                    stacklevel=2,
+                )
         step = self.step
         if rows is not None:
             own = [read_rows(x, rows) for x in states]

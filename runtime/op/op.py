@@ -20,12 +20,12 @@ from .about import about
 from .arguments import FLOATS, Checked, autocast_dtype, check_call, one_of, states_of
 from .autograd import apply
 from .backend_choice import chosen_backend, interprets, is_traced
+from .call import Call, is_empty
 from .chunk_replay import call_by_chunks, step_by_chunks
 from .decode import Step
 from .drafts import commit, draft
 from .forward_mode import is_on, refuse_tangents
 from .naming import named
-from .passes import Call, is_empty
 from .pools import call_in_pool, step_in_pool
 from .prefixes import with_prefixes
 from .signature import Argument, Backend, Signature, States

@@ -3,65 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..launch.fixed_split import split_by_length
-from ..launch.varlen import Packed
+from .call import Call
 from .deterministic import OneByOne
-from .signature import OVERWRITE, Backend, Signature
+from .fits import fitted, made_at, mark, unmarked
+from .signature import OVERWRITE, Signature
 
 Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
 
 SMALL = 1 << 24  # bytes that "auto" keeps beyond what the arguments have
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """What a call says beside its tensors. heads: H, the largest head count among the arguments. plain: the torch form, where it
-    isn't the backend."""
-
-    signature: Signature
-    backend: Backend
-    constants: dict[str, float]
-    heads: int
-    packed: Packed | None = None
-    recompute: str = "auto"
-    needs_backward: bool = True
-    exchange: Any = None  # how segments of a sequence on other ranks hand on what enters this one
-    computed: torch.dtype | None = None  # what the op casts arguments to; None where they stay
-    finals: bool = True  # are the final states wanted?
-    announced: bool = False  # is no more kept than what the backend announces to save?
-    replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
-    deterministic: bool = False  # does what is cut depend on a sequence's length alone?
-    one_by_one: bool = False  # does the backend take one head of one sequence after the other?
-    plain: Backend | None = None
-
-    def over(self, given: Tensors) -> Call:
-        """The call as these arguments have it computed: where there are no sequences, steps or heads, by the torch form, so that
-        no kernel is ever launched over nothing."""
-        return self if self.plain is None or not is_empty(given.values()) else replace(self, backend=self.plain)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the backend's passes take beside tensors."""
-        out: dict[str, Any] = {}
-        if self.packed is not None:
-            out["packed"] = self.packed
-        if self.exchange is not None:
-            out["exchange"] = self.exchange
-        return out
-
-
-def is_empty(tensors: Iterable[Tensor | None]) -> bool:
-    """Is there nothing to do for a call with these arguments? Widths are at least 1, so that sequences, steps or heads are 0."""
-    return any(x is not None and 0 in x.shape for x in tensors)
 
 
 def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
@@ -77,7 +36,11 @@ def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
 
 def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Maybe, Tensors]:
     """(outputs, final states, what the backward pass uses), by name. Final states that nobody wants may be None."""
-    call = call.over(given)
+    return fitted(call.over(given), given, "forward", lambda call, level: _forward(call, level, given, states))
+
+
+def _forward(call: Call, level: int, given: Tensors, states: Maybe) -> tuple[Tensors, Maybe, Tensors]:
+    """A forward pass at one level (`fits.py`)."""
     own, first = arguments_of(call, given), _states(call, states)
     passes: Any = OneByOne(call.signature, call.backend) if call.one_by_one else call.backend
     with _no_autocast(given), split_by_length(call.deterministic):
@@ -86,7 +49,7 @@ def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, May
         kind, wide = result_types(call.signature, given)
         outputs = {n: _cast(x, kind) for n, x in outputs.items()}
         finals = {n: _cast(x, wide) for n, x in finals.items()}
-    return outputs, finals, saved
+    return outputs, finals, mark(saved, level)
 
 
 def run_backward(
@@ -102,7 +65,27 @@ def run_backward(
 
     Where `saved` is None, the forward pass is computed again.
     """
-    call = call.over(given)
+    made = 0 if saved is None else made_at(saved)
+
+    def run(call: Call, level: int) -> tuple[Tensors, Tensors]:
+        kept = saved if made == level else None
+        if kept is not saved and call.replays is not None:
+            call.replays.clear()  # so that forward passes are recorded at this level
+        return _backward(call, given, states, kept, cotangents, final_cotangents, needs)
+
+    return fitted(call.over(given), given, "backward", run)
+
+
+def _backward(
+    call: Call,
+    given: Tensors,
+    states: Maybe,
+    saved: Tensors | None,
+    cotangents: Maybe,
+    final_cotangents: Maybe,
+    needs: frozenset[str],
+) -> tuple[Tensors, Tensors]:
+    """A backward pass at one level (`fits.py`)."""
     own, first = arguments_of(call, given), _states(call, states)
     if call.computed is not None:
         cotangents = {n: _cast(g, call.computed) for n, g in cotangents.items()}
@@ -116,19 +99,22 @@ def run_backward(
             )
             return _results(call, given, gradients, initial, needs)
         if saved is None:
-            saved = _saved(call, own, first)
+            saved = _saved(replace(call, exchange=None), own, first)
         gradients, initial = call.backend.backward(
-            own, first, call.constants, saved, cotangents, final_cotangents, needs, **call.options
+            own, first, call.constants, unmarked(saved), cotangents, final_cotangents, needs, **call.options
         )
         return _results(call, given, gradients, initial, needs)
 
 
 def saved_again(call: Call, given: Tensors, states: Maybe) -> Tensors:
     """What the forward pass saves, computed once more for one backward pass."""
-    call = call.over(given)
-    own, first = arguments_of(call, given), _states(call, states)
-    with _no_autocast(given), split_by_length(call.deterministic):
-        return _saved(call, own, first)
+
+    def run(call: Call, level: int) -> Tensors:
+        own, first = arguments_of(call, given), _states(call, states)
+        with _no_autocast(given), split_by_length(call.deterministic):
+            return mark(_saved(call, own, first), level)
+
+    return fitted(call.over(given), given, "backward", run)
 
 
 def _saved(call: Call, given: Tensors, states: Maybe) -> Tensors:
@@ -183,7 +169,7 @@ def keeps(call: Call, tensors: Sequence[Tensor | None], saved: Tensors) -> bool:
     """Does this call keep `saved` for its backward pass? "auto" keeps up to the size of the arguments, and a little more."""
     if call.recompute != "auto":
         return call.recompute == "never"
-    size = sum(x.nbytes for x in saved.values())
+    size = sum(x.nbytes for x in saved.values() if x is not None)
     return size <= SMALL + sum(x.nbytes for x in tensors if x is not None)
 
 

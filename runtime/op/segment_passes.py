@@ -17,7 +17,9 @@ from ..parallel.group import Group
 from ..parallel.incoming import Exchange, Segments
 from ..parallel.shards import Piece
 from .autograd import no_second
-from .passes import Call, arguments_of, keeps, run_backward, run_forward, saved_again
+from .call import Call
+from .fits import fitted, made_at, unmarked
+from .passes import arguments_of, keeps, run_backward, run_forward, saved_again
 from .signature import OVERWRITE, Backend
 
 Tensors = dict[str, Tensor]
@@ -55,10 +57,9 @@ class Job:
         """The call for one stretch of steps in the torch form, which finds what enters a segment."""
         return replace(self.call, backend=self.torch_form)
 
-    def states_function(self, kind: str) -> tuple[Callable[..., Any], Call]:
-        """`forward_states` or `backward_states`, of the backend that computes or else in torch."""
-        own = getattr(self.call.backend, kind)
-        return (own, self.call) if own is not None else (getattr(self.torch_form, kind), self.plain)
+    def states_call(self, kind: str) -> Call:
+        """The call whose backend has `forward_states` or `backward_states`: that which computes, or else the torch form's."""
+        return self.call if getattr(self.call.backend, kind) is not None else self.plain
 
 
 class Parallel(torch.autograd.Function):
@@ -217,11 +218,29 @@ def _backward(
 # --- one sequence -----------------------------------------------------------------------------------------------------
 
 
+def _states(
+    job: Job,
+    kind: str,
+    given: Tensors,
+    states: Maybe,
+    *rest: object,
+    kept: Callable[[Call, int], Mapping[str, Tensor]] | None = None,
+) -> Any:
+    """`forward_states` or `backward_states` of the backend that computes, or else of the torch form. kept(call, level): what is
+    saved of the forward pass."""
+
+    def run(call: Call, level: int) -> Any:
+        saved = () if kept is None else (kept(call, level),)
+        function = getattr(call.backend, kind)
+        return function(arguments_of(call, given), states, call.constants, *saved, *rest)
+
+    return fitted(job.states_call(kind), given, kind.removesuffix("_states"), run)
+
+
 def _enter(job: Job, group: Group, given: Tensors, states: Maybe, exchange: Exchange) -> Maybe:
     """The states that enter this rank's segment; on the first rank those given, None for the spec's own."""
     first = group.rank == 0
-    function, call = job.states_function("forward_states")
-    entering = function(arguments_of(call, given), states if first else dict.fromkeys(states), call.constants, exchange)
+    entering = _states(job, "forward_states", given, states if first else dict.fromkeys(states), exchange)
     return states if first else entering
 
 
@@ -231,19 +250,14 @@ def _leave(
     """The gradients of the states that leave this rank's segment; on the last rank those given."""
     last = group.rank == group.size - 1
     exchange = Exchange(group, -1, last, node=job.node)
-    function, call = job.states_function("backward_states")
-    kept: Mapping[str, Tensor] = saved
-    if call.backend is not job.call.backend:
-        kept = _Recomputed(call, given, entering)
-    return function(
-        arguments_of(call, given),
-        entering,
-        call.constants,
-        kept,
-        cotangents,
-        finals if last else dict.fromkeys(finals),
-        exchange,
-    )
+
+    def kept(call: Call, level: int) -> Mapping[str, Tensor]:
+        if call.backend is not job.call.backend or made_at(saved) != level:
+            return _Recomputed(call, given, entering)
+        return unmarked(saved)
+
+    leaving = finals if last else dict.fromkeys(finals)
+    return _states(job, "backward_states", given, entering, cotangents, leaving, exchange, kept=kept)
 
 
 def _finals(job: Job, group: Group, finals: Tensors) -> Tensors:
@@ -297,13 +311,11 @@ def _enter_pieces(job: Job, group: Group, given: Tensors, states: Maybe) -> Mayb
     assert job.pieces is not None
     last = job.pieces[-1] if job.pieces else None
     exchange = Exchange(group, 1, last is not None and last.begins, packed=True, node=job.node)
-    function, call = job.states_function("forward_states")
     rows = {n: None if x is None or last is None else x[last.sequence, None] for n, x in states.items()}
-    function(arguments_of(call, _steps(job, given, last)), rows, call.constants, exchange)
+    _states(job, "forward_states", _steps(job, given, last), rows, exchange)
     default: Tensors = {}
     if any(x is None for x in states.values()):  # as the spec has them: what a segment without steps starts from
-        nothing = _steps(job, given, None)
-        default = function(arguments_of(call, nothing), dict.fromkeys(states), call.constants, _echo)
+        default = _states(job, "forward_states", _steps(job, given, None), dict.fromkeys(states), _echo)
     out: Maybe = {}
     for name, given_states in states.items():
         parts = []
@@ -322,14 +334,15 @@ def _leave_pieces(job: Job, group: Group, given: Tensors, entering: Maybe, cotan
     assert job.pieces is not None
     first = job.pieces[0] if job.pieces else None
     exchange = Exchange(group, -1, first is not None and first.ends, packed=True, node=job.node)
-    function, call = job.states_function("backward_states")
     own = _steps(job, given, first)
     count = 1 if first is not None else 0
     here = {n: None if x is None or not count else x[:1] for n, x in entering.items()}
     rows = {n: None if x is None or first is None else x[first.sequence, None] for n, x in finals.items()}
     span = (first.start, first.end) if first is not None else (0, 0)
     seen = {n: None if x is None else x[:, span[0] : span[1]] for n, x in cotangents.items()}
-    function(arguments_of(call, own), here, call.constants, _Recomputed(call, own, here), seen, rows, exchange)
+    _states(
+        job, "backward_states", own, here, seen, rows, exchange, kept=lambda call, level: _Recomputed(call, own, here)
+    )
     out: Maybe = {}
     for name, given_finals in finals.items():
         arrived = exchange.arrived[name]

@@ -21,8 +21,10 @@ from chunkform.errors import BackendError
 
 from ..launch.varlen import Packed, batched_starts, block_count, check_values
 from .autograd import fold, no_second, unfold
+from .call import Call, is_empty
+from .fits import made_at
 from .forward_mode import register_autograd
-from .passes import Call, backward_pass, forward_pass, is_empty, result_types
+from .passes import backward_pass, forward_pass, result_types
 from .signature import Backend, Folded, Signature
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ class _Passes:
         kept = self._layout(flat)
         found: list[Tensor] = []
         if kept is not None:
-            if self._is_empty(flat):  # the torch form has nothing of it, and nobody will ask
+            if self._is_empty(flat) or made_at(saved):  # nothing of it is there, or what nobody will ask for
                 saved = {n: tensors[0].new_zeros(shape, dtype=kind) for n, (shape, kind) in kept.items()}
             for n, (shape, _) in kept.items():
                 if n not in saved or tuple(saved[n].shape) != shape:

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..launch.narrowing import level
 from ..launch.varlen import Packed
 from .chunks import dtype_of
 
 WIDEST = 128 * 128  # entries of a state that a program holds in registers
+AHEAD = (
+    24 * 1024
+)  # bytes of a step's matrices of which two more steps' fit into shared memory, beside what products need
 BLOCK = 8192  # entries of a block of its rows, where it can't
 
 
@@ -87,13 +91,13 @@ def tile_of(size: int, others: int, entries: int, smallest: int = 1, most: int =
 
     But not so narrow that there are more than `most` tiles: where each writes a part of a result, parts take memory.
     """
-    widest = 1 << max(0, (entries // others).bit_length() - 1)
+    widest = 1 << max(0, ((entries >> 2 * level()) // others).bit_length() - 1)
     return max(smallest, block_of(size) // most, min(block_of(size), widest))
 
 
 def too_wide(entries: int) -> bool:
     """Would a program's state fill its registers several times over, so that it is better taken by rows?"""
-    return entries > WIDEST
+    return entries > WIDEST >> 2 * level()
 
 
 def rows_of(width: int, rows: int) -> int:
@@ -108,6 +112,12 @@ def warps_for(entries: int, each: int = 32) -> int:
     their registers hold the tile.
     """
     return 1 << min(4, (entries // (32 * each)).bit_length() - 1) if entries >= 32 * each else 1
+
+
+def stages_for(loaded: int) -> int:
+    """Steps under way at once in a kernel that loads so many bytes of matrices for each: Triton loads them ahead into shared
+    memory, as far as every GPU has it."""
+    return 3 if loaded <= AHEAD else 1
 
 
 def whole_warps(entries: int) -> int:

@@ -56,6 +56,7 @@ class Kernel:
         self.names = names_of(c.step, reserved)
         self.names.known["tile", "first"] = "once"
         self.pointers: list[Pointer] = []
+        self.matrices: dict[str, Axes] = {}  # that each step loads
         self.blocks: list[Axes] = []
         self.constants: list[Var] = []
         self.groups: list[tuple[str, str]] = []
@@ -121,6 +122,8 @@ class Kernel:
     def loads(self, name: str, x: Pointer, axes: Axes, decay: bool = False) -> Loads:
         """`name` as a variable's value at step `now`; vectors and numbers are prefetched by a step, where registers are left."""
         matrices = any(len(v.axes) > 1 for v in self.c.step.variables if v.kind.endswith("parameter"))
+        if len(axes) > 1:
+            self.matrices[name] = axes
         if len(axes) > 1 or matrices:
             return Loads([], [f"{name} = {self.load_strided(x, axes, decay)}"])
         return self.prefetched(name, [self.raw_strided(x, axes, step) for step in ("now", "then")], decay)
@@ -212,6 +215,7 @@ class Kernel:
             "smallest": 16 if any("tl.dot" in x for x in lines) else 1,
             "entries": f"max({', '.join(largest)}, 1)" if largest else "1",
             "held": _entries(states),
+            "loaded": _entries(list(self.matrices.values())),
             "fixed": _entries([axes for axes in parameters if len(axes) > 1]),
         }
 

@@ -260,6 +260,20 @@ def test_inspect_fails_when_a_kernel_is_over_a_limit(monkeypatch, tmp_path):
     assert [r["ok"] for r in rows] == [True, False] and rows[0]["name"] == "linear_attention"
 
 
+def test_inspect_tells_what_it_knows_when_it_is_stopped(monkeypatch, tmp_path):
+    from chunkform.codegen.performance import compile_report as inspect_module
+
+    def rows(c, arch, dtypes, widths):
+        yield InspectRow("sweep", "bfloat16", 64, "C=64", 128, 0, 1024, 8, 2, "")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspect_module, "inspect_op", rows)
+    report = tmp_path / "i.json"
+    result = run("inspect", "linear_attention", "--json", report)
+    assert result.exit_code == 130 and "stopped after 1 kernel" in result.output
+    assert [r["kernel"] for r in json.loads(report.read_text())] == ["sweep"]
+
+
 @pytest.mark.parametrize("words", [("--arch", "h200"), ("--arch", "sm_1"), ("--arch", "sm_95"), ("--dtype", "int4")])
 def test_inspect_knows_its_options(words):
     assert run("inspect", "linear_attention", *words).exit_code == 2

@@ -9,7 +9,8 @@ import torch
 from shared.triton_errors import compiled, module
 
 from chunkform.codegen.performance.compile_report import replaced_launches
-from chunkform.runtime.op.passes import Call, keeps
+from chunkform.runtime.op.call import Call
+from chunkform.runtime.op.passes import keeps
 from chunkform.runtime.op.signature import OVERWRITE
 
 T, H, D = 4096, 16, 128

@@ -145,7 +145,7 @@ def test_one_launch_makes_all_reads_where_three_chunks_fit():
 
 def test_float32_sweeps_have_the_registers_that_there_are():
     """Given 32, as the assembler chooses, they spill five times as much."""
-    rows = inspect_op(compiled("lightning_attention"), dtypes=("float32",), widths=(128,))
+    rows = list(inspect_op(compiled("lightning_attention"), dtypes=("float32",), widths=(128,)))
     sweeps = [r for r in rows if "sweep" in r.kernel]
     assert sweeps and [r for r in sweeps if not r.ok or r.registers < 128] == []
 

@@ -1,0 +1,57 @@
+"""What a call of an op says beside its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..launch.varlen import Packed
+from .signature import Backend, Signature
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """What a call says beside its tensors. heads: H, the largest head count among the arguments. plain: the torch form, where it
+    isn't the backend."""
+
+    signature: Signature
+    backend: Backend
+    constants: dict[str, float]
+    heads: int
+    packed: Packed | None = None
+    recompute: str = "auto"
+    needs_backward: bool = True
+    exchange: Any = None  # how segments of a sequence on other ranks hand on what enters this one
+    computed: torch.dtype | None = None  # what the op casts arguments to; None where they stay
+    finals: bool = True  # are the final states wanted?
+    announced: bool = False  # is no more kept than what the backend announces to save?
+    replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
+    deterministic: bool = False  # does what is cut depend on a sequence's length alone?
+    one_by_one: bool = False  # does the backend take one head of one sequence after the other?
+    plain: Backend | None = None
+
+    def over(self, given: Tensors) -> Call:
+        """The call as these arguments have it computed: where there are no sequences, steps or heads, by the torch form, so that
+        no kernel is ever launched over nothing."""
+        return self if self.plain is None or not is_empty(given.values()) else replace(self, backend=self.plain)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the backend's passes take beside tensors."""
+        out: dict[str, Any] = {}
+        if self.packed is not None:
+            out["packed"] = self.packed
+        if self.exchange is not None:
+            out["exchange"] = self.exchange
+        return out
+
+
+def is_empty(tensors: Iterable[Tensor | None]) -> bool:
+    """Is there nothing to do for a call with these arguments? Widths are at least 1, so that sequences, steps or heads are 0."""
+    return any(x is not None and 0 in x.shape for x in tensors)

@@ -1,0 +1,163 @@
+"""What runs where kernels don't fit a GPU's shared memory: narrower tiles, then the torch form; said once, and remembered."""
+
+import warnings
+
+import pytest
+import torch
+from triton.runtime.errors import OutOfResources
+
+from chunkform.errors import FallbackWarning
+from chunkform.runtime.launch.launch import candidates, using
+from chunkform.runtime.launch.narrowing import FORM, level, narrowed
+from chunkform.runtime.op import fits
+from chunkform.runtime.op.op import Op
+from chunkform.runtime.op.signature import Argument, Backend, Signature
+
+SIGNATURE = Signature("doubled", (Argument("x", "input", ("d",)),), (("s", ("d",)),), (("y", ("d",)),))
+
+
+@pytest.fixture(autouse=True)
+def as_if_on_a_gpu(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # so that the backend may be chosen
+    fits.forget()
+    yield
+    fits.forget()
+
+
+def doubled(forward=0, backward=0, features=(), module=""):
+    """y = 2 x, whose kernels fit from these levels on; and the levels at which they ran, or tried to."""
+    log = []
+
+    def enter(which, fit):
+        log.append((which, level()))
+        if level() < fit:
+            raise OutOfResources(360448, 232448, "shared memory")
+
+    def forwards(fit):
+        def run(given, states, constants, **_):
+            enter("forward", fit)
+            x = given["x"]
+            saved = {"factor": torch.full((x.shape[0],), 2.0 + level())}
+            return {"y": 2 * x}, {"s": x[:, -1].float()}, saved
+
+        return run
+
+    def backwards(fit):
+        def run(given, states, constants, saved, cotangents, final_cotangents, needs, **_):
+            enter("backward", fit)
+            factor = saved["factor"][:, None, None, None] - level()  # 2 where it was made at this level
+            g = cotangents["y"] * factor
+            return {"x": g}, {"s": g.new_zeros(g.shape[0], *g.shape[2:])} if "s" in needs else {}
+
+        return run
+
+    backends = {
+        "torch": Backend(forwards(0), backwards(0), frozenset(("packed", "mixed"))),
+        "triton": Backend(
+            forwards(forward), backwards(backward), frozenset(features), saved={"factor": (("B",), "wide")}
+        ),
+    }
+    return Op(SIGNATURE, backends, module=module), log
+
+
+def call(op, grad=True, seed=0, **options):
+    x = torch.randn(1, 5, 2, 3, generator=torch.Generator().manual_seed(seed)).requires_grad_(grad)
+    y, _ = op({"x": x}, backend="triton", **options)
+    assert torch.equal(y, 2 * x)
+    return x, y
+
+
+def go_back(x, y):
+    (g,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    assert torch.equal(g, torch.full_like(x, 2.0))
+
+
+@pytest.mark.parametrize(("fit", "instead"), [(1, "narrower tiles"), (2, "narrower tiles"), (FORM, "torch form")])
+def test_a_forward_pass_that_does_not_fit_falls_back_and_says_so_once(fit, instead):
+    op, log = doubled(forward=fit)
+    with pytest.warns(FallbackWarning, match=instead) as said:
+        call(op, grad=False)
+    (one,) = said
+    assert "doubled: d = 3 in float32 need 360448 bytes of shared memory, of which this GPU has 232448" in str(
+        one.message
+    )
+    assert log == [("forward", n) for n in range(fit + 1)]
+    log.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(op, grad=False)
+    assert log == [("forward", fit)]
+
+
+@pytest.mark.filterwarnings("ignore::chunkform.errors.FallbackWarning")
+@pytest.mark.parametrize("fit", [1, 2, FORM])
+@pytest.mark.parametrize("recompute", ["never", "always"])
+def test_both_passes_have_one_level(fit, recompute):
+    op, log = doubled(backward=fit)
+    go_back(*call(op, recompute=recompute))
+    log.clear()
+    go_back(*call(op, recompute=recompute))
+    again = [("forward", fit)] * (recompute == "always")
+    assert log == [("forward", fit), *again, ("backward", fit)]
+
+
+@pytest.mark.filterwarnings("ignore::chunkform.errors.FallbackWarning")
+def test_what_was_saved_at_another_level_is_computed_again():
+    op, _ = doubled(backward=1)
+    earlier = [call(op, recompute="never", seed=n) for n in range(3)]
+    for x, y in earlier:
+        go_back(x, y)
+
+
+@pytest.mark.filterwarnings("ignore::chunkform.errors.FallbackWarning")
+@pytest.mark.parametrize("fit", [1, FORM])
+def test_passes_are_recorded_at_the_level_that_fits(fit):
+    op, log = doubled(backward=fit, features=("replays",))
+    for _ in range(6):
+        go_back(*call(op, recompute="never"))
+    log.clear()
+    go_back(*call(op, recompute="never"))
+    assert log == ([("forward", FORM), ("backward", FORM)] if fit == FORM else [])  # the torch form may look at numbers
+
+
+@pytest.mark.filterwarnings("ignore::chunkform.errors.FallbackWarning")
+def test_a_forward_pass_alone_does_not_follow_a_backward_pass():
+    op, log = doubled(backward=FORM)
+    go_back(*call(op))
+    log.clear()
+    call(op, grad=False)
+    assert log == [("forward", 0)]
+
+
+@pytest.mark.filterwarnings("ignore::chunkform.errors.FallbackWarning")
+def test_numbers_of_deterministic_calls_depend_on_no_call_before():
+    op, log = doubled(backward=1)
+    for _ in range(2):
+        log.clear()
+        go_back(*call(op, deterministic=True, recompute="never"))
+        assert log[0] == ("forward", 0) and log[-2:] == [("forward", 1), ("backward", 1)]
+
+
+@pytest.mark.filterwarnings("ignore::chunkform.errors.FallbackWarning")
+@pytest.mark.parametrize("fit", [1, FORM])
+@pytest.mark.parametrize("first", ["forward", "backward"])
+def test_ops_of_torchs_library_fall_back(fit, first):
+    op, _ = doubled(**{first: fit}, module="tests.doubled_fits")
+    for n in range(3):
+        x = torch.randn(1, 5, 2, 3, generator=torch.Generator().manual_seed(n)).requires_grad_()
+        y = op.registered([x, None], None, {}, 2, "triton", "default", True, False)[0]
+        assert torch.equal(y, 2 * x)
+        go_back(x, y)
+
+
+def test_what_is_measured_falls_back_to_nothing():
+    op, _ = doubled(forward=1)
+    with using(candidates(4, 16)[0]), pytest.raises(OutOfResources):
+        call(op, grad=False)
+
+
+def test_within_a_pass_nothing_changes_its_level():
+    op, _ = doubled(forward=2)
+    with narrowed(1), pytest.raises(OutOfResources):
+        call(op, grad=False)
+    assert level() == 0
