@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..attention.passes import no_autocast
+
 UNIT_EPS = 1e-6
 WIDEST = 512  # a wider row would leave a program one of a few, and each leaves a sum for the weight's gradient
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "sigmoid": torch.sigmoid}
@@ -53,6 +55,14 @@ def softplus_decay(g: Tensor, A: Tensor, bias: Tensor) -> Tensor:
 
 
 def _map(name: str) -> Callable[..., Any]:
-    """Generated files import the runtime, and are loaded when one is first needed."""
+    """A row map in the dtypes that it is given, whatever autocast says: log decays keep their digits.
+
+    Generated files import the runtime, and are loaded when one is first needed.
+    """
     found: Callable[..., Any] = getattr(importlib.import_module("chunkform.generated.rows"), name)
-    return found
+
+    def called(x: Tensor, *others: Tensor, **constants: float) -> Any:
+        with no_autocast(x.device):
+            return found(x, *others, **constants)
+
+    return called
