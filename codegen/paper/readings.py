@@ -74,6 +74,8 @@ def taken_better(paper: Paper) -> dict[str, tuple[str, bool]]:
         if all(here.values()) or paper.again is None:
             continue
         other = paper.again(taken)
+        if not any(n in symbols.steps.lets for symbols in other.parts for n, _ in taken.kinds):
+            continue  # nothing reads it: its gradient would be 0, and all that lacks a term with it true
         for symbols in other.parts:
             adopt(other, symbols)
         there = truths(other)

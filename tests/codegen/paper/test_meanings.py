@@ -243,3 +243,10 @@ def test_products_of_matrices_have_an_order(tmp_path: Path, run: str, verdict: s
 def test_a_vector_that_the_recurrence_has_as_a_column_is_no_row(tmp_path: Path) -> None:
     """A transpose in the wrong place is a mistake, though nothing but the recurrence says that q_t is a column."""
     assert judged_rows(tmp_path, DECAY + r"$$dq_t = (S_t do_t)^\top$$" + "\n$$dq_t = S_t do_t$$") == ["fails", "holds"]
+
+
+def test_an_output_that_nothing_reads_is_no_abbreviation_because_a_term_of_its_gradient_is_missing(
+    tmp_path: Path,
+) -> None:
+    text = DECAY + r"$$z_t = S_{t-1}^\top k_t$$" + "\n$$dq_t = S_t do_t$$\n$$dk_t = dS_t v_t + S_{t-1} dz_t$$\n"
+    assert judged_rows(tmp_path, text + "$$dk_t = dS_t v_t$$") == ["holds", "holds", "fails"]
