@@ -41,6 +41,16 @@ def falling_back(k: KernelFunction) -> KernelFunction:
 PASSES: tuple[Callable[[KernelFunction], KernelFunction], ...] = (falling_back, guarded)
 
 
+def after(k: KernelFunction, name: str) -> KernelFunction:
+    """A kernel as it is after the pass of this name."""
+    names = [each.__name__ for each in PASSES]
+    if name not in names:
+        raise ValueError(f"a pass over kernels is one of {', '.join(names)}, got {name!r}")
+    for each in PASSES[: names.index(name) + 1]:
+        k = each(k)
+    return k
+
+
 def finished(k: KernelFunction) -> KernelFunction:
     """A kernel as it is printed."""
     for each in PASSES:

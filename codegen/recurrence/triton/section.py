@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chunkform.runtime.launch.fingerprint import kernels_key
@@ -38,9 +39,11 @@ from .print.launch_text import launch_text
 
 @dataclass(frozen=True)
 class TritonForm:
-    """Kernels, and the functions that launch them, in the order in which they stand in a file."""
+    """Kernels, and the functions that launch them, in the order in which they stand in a file. `built` are the kernels that are
+    data, before all passes over them."""
 
     parts: tuple[Kernel | KernelFunction | Function, ...]
+    built: tuple[KernelFunction, ...] = ()
 
     @property
     def functions(self) -> dict[str, Function]:
@@ -88,7 +91,8 @@ def _unproved(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | N
         inside = _sweeps(c.substep, exchanges, stem=SUBSTEP)
         around = SubstepsHost(c, exchanges and cuttable(c.substep))
         functions = around.functions()
-        return TritonForm((*inside.parts, *(x for k in around.kernels for x in functions_of(k)), *functions))
+        parts = (*inside.parts, *(x for k in around.kernels for x in functions_of(k)), *functions)
+        return TritonForm(parts, (*inside.built, *built(around.kernels)))
     return _sweeps(c, exchanges, fine, unwanted)
 
 
@@ -101,7 +105,8 @@ def _scans(c: Compiled) -> TritonForm:
     """The functions of a recurrence whose states are scanned, and their kernels."""
     hosts = ScanHost(c, False), ScanHost(c, True)
     functions = [host.function_ir() for host in hosts]
-    return TritonForm((*(x for host in hosts for k in host.kernels for x in functions_of(k)), *functions))
+    kernels = [k for host in hosts for k in host.kernels]
+    return TritonForm((*(x for k in kernels for x in functions_of(k)), *functions), built(kernels))
 
 
 def in_substeps(c: Compiled) -> tuple[Compiled, int]:
@@ -135,7 +140,7 @@ def _sweeps(
         backward.kept_by_head = forward.by_head
         parts += [x for k in host.kernels for x in functions_of(k)]
         parts.append(function)
-    return TritonForm(tuple(parts))
+    return TritonForm(tuple(parts), built([k for host in (forward, *hosts, backward) for k in host.kernels]))
 
 
 @once
@@ -189,6 +194,16 @@ def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[Kernel | Ker
     f = kernel_passes.finished(k.function)
     gate_kernel(k, f)
     return (f,)
+
+
+def built(kernels: Iterable[Kernel | RowKernel | TransitionKernel]) -> tuple[KernelFunction, ...]:
+    """Those of them that are data, before all passes."""
+    return tuple(k.function for k in kernels if not isinstance(k, Kernel))
+
+
+def kernels_after(c: Compiled, name: str) -> str:
+    """The kernels that are data, printed as they are after the pass of this name, one of `kernel_passes.PASSES`."""
+    return "\n\n".join(kernel_function_text(kernel_passes.after(k, name)) for k in triton_form(c).built)
 
 
 def _text(x: Kernel | KernelFunction | Function) -> str:

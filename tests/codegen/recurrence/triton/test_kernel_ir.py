@@ -34,7 +34,7 @@ from chunkform.codegen.ir.kernel_ir import (
 )
 from chunkform.codegen.printing.kernel_text import lines_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.codegen.recurrence.triton import section, triton_form
+from chunkform.codegen.recurrence.triton import kernels_after, section, triton_form
 from chunkform.codegen.recurrence.triton.kernel_gate import gate_kernel
 from chunkform.codegen.recurrence.triton.kernel_passes import finished, guarded
 from chunkform.codegen.recurrence.triton.kernels.coupling_weights import TransitionKernel
@@ -237,6 +237,16 @@ def test_what_a_decimal_stands_for_is_known_exactly() -> None:
     found = {y for f in triton_form(compile_spec(r)).parts if isinstance(f, KernelFunction) for y in everything(f)}
     rounded = [y for y in found if isinstance(y, Literal) and y.exact is not None and float(y.exact) != y.value]
     assert rounded and all(abs(float(y.exact or 0) - float(y.value or 0)) < 1e-12 for y in rounded)
+
+
+def test_kernels_are_printed_after_each_pass() -> None:
+    c = compiled("leaky_integrator")
+    before, last = kernels_after(c, "falling_back"), kernels_after(c, "guarded")
+    assert "is not None:" not in before.replace("_first is not None:", "").replace("_linear is not None:", "")
+    text = triton_form(c).text
+    assert last != before and all(x in text for x in last.split("\n\n"))
+    with pytest.raises(ValueError, match="one of falling_back, guarded, got 'fused'"):
+        kernels_after(c, "fused")
 
 
 def test_the_gate_runs(monkeypatch: pytest.MonkeyPatch) -> None:
