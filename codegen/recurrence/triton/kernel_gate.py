@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -299,36 +299,39 @@ def _gate_transitions(k: TransitionKernel, f: KernelFunction) -> None:
     programs = B * H * chunks
     arguments |= {"T": steps, "H": H, "chunks": chunks, "begins": None, "stops": None, "programs": programs, "C": chunk}
     run(f, programs, arguments, runtime_function)
-    for x, room in rooms.items():
-        shape = (B, H, chunks, chunk, chunk) if len(x.axes) > 1 else (B, H, steps)
-        cells = room.cells.reshape(shape)
-        for b, h, c in np.ndindex(B, H, chunks):
-            own = min(chunk, steps - c * chunk)
-            expected = _weights(k, x, {p: v[b, c * chunk : c * chunk + own, h] for p, v in values.items()}, chunk, own)
+    for b, h, c in np.ndindex(B, H, chunks):
+        own = min(chunk, steps - c * chunk)
+        here = {p: v[b, c * chunk : c * chunk + own, h] for p, v in values.items()}
+        for x, expected in _weights(k, here, chunk, own):
+            shape = (B, H, chunks, chunk, chunk) if len(x.axes) > 1 else (B, H, steps)
+            cells = rooms[x].cells.reshape(shape)
             found = cells[b, h, c] if len(x.axes) > 1 else cells[b, h, c * chunk : c * chunk + own]
             _compare(f.name, outs[x].name, found, expected[:own] if len(x.axes) < 2 else expected)
 
 
 def _weights(
-    k: TransitionKernel, x: Node, values: Mapping[tuple[int, int], np.ndarray], chunk: int, own: int
-) -> np.ndarray:
-    """What a leaf of weights stands for, in a chunk that has `own` steps of the sequence."""
+    k: TransitionKernel, values: Mapping[tuple[int, int], np.ndarray], chunk: int, own: int
+) -> Iterator[tuple[Node, np.ndarray]]:
+    """What each leaf of weights stands for, in a chunk that has `own` steps of the sequence. All are parts of the same products,
+    which are formed once."""
     w, positions = k.transitions, tuple(k.transitions.entries)
-    op, summed, after = w.made[x]
     env: Env = {}
+    done: dict[Node, np.ndarray] = {}
     leaves = []
     for n, p in enumerate(positions):
         beyond = np.full(chunk - own, Fraction(0), dtype=object)
         env["input", f"a{n}"] = np.concatenate([values[p], beyond])
         leaves.append(leaf("input", f"a{n}", (ROW,)))
-    axes = {ROW, COL} if op == "mix_mask" else {ROW}
-    late = (after,) if op != "mix_out" else ()
-    total: Any = array(Fraction(0))
-    for c, (to, of) in summed:
-        node = make(op, tuple(leaves), (positions, w.count, to, of, *late, w.direction), axes)
-        total = total + c * evaluate(node, env, NUMBERS, {ROW: chunk, COL: chunk, BEYOND: chunk - own})
-    total = np.array(total, dtype=object)
-    total[own:] = Fraction(0)  # beyond the sequence there are zeros
-    if op == "mix_mask":
-        total[:, own:] = Fraction(0)
-    return total
+    sizes = {ROW: chunk, COL: chunk, BEYOND: chunk - own}
+    for x, (op, summed, after) in w.made.items():
+        axes = {ROW, COL} if op == "mix_mask" else {ROW}
+        late = (after,) if op != "mix_out" else ()
+        total: Any = array(Fraction(0))
+        for c, (to, of) in summed:
+            node = make(op, tuple(leaves), (positions, w.count, to, of, *late, w.direction), axes)
+            total = total + c * evaluate(node, env, NUMBERS, sizes, done)
+        total = np.array(total, dtype=object)
+        total[own:] = Fraction(0)  # beyond the sequence there are zeros
+        if op == "mix_mask":
+            total[:, own:] = Fraction(0)
+        yield x, total
