@@ -99,7 +99,7 @@ def page(steps: int, found: dict[str, Any]) -> str:
         f"The relative error of outputs around step {min(1024, steps // 2):,} and step {steps:,}, against float64, where "
         "the state is rounded after each step: to the nearest, or at random. int8 and float8 (e4m3) have a scale for each row.",
         "Of two heads one forgets within 20 steps, the other within 3,000; where a recurrence has no decay both are the same.",
-        "A state that explodes does so in float64 as well, with such inputs.",
+        "Where every column explodes, the recurrence does so in float64 as well, with such inputs.",
         "Made by `python -m benchmarks.drift`, which says how.",
         "",
         f"| recurrence | memory | {' | '.join(FORMATS)} |",

@@ -116,28 +116,6 @@ def app_of(engine: Engine, name: str) -> FastAPI:
     """The endpoint."""
     app = FastAPI(title="chunkform")
 
-    def answer(kind: str, stream: Stream, text: str, finish: str | None, part: bool) -> dict[str, Any]:
-        chat = kind.startswith("chat")
-        body = {"role": "assistant", "content": text}
-        choice = {"text": text} if not chat else {"delta" if part else "message": body}
-        kind = f"{kind}.chunk" if part and chat else kind
-        return (
-            stream.about
-            | {"object": kind, "model": name}
-            | {"choices": [{"index": 0, "finish_reason": finish} | choice]}
-        )
-
-    async def events(kind: str, stream: Stream, connection: Connection) -> AsyncIterator[str]:
-        try:
-            async for text in stream.pieces(connection):
-                if text:
-                    yield f"data: {json.dumps(answer(kind, stream, text, None, True))}\n\n"
-        except Exception as error:
-            yield f"data: {json.dumps({'error': {'message': str(error), 'type': type(error).__name__}})}\n\n"
-            return
-        last = answer(kind, stream, "", stream.finish, True) | {"usage": stream.usage}
-        yield f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n"
-
     async def complete(kind: str, asked: Completion | Chat, connection: Connection) -> Any:
         try:
             stream = Stream(engine, asked)
@@ -148,12 +126,12 @@ def app_of(engine: Engine, name: str) -> FastAPI:
         except ValueError as error:
             return refused(400, error)
         if asked.stream:
-            return StreamingResponse(events(kind, stream, connection), media_type="text/event-stream")
+            return StreamingResponse(events(kind, name, stream, connection), media_type="text/event-stream")
         try:
             text = "".join([x async for x in stream.pieces(connection)])
         except Exception as error:
             return refused(503 if isinstance(error, Closed) else 500, error)
-        return answer(kind, stream, text, stream.finish, False) | {"usage": stream.usage}
+        return answer(kind, name, stream, text, stream.finish, False) | {"usage": stream.usage}
 
     @app.post("/v1/completions")
     async def completions(asked: Completion, connection: Connection) -> Any:
@@ -172,6 +150,28 @@ def app_of(engine: Engine, name: str) -> FastAPI:
         return {"running": len(engine.running), "waiting": len(engine.waiting)} | engine.counts
 
     return app
+
+
+def answer(kind: str, name: str, stream: Stream, text: str, finish: str | None, part: bool) -> dict[str, Any]:
+    """A completion, or a part of one."""
+    chat = kind.startswith("chat")
+    body = {"role": "assistant", "content": text}
+    choice = {"text": text} if not chat else {"delta" if part else "message": body}
+    about = stream.about | {"object": f"{kind}.chunk" if part and chat else kind, "model": name}
+    return about | {"choices": [{"index": 0, "finish_reason": finish} | choice]}
+
+
+async def events(kind: str, name: str, stream: Stream, connection: Connection) -> AsyncIterator[str]:
+    """A completion as server-sent events; the last is [DONE], or an error."""
+    try:
+        async for text in stream.pieces(connection):
+            if text:
+                yield f"data: {json.dumps(answer(kind, name, stream, text, None, True))}\n\n"
+    except Exception as error:
+        yield f"data: {json.dumps({'error': {'message': str(error), 'type': type(error).__name__}})}\n\n"
+        return
+    last = answer(kind, name, stream, "", stream.finish, True) | {"usage": stream.usage}
+    yield f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n"
 
 
 def refused(status: int, error: Exception, headers: dict[str, str] | None = None) -> JSONResponse:

@@ -141,8 +141,6 @@ class Request:
     taken: int = field(
         init=False, default=0
     )  # tokens that the states have seen: all but the last, once the prompt is done
-    drafted: int = field(init=False, default=0)
-    rounds: int = field(init=False, default=0)
     random: torch.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -181,19 +179,25 @@ class Closed(Exception):
     """The engine is shutting down, and ends what it hasn't finished."""
 
 
-class Engine:
-    """Serves requests round by round, in a thread of its own.
+@dataclass(frozen=True)
+class Limits:
+    """Sequences that are served at the same time, requests that may wait, tokens that are tried at once beside the next one, and
+    checkpoints of prefixes that are kept."""
 
-    rows: sequences that are served at the same time. waiting: requests that may wait. drafts: tokens that are tried at once
-    beside the next one. prefixes: checkpoints that are kept.
-    """
+    rows: int
+    waiting: int
+    drafts: int
+    prefixes: int
+
+
+class Engine:
+    """Serves requests round by round, in a thread of its own. `Limits` says what its numbers are."""
 
     def __init__(
         self, model: LanguageModel, rows: int = 64, waiting: int = 128, drafts: int = 3, prefixes: int = 256
     ) -> None:
         self.model, self.pools = model, model.pools(rows + 1)  # the last row stays as it is: where sequences start
-        self.first, self.free = rows, list(range(rows))
-        self.most_waiting, self.drafts, self.most_prefixes = waiting, drafts, prefixes
+        self.limits, self.free = Limits(rows, waiting, drafts, prefixes), list(range(rows))
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.prefixes: OrderedDict[tuple[int, ...], list[tuple[Tensor, ...]]] = OrderedDict()
@@ -210,7 +214,7 @@ class Engine:
         with self.changed:
             if self.closing:
                 raise Closed("the server is shutting down")
-            if len(self.waiting) >= self.most_waiting:
+            if len(self.waiting) >= self.limits.waiting:
                 raise Full(f"{len(self.waiting)} requests are waiting already")
             self.waiting.append(request)
             self.changed.notify()
@@ -270,7 +274,7 @@ class Engine:
             states = None if known == 0 else self.prefixes[tuple(request.prompt[:known])]
             for n, pool in enumerate(self.pools):
                 for i, x in enumerate(pool):
-                    x[request.row] = x[self.first] if states is None else states[n][i]
+                    x[request.row] = x[self.limits.rows] if states is None else states[n][i]
             request.taken = known
             self.counts["prefix tokens"] += known
 
@@ -310,12 +314,12 @@ class Engine:
             key = tuple(request.prompt[: request.taken])
             if request.taken % EVERY == 0 and key not in self.prefixes:
                 self.prefixes[key] = [tuple(x[request.row].clone() for x in pool) for pool in self.pools]
-                if len(self.prefixes) > self.most_prefixes:
+                if len(self.prefixes) > self.limits.prefixes:
                     self.prefixes.popitem(last=False)
 
     def _decode(self, requests: list[Request]) -> None:
         """The last token of each and its drafts at once; as many are taken over as are what would have been drawn."""
-        drafts = [r.look_up(self.drafts) for r in requests]
+        drafts = [r.look_up(self.limits.drafts) for r in requests]
         width = 1 + max(map(len, drafts))
         tokens = torch.tensor(
             [[r.tokens[-1], *d, *[0] * (width - 1 - len(d))] for r, d in zip(requests, drafts, strict=True)]
@@ -339,8 +343,6 @@ class Engine:
                     break
             accepted.append(count)
             request.taken += count
-            request.rounds += 1
-            request.drafted += len(own)
             self.counts["tokens"] += count
             self.counts["drafted"] += len(own)
             self.counts["accepted"] += count - 1

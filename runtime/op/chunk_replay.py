@@ -9,7 +9,7 @@ and its last output; after BLOCK steps the boundary moves on. So a step costs wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,9 @@ from chunkform.errors import ArgumentError
 
 from ..launch.varlen import BLOCK
 from .decode import Step, listed
-from .results import result_type
+from .results import Public, Results, result_type
 from .rows import told
-from .signature import Signature
+from .signature import Signature, States
 
 
 @dataclass(eq=False, repr=False)
@@ -44,8 +44,8 @@ class ChunkState:
 
 
 def call_by_chunks(
-    signature: Signature, op: Callable[..., Any], arguments: tuple[object, ...], options: Mapping[str, object]
-) -> Any:
+    signature: Signature, op: Public, arguments: tuple[object, ...], options: Mapping[str, object]
+) -> Results:
     """The op with `deterministic=True`, whose final state is a `ChunkState`."""
     name = signature.name
     given = {**options, "deterministic": True}
@@ -81,11 +81,11 @@ def call_by_chunks(
 
 def step_by_chunks(
     step: Step,
-    op: Callable[..., Any],
-    public: Callable[..., Any],
+    op: Public,
+    public: Public,
     arguments: tuple[object, ...],
     options: Mapping[str, object],
-) -> Any:
+) -> Results:
     """(outputs.., state) of a step: the last of the pass from the boundary."""
     name = step.signature.name
     given = {n: x for n, x in options.items() if n not in ("deterministic", "inplace")}
@@ -134,5 +134,5 @@ def _room(x: Tensor) -> Tensor:
     return room
 
 
-def _states(x: tuple[Tensor, ...] | None) -> Any:
+def _states(x: tuple[Tensor, ...] | None) -> States:
     return x[0] if x is not None and len(x) == 1 else x

@@ -37,6 +37,8 @@ NARROWEST = 16  # entries of a row that a tile takes at least: 32 bytes in bfloa
 HIGHEST = 65535  # programs along a grid's second axis
 PLANS = 1024  # kept at once; shapes change with the batch
 
+Given = dict[str, "Tensor | float | None"]  # arguments by declared names
+
 
 @dataclass(frozen=True)
 class RowKernel:
@@ -102,7 +104,7 @@ class StepKernel:
         cut = self._cut(self.several, sizes, blocks, tiles, self.shared and (keeps or ends))
         return replace(cut, constexprs=(*cut.constexprs, yields, keeps, ends))
 
-    def _cut(self, kernel: Any, sizes: dict[str, int], blocks: dict[str, int], tiles: int, in_turns: bool) -> Cut:
+    def _cut(self, kernel: object, sizes: dict[str, int], blocks: dict[str, int], tiles: int, in_turns: bool) -> Cut:
         batch, heads = sizes["B"], sizes["H"]
         turns = tiles if in_turns else 1
         parts = tiles // turns
@@ -211,7 +213,7 @@ class Step:
         plan.run(tensors, constants, states, following, outs, rows)
         return self.result(*outs, following[0] if len(following) == 1 else tuple(following))
 
-    def keep(self, key: Any, launch: Launch) -> Launch:
+    def keep(self, key: tuple[object, ...], launch: Launch) -> Launch:
         """The launch, which calls of this kind find in `launches`."""
         if len(self.launches) >= PLANS:
             self.launches.clear()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,13 +20,14 @@ from chunkform.errors import ArgumentError
 
 from . import debugging
 from .arguments import check_call, one_of
-from .decode import Step, check_inner, check_out, check_step_states, listed, refuse_transforms
+from .decode import Given, Step, check_inner, check_out, check_step_states, listed, refuse_transforms
 from .forward_mode import is_on
 from .pools import pools_of
-from .results import result_type
+from .results import Results, result_type
 from .rows import checked_rows, told, write_rows
 from .several import Places, Writes, holds, input_bytes, several_steps, state_bytes
 
+Options: TypeAlias = "dict[str, Any]"  # as they were given, before they are checked
 OPTIONS = ("state_indices", "out", "keep", "state_dtype", "backend")
 
 
@@ -54,7 +55,7 @@ class Drafts:
         return f"<{self.steps} drafts of {self.step.whole.name}, kept as {self.keeps}>"
 
 
-def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:
+def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, object]) -> Results:
     """(outputs.., drafts) of K steps from the states, which stay as they are."""
     if torch.compiler.is_compiling():  # launches by address, which a graph can't hold
         return torch.compiler.disable(draft)(step, arguments, options)
@@ -109,7 +110,7 @@ def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, objec
     return result_type(name, (*(n for n, _ in step.whole.outputs), "drafts"))(*outs, drafts)
 
 
-def commit(step: Step, drafts: object, accepted: object) -> Any:
+def commit(step: Step, drafts: object, accepted: object) -> Tensor | tuple[Tensor, ...]:
     """The states, in place, after the accepted steps of each sequence."""
     if torch.compiler.is_compiling():
         return torch.compiler.disable(commit)(step, drafts, accepted)
@@ -146,9 +147,7 @@ def commit(step: Step, drafts: object, accepted: object) -> Any:
     return drafts.pools[0] if len(drafts.pools) == 1 else tuple(drafts.pools)
 
 
-def _bound(
-    name: str, step: Step, arguments: Sequence[object], options: Mapping[str, object]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _bound(name: str, step: Step, arguments: Sequence[object], options: Mapping[str, object]) -> tuple[Given, Options]:
     """The op's arguments by declared names, and the options; the state is in them."""
     keys = ["state", *(a.key for a in step.whole.tensors)]
     constants = {a.key: a.default for a in step.whole.constants}

@@ -28,6 +28,7 @@ from .forward_mode import is_on, refuse_tangents
 from .naming import named
 from .pools import call_in_pool, step_in_pool
 from .prefixes import with_prefixes
+from .results import Public, Results
 from .signature import Argument, Backend, Signature, States
 from .torch_library import Registered, make_call, register
 
@@ -63,7 +64,7 @@ class Op:
     step: Step | None = None
     module: str = ""
     registered: Registered | None = field(init=False, default=None)
-    public: Callable[..., Any] | None = field(init=False, default=None)
+    public: Public | None = field(init=False, default=None)
     known: dict[Any, Known] = field(init=False, default_factory=dict)  # kinds of calls that were checked before
 
     def __post_init__(self) -> None:
@@ -220,14 +221,14 @@ class Op:
             )
 
 
-def served_call(op: Op, plain: Callable[..., Any], arguments: tuple[object, ...], options: dict[str, object]) -> Any:
+def served_call(op: Op, plain: Public, arguments: tuple[object, ...], options: dict[str, object]) -> Results:
     """A call with a pool of states, or whose state goes on by chunks."""
     if "state_indices" in options or "state_pool" in options:
         return call_in_pool(op.signature, plain, arguments, options)
     return call_by_chunks(op.signature, plain, arguments, options)
 
 
-def served_step(op: Op, plain: Callable[..., Any], arguments: tuple[object, ...], options: dict[str, object]) -> Any:
+def served_step(op: Op, plain: Public, arguments: tuple[object, ...], options: dict[str, object]) -> Results:
     """The same for a step."""
     assert op.step is not None and op.public is not None
     if options.get("deterministic") == "chunk":

@@ -9,7 +9,7 @@ Nothing waits for the device. On a GPU a step's kernel goes to the rows by itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,15 +17,14 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
-from .decode import Step
+from .decode import Given, Step
+from .results import Public, Results
 from .rows import checked_rows, kept_rows, read_rows, told, write_rows
 from .signature import Signature
 from .small_states import SmallPool
 
 
-def step_in_pool(
-    op: Step, step: Callable[..., Any], arguments: tuple[object, ...], options: Mapping[str, object]
-) -> Any:
+def step_in_pool(op: Step, step: Public, arguments: tuple[object, ...], options: Mapping[str, object]) -> Results:
     """A step's outputs, and the pool, whose rows hold the states after it. Options of `step`, and `state_indices`."""
     name = op.signature.name
     given = dict(options)
@@ -58,17 +57,17 @@ def step_in_pool(
     return op.result(*outputs, pool)
 
 
-def values_of(op: Step, found: Mapping[str, object]) -> Any:
+def values_of(op: Step, found: Mapping[str, object]) -> Given:
     """A step's arguments by declared names."""
-    return {a.name: found.get(a.key) for a in op.signature.arguments}
+    return {a.name: found.get(a.key) for a in op.signature.arguments}  # type: ignore[misc]
 
 
 OPTIONS = {"inplace": False, "out": None, "state_dtype": None, "backend": None, "deterministic": False}  # in order
 
 
 def call_in_pool(
-    signature: Signature, op: Callable[..., Any], arguments: tuple[object, ...], options: Mapping[str, object]
-) -> Any:
+    signature: Signature, op: Public, arguments: tuple[object, ...], options: Mapping[str, object]
+) -> Results:
     """An op's outputs, and the pool, whose rows hold the last states. Options of the op, `state_pool` and `state_indices`."""
     name = signature.name
     given = dict(options)

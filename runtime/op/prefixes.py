@@ -11,7 +11,7 @@ argument and output.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError
 
 from .decode import listed
-from .results import result_type
+from .results import Public, Results, result_type
 from .signature import Signature
 
 
@@ -53,8 +53,8 @@ class Prefixes:
 
 
 def with_prefixes(
-    signature: Signature, op: Callable[..., Any], arguments: tuple[object, ...], options: Mapping[str, object]
-) -> Any:
+    signature: Signature, op: Public, arguments: tuple[object, ...], options: Mapping[str, object]
+) -> Results:
     """(outputs.., last states, prefixes). Options of the op, and `every`, a number of steps."""
     name = f"{signature.name}.prefixes"
     given = dict(options)
@@ -201,9 +201,9 @@ class _Packed:
 
 def _packed(
     name: str,
-    op: Callable[..., Any],
-    tensors: dict[str, Any],
-    given: dict[str, Any],
+    op: Public,
+    tensors: Mapping[str, object],
+    given: Mapping[str, object],
     starts: object,
     steps: int,
     every: int,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from .shown import brief
+
+Results: TypeAlias = "tuple[Any, ...]"  # outputs by name, and what comes last
+Public: TypeAlias = "Callable[..., Results]"  # an op, or its step, as users call it
 
 _made: dict[tuple[str, tuple[str, ...]], Any] = {}
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .decode import Launch, Step, backend_of, launch_of
+from .decode import Given, Launch, Step, backend_of, launch_of
 from .passes import repeated
 from .rows import kept_rows, read_rows, write_rows
-
-Given = dict[str, "Tensor | float | None"]
 
 
 @dataclass(frozen=True, eq=False)

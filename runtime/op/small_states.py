@@ -9,9 +9,8 @@ Rows are read into float32, and written back: in torch, around the step, which g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +54,7 @@ class SmallPool:
     @classmethod
     def zeros(
         cls,
-        op: Callable[..., Any],
+        op: object,
         rows: int,
         heads: int,
         dims: Mapping[str, int],
