@@ -8,7 +8,8 @@
 `--cp` processes hold a part each of the same sequences, and `--tp` of them some of the heads of each layer; the others are copies
 of that with other sequences. Parameters, their gradients and the optimizer's state are sharded over all that have the same heads.
 The losses are those of one process with all sequences, but for rounding: `python examples/context_parallel.py --copies 2` draws
-the same ones. With `--save`, a run goes on from its last checkpoint, also on another number of processes.
+the same ones. With `--save`, a run goes on from its last checkpoint, also on another number of processes. Where torchrun is to
+restart it, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: otherwise new processes may find addresses of those that were killed.
 """
 
 from __future__ import annotations

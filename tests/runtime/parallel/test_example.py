@@ -17,6 +17,7 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "context_parallel.py"
 OPTIONS = ["--every", "1", "--length", "75", "--batch", "2", "--width", "16"]
+FRESH = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a restart finds no addresses of processes that were killed
 HYBRID = ["--op", "gated_delta_rule,rotary_attention", "--blocks", "2", "--copies", "2"]
 
 
@@ -34,7 +35,7 @@ def together(
 
 def losses(command: list[str], watch: Callable[[int, int], None] | None = None) -> dict[int, float]:
     """By step. `watch` is called with each step that is printed, and the process that was started."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", FRESH: "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as p:
         assert p.stdout is not None and p.stderr is not None
         found = {}
