@@ -27,6 +27,10 @@ Maps = Mapping[str, Callable[[Tensor], Tensor]]
 def call_of(op: Callable[..., Any]) -> RecurrentCall | AttentionCall:
     """The call of an op, by the signature of the module that it was generated in."""
     found = getattr(sys.modules.get(getattr(op, "__module__", "")), "SIGNATURE", None)
+    if isinstance(found, Signature) and not found.states:
+        raise ArgumentError(
+            f"Mixer: {found.name} is a row map, which mixes nothing over time: give a recurrence or an attention"
+        )
     if isinstance(found, Signature):
         return RecurrentCall(op, found)
     if isinstance(found, AttentionSignature):

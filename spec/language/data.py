@@ -16,6 +16,7 @@ from chunkform.errors import SpecError
 from .expression import ONE, Contraction, Dim, Matrix, Term, diag, entry, eye, hadamard, lift
 from .functions import sigmoid_, softplus_
 from .recurrence import Recurrence, State, name_of
+from .row_map import RowMap
 
 FORMAT = 1
 MOST_NODES = 20_000
@@ -134,7 +135,8 @@ def from_data(data: Mapping[str, object]) -> Recurrence:
 class _Reader:
     def __init__(self, data: Mapping[str, object]) -> None:
         self.data = data
-        self.r = Recurrence(_text(data["name"]))
+        made = Recurrence if _objects(data["states"], 100) else RowMap
+        self.r: Recurrence = made(_text(data["name"]))
         self.dims: dict[str, Dim] = {"1": ONE}
         self.symbols: dict[str, Term] = {}
         self.nodes = _objects(data["nodes"], MOST_NODES)

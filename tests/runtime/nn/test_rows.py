@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from chunkform.runtime.nn import rows
+from chunkform.errors import ArgumentError
+from chunkform.generated.rows import unit
+from chunkform.runtime.nn import Mixer, rows
 
 
 def both(monkeypatch, call, *given):
@@ -30,6 +32,11 @@ def test_row_maps_are_the_torch_forms(monkeypatch, name):
     one, other = (torch.autograd.grad(y, (x, z, w), grad, allow_unused=True) for y in (a, b))
     for p, q in zip(one, other, strict=True):
         assert (p is None) == (q is None) and (p is None or torch.allclose(p, q, atol=1e-12))
+
+
+def test_a_row_map_is_no_mixer():
+    with pytest.raises(ArgumentError, match="Mixer: unit is a row map, which mixes nothing over time"):
+        Mixer(unit, width=8, heads=2)
 
 
 def test_log_decays_keep_their_digits_under_autocast(monkeypatch):

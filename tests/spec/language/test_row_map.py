@@ -4,6 +4,7 @@ import pytest
 
 from chunkform.errors import SpecError
 from chunkform.spec.language import RowMap
+from chunkform.spec.language.data import as_data, from_data
 
 
 def some():
@@ -19,6 +20,13 @@ def test_it_has_no_states_and_no_decays():
         m.decay("a")
     with pytest.raises(SpecError, match=r"nothing decays: write r.parameters\('a', ..\)"):
         m.head_decay("a")
+
+
+def test_as_data_it_stays_one():
+    m, d = some()
+    m.output("y", 2 * m.inputs("x", d))
+    again = from_data(as_data(m))
+    assert isinstance(again, RowMap) and as_data(again) == as_data(m)
 
 
 def test_it_has_outputs_and_inputs():
