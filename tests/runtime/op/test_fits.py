@@ -161,3 +161,23 @@ def test_within_a_pass_nothing_changes_its_level():
     with narrowed(1), pytest.raises(OutOfResources):
         call(op, grad=False)
     assert level() == 0
+
+
+def test_a_step_that_does_not_fit_runs_in_torch(monkeypatch):
+    from chunkform.generated.lightning_attention import lightning_attention
+    from chunkform.runtime.op import decode
+
+    def too_large(*_):
+        tries.append(1)
+        raise OutOfResources(360448, 232448, "shared memory")
+
+    tries: list[int] = []
+    monkeypatch.setattr(decode.Launch, "__call__", too_large)
+    given = dict(zip("qkv", torch.randn(3, 1, 2, 40), strict=True)) | {"log_lam": -torch.rand(1, 2)}
+    wanted = lightning_attention.step(None, **given, backend="torch")
+    with pytest.warns(FallbackWarning, match=r"lightning_attention.step: .*\bneed 360448 bytes of shared memory"):
+        found = lightning_attention.step(None, **given, backend="triton")
+    again = lightning_attention.step(None, **given, backend="triton")
+    assert len(tries) == 1
+    for x in (found, again):
+        assert torch.equal(x[0], wanted[0]) and torch.equal(x[1], wanted[1])
