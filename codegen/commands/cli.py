@@ -1,18 +1,16 @@
 """The command line, `chunkform`. Every command takes names of the catalogue or spec files anywhere on disk.
 
-How they end, and what they print to, is in `terminal.py`.
+How they end, and what they write to, is in `terminal.py`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -34,8 +32,10 @@ from .terminal import (
     hint,
     is_quiet,
     plural,
-    said_in_ascii,
     speak,
+    writable,
+    write_json,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -544,42 +544,11 @@ def declarations(specs: Iterable[str] | None) -> list[Declaration]:
     return found
 
 
-def writable(path: Path | None) -> None:
-    """Refuse early what could not be written after the work is done."""
-    if str(path) == "-" and sys.stdout.name == os.devnull:
-        raise BuildError("can't write to stdout, which is closed")
-    if path is not None and not path.absolute().parent.is_dir():
-        raise BuildError(f"can't write {path}: there is no folder {path.parent}")
-    if path is not None and path.is_dir():
-        raise BuildError(f"can't write {path}: it is a folder")
-
-
-def write_json(path: Path, data: Any) -> None:
-    if str(path) == "-":
-        sys.stdout.write(json.dumps(data, indent=1, ensure_ascii=said_in_ascii()) + "\n")
-    else:
-        write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
-
-
 def plain_table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for name in columns:
         table.add_column(name)
     return table
-
-
-@contextmanager
-def written(path: Path | None) -> Iterator[Path | None]:
-    """A file to write to in the place of `path`; where that is -, its text goes to stdout afterwards."""
-    writable(path)
-    if str(path) != "-":
-        yield path
-        return
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "out.json"
-        yield file
-        if file.exists():
-            write_json(Path("-"), json.loads(file.read_text(encoding="utf-8")))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the command line shares with the terminal: how wide lines are, how a command ends, and what errors look like."""
+"""What commands share: how wide lines are, how a command ends, what errors look like, and files that are asked for."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import contextlib
 import errno
 import functools
 import inspect
+import json
 import logging
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from rich.console import Console
@@ -19,7 +22,8 @@ from rich.markup import escape
 from typer import Exit, Option, Typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from chunkform.errors import ChunkformError, CompilerError
+from chunkform.errors import BuildError, ChunkformError, CompilerError
+from chunkform.runtime.launch.files import write_whole
 
 if TYPE_CHECKING:
     from typer._click.core import Context, Parameter
@@ -281,3 +285,37 @@ def show_error(error: ChunkformError) -> None:
             out.print(f"  {escape(str(getattr(where, 'place', where)))}", style="dim")
             if getattr(where, "text", ""):
                 out.print(f"    {escape(where.text)}", style="cyan")
+
+
+# --- files that are asked for; - is stdout ---------------------------------------------------------------------------
+
+
+def writable(path: Path | None) -> None:
+    """Refuse early what could not be written after the work is done."""
+    if str(path) == "-" and sys.stdout.name == os.devnull:
+        raise BuildError("can't write to stdout, which is closed")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise BuildError(f"can't write {path}: there is no folder {path.parent}")
+    if path is not None and path.is_dir():
+        raise BuildError(f"can't write {path}: it is a folder")
+
+
+def write_json(path: Path, data: Any) -> None:
+    if str(path) == "-":
+        sys.stdout.write(json.dumps(data, indent=1, ensure_ascii=said_in_ascii()) + "\n")
+    else:
+        write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def written(path: Path | None) -> Iterator[Path | None]:
+    """A file to write to in the place of `path`; where that is -, its text goes to stdout afterwards."""
+    writable(path)
+    if str(path) != "-":
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "out.json"
+        yield file
+        if file.exists():
+            write_json(Path("-"), json.loads(file.read_text(encoding="utf-8")))
