@@ -183,10 +183,9 @@ class _Printer:
                 return f"{self.sub(x.args[0], ATOM)}^{{{self.sub(x.args[1], SUM)}}}", FACTOR
             case "sqrt":
                 return rf"\sqrt{{{self.sub(x.args[0], SUM)}}}", FACTOR
-            case "exp" | "log":
-                return rf"\{x.op}{s.left}{self.sub(x.args[0], SUM)}{s.right}", FACTOR
-            case "diag" | "softmax":
-                return rf"\mathrm{{{x.op}}}{s.left}{self.sub(x.args[0], SUM)}{s.right}", FACTOR
+            case "exp" | "log" | "diag" | "softmax":
+                name = rf"\{x.op}" if x.op in ("exp", "log") else rf"\mathrm{{{x.op}}}"
+                return f"{name}{s.left}{self.sub(x.args[0], SUM)}{s.right}", FACTOR
             case "function":
                 return rf"\operatorname{{{x.attrs[0]}}}({self.sub(x.args[0], SUM)})", FACTOR
             case "tril":
