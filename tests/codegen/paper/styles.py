@@ -196,11 +196,15 @@ class _Printer:
             case "sum" | "product over":
                 low, high, body = x.args
                 head = r"\sum" if x.op == "sum" else r"\prod"
-                shown = self.sub(body, ENTRYWISE)
-                if x.op != "sum" and body.op in ("product", "hadamard", "divide", "negative"):
-                    shown = f"{self.style.left}{shown}{self.style.right}"  # what doesn't count is no factor otherwise
-                return f"{head}_{{{x.attrs[0]}={_index(low)}}}^{{{_index(high)}}} {shown}", SUM
+                bounds = f"_{{{x.attrs[0]}={_index(low)}}}^{{{_index(high)}}}"
+                return f"{head}{bounds} {self.over(x.op, body)}", SUM
         raise AssertionError(x.op)
+
+    def over(self, op: str, body: Formula) -> str:
+        """What a sum or a product is over: of a product in brackets, as what doesn't count in it is no factor otherwise."""
+        shown = self.sub(body, ENTRYWISE)
+        bare = op == "sum" or body.op not in ("product", "hadamard", "divide", "negative")
+        return shown if bare else f"{self.style.left}{shown}{self.style.right}"
 
     def product(self, x: Formula) -> tuple[str, int]:
         out = ""
