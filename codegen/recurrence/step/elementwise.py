@@ -79,9 +79,11 @@ def value_of(state: str, when: str, axes: tuple[str, ...]) -> Node:
     return leaf("stored", f"{state}.{when}", axes)
 
 
-def over_stored(x: Node, step: StepProgram, backward: bool) -> Node:
-    """x over states as values of the step: before it, and, in the forward pass, after it, where x has an update in it."""
-    updates = {} if backward else {step.updates[s.name]: value_of(s.name, AFTER, s.axes) for s in step.states}
+def over_stored(x: Node, step: StepProgram, backward: bool, making: str | None = None) -> Node:
+    """x over states as values of the step: before it, and, in the forward pass, after it, where x has an update in it; but not of
+    the state that x is for `making`, which may be all of x."""
+    made = [s for s in step.states if s.name != making and not backward]
+    updates = {step.updates[s.name]: value_of(s.name, AFTER, s.axes) for s in made}
     x = replaced(x, {u: y for u, y in updates.items() if u.op != "leaf"})
     states = [y for y in walk(x) if y.op == "leaf" and y.attrs[0] in ("state", "trajectory")]
     return replaced(x, {y: value_of(y.attrs[1], BEFORE, y.attrs[2]) for y in states})

@@ -66,7 +66,7 @@ class ScanText(PassText):
         """The statements that scan a state, before and after each step."""
         s = program.state(e.state)
         forward = program.direction > 0
-        maps = ", ".join(self._over_all(over_stored(x, self.c.step, self.backward), s.axes) for x in e.maps)
+        maps = ", ".join(self._over_all(over_stored(x, self.c.step, self.backward, s.name), s.axes) for x in e.maps)
         first = self.state_name(s.name) if forward else f"{s.name}_last"
         names = [f"{s.name}_{when}" for when in (BEFORE, AFTER)]
         last = f"{s.name}_last" if forward and not self.backward else f"{s.name}_end" if forward else f"{s.name}_first"
@@ -96,7 +96,7 @@ class StatesText(ScanText):
         entries = _entries(self.program)
         for n, e in enumerate(entries):
             s = self.program.state(e.state)
-            maps = ", ".join(self._over_all(over_stored(x, self.c.step, self.backward), s.axes) for x in e.maps)
+            maps = ", ".join(self._over_all(over_stored(x, self.c.step, self.backward, s.name), s.axes) for x in e.maps)
             first = self._first(s.name)
             direction = "" if self.program.direction > 0 else ", False"
             name = s.name[1:] if self.backward else s.name

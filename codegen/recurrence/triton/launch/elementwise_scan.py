@@ -57,7 +57,8 @@ class ScanHost(Host):
         """One scan, with those of these values that it can make, and its states where something else is made of them."""
         axes, forward = program.state(e.state).axes, program.direction > 0
         again = self.backward and forward
-        nodes = self._multiplied({n: self._over_stored(x) for n, x in enumerate(e.printed)})
+        printed = [over_stored(x, self.step, self.backward, e.state) for x in e.printed]
+        nodes = self._multiplied(dict(enumerate(printed)))
         e = e.over([self._inside(x, axes) for x in nodes.values()])
         orders = self.c.adjoint.program.output_axes if self.backward else self.c.step.output_axes
         variables = {gradient_name(v): v for v in self.c.step.variables}

@@ -249,6 +249,16 @@ def test_kernels_are_printed_after_each_pass() -> None:
         kernels_after(c, "fused")
 
 
+def test_a_state_of_which_nothing_stays_is_made_of_inputs() -> None:
+    """What is added to it is all of its update, which isn't the state after the step yet."""
+    r = Recurrence("forgetful")
+    x, h = r.inputs("x"), r.state("h")
+    r.update(h, x - h.prev + h.prev)
+    r.output("y", h.next)
+    (scan,) = [f for f in triton_form(compile_spec(r)).parts if f.name == "forward_scan_1"]
+    assert isinstance(scan, KernelFunction) and any(x.pointer.text.startswith("x_p") for x in loads(scan.body))
+
+
 def test_the_gate_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for each kernel, with what is printed."""
     seen = []
