@@ -274,7 +274,7 @@ def fn(name: str, x: Node) -> Node:
     return make("fn", (x,), (name,), x.axes)
 
 
-def maximum(*terms: Any) -> Node:
+def maximum(*terms: object) -> Node:
     """The largest of terms, entry by entry over the union of their axes."""
     least: Fraction | None = None
     found: dict[Node, None] = {}
@@ -293,7 +293,7 @@ def maximum(*terms: Any) -> Node:
     return parts[0] if len(parts) == 1 else make("max", tuple(parts), (), {a for p in parts for a in p.axes})
 
 
-def minimum(*terms: Any) -> Node:
+def minimum(*terms: object) -> Node:
     """The smallest of terms, as -max of what is opposite to them."""
     return mul(-1, maximum(*(mul(-1, x) for x in terms)))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from chunkform.errors import ArgumentError
+from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.several import Places, Writes, several_steps
 
 
@@ -29,9 +29,10 @@ class Rows:
         return Places(_real(self.rows, self.null), _real(self.each, self.null), None, _contiguous(self.starts))
 
 
-def op_of(name: str) -> Any:
+def op_of(name: str) -> Op:
     """The op of the catalogue, with its step."""
-    return importlib.import_module(f"chunkform.generated.{name}").OP
+    found: Op = importlib.import_module(f"chunkform.generated.{name}").OP
+    return found
 
 
 def take_steps(

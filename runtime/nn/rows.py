@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ def in_kernels(x: Tensor) -> bool:
 def unit(x: Tensor, scale: float = 1.0) -> Tensor:
     """scale x / sqrt(x.x + 1e-6), x [B, T, H, d], in float32 at least."""
     if in_kernels(x):
-        return _map("unit")(x, scale=float(scale))[0]  # type: ignore[no-any-return]
+        return _map("unit")(x, scale=float(scale))[0]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide * ((wide.square().sum(-1, keepdim=True) + UNIT_EPS).rsqrt() * scale)).to(x.dtype)
 
@@ -50,18 +49,18 @@ def softplus_decay(g: Tensor, A: Tensor, bias: Tensor) -> Tensor:
     wide = g.to(torch.promote_types(g.dtype, torch.float32))
     A, bias = A.to(wide.dtype), bias.to(wide.dtype)
     if in_kernels(wide):
-        return _map("softplus_decay")(wide, A, bias)[0]  # type: ignore[no-any-return]
+        return _map("softplus_decay")(wide, A, bias)[0]
     return -A.exp().unsqueeze(-1) * F.softplus(wide + bias)
 
 
-def _map(name: str) -> Callable[..., Any]:
+def _map(name: str) -> Callable[..., tuple[Tensor, ...]]:
     """A row map in the dtypes that it is given, whatever autocast says: log decays keep their digits.
 
     Generated files import the runtime, and are loaded when one is first needed.
     """
-    found: Callable[..., Any] = getattr(importlib.import_module("chunkform.generated.rows"), name)
+    found: Callable[..., tuple[Tensor, ...]] = getattr(importlib.import_module("chunkform.generated.rows"), name)
 
-    def called(x: Tensor, *others: Tensor, **constants: float) -> Any:
+    def called(x: Tensor, *others: Tensor, **constants: float) -> tuple[Tensor, ...]:
         with no_autocast(x.device):
             return found(x, *others, **constants)
 

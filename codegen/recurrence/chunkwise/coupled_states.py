@@ -137,7 +137,7 @@ def factored(x: Node) -> Node:
     return x
 
 
-def _around(x: Node, w: Node) -> Any:
+def _around(x: Node, w: Node) -> object:
     """What a term has around a weight that it is a product with, inside of sums or not: the same of two terms if they differ in
     the weight alone."""
     if x is w:
