@@ -435,8 +435,8 @@ def output_kernel(
 def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: NameOf) -> Kernel:
     """The products of states and gradients at each step that a stage is for, from the checkpointed states, for all
     blocks at once: of each the sum over a tile, or whole where it is of pairs inside a block alone; or over the channels of a
-    tile, where a decay is one for each of these. `streams` are those of the stage, of which some may be made in the prologue."""
-    stage, streams = _kept_apart(stage, streams)
+    tile, where a decay is one for each of these. `stage` has its axes kept apart; `streams` are those of it, of which some may
+    be made in the prologue."""
     channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
     states = (*stage.forward, *stage.backward)
     axes = states[0].axes
@@ -474,12 +474,12 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     return Kernel(name, lines, doc, arguments, axes, tiled, False, reads=True, many=many, slow_path=slow_path)
 
 
-def _kept_apart(stage: Unroll, streams: dict[Node, Node]) -> tuple[Unroll, dict[Node, Node]]:
-    """The stage and its streams, with a name of its own for the axis of a decay's channels, where a square state has two."""
+def kept_apart(stage: Unroll) -> Unroll:
+    """The stage, with a name of its own for the axis of a decay's channels, where a square state has two."""
     axes = stage.forward[0].axes
     channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
     if channels is None or len({dim_of(a) for a in axes}) == len(axes):
-        return stage, streams
+        return stage
     names = {a: f"{dim_of(a)}{KEPT}" if a == channels else dim_of(a) for a in axes}
 
     def of(nodes: dict[Node, Node]) -> dict[Node, Node]:
@@ -488,11 +488,10 @@ def _kept_apart(stage: Unroll, streams: dict[Node, Node]) -> tuple[Unroll, dict[
     def over(states: tuple[StateForm, ...]) -> tuple[StateForm, ...]:
         return tuple(replace(s, axes=tuple(names.get(a, a) for a in s.axes)) for s in states)
 
-    renamed = replace(
+    return replace(
         stage, streams=of(stage.streams), outputs=of(stage.outputs), definitions=of(stage.definitions),
         forward=over(stage.forward), backward=over(stage.backward),
     )  # fmt: skip
-    return renamed, of(streams)
 
 
 def _decays_of(stage: Unroll) -> list[Node]:

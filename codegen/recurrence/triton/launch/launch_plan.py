@@ -46,6 +46,7 @@ from ..kernels.sweep_kernels import (
     CheckpointReads,
     Kernel,
     intra_chunk_kernel,
+    kept_apart,
     output_kernel,
     sweep_kernel,
     unroll_kernel,
@@ -1145,6 +1146,7 @@ class Host:
         if not self._unrolled_from() <= walked:
             raise CannotPrint(f"no walk over {', '.join(sorted(self._unrolled_from() - walked))}")
         stage, transitions = unroll_with_transitions(stage)
+        stage = kept_apart(stage)  # before streams are named: a kernel loads them by the axes that they have there
         streams: dict[Node, Node] = {}
         for x, node in stage.streams.items():
             if in_prologue(node):

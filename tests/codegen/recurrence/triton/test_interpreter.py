@@ -78,6 +78,11 @@ def test_a_gradient_whose_terms_come_from_several_sweeps():
     assert_small(interpret(names, [ALONE]), 1e-5)
 
 
+def test_products_of_each_channel_take_what_is_made_before_the_kernels_of_a_square_state():
+    """Its two axes have one dim, and other names in the kernel than in the stage that it is printed of."""
+    assert_small(interpret(("made_ahead",), [ALONE | {"decay": "extreme"}]), 1e-5)
+
+
 def test_nothing_is_written_beyond_the_last_step():
     """What is written doesn't depend on the inputs, which are zero there."""
     names = ("towards_new", "decayed_count", "steady_writes", "moving_averages", "equal_keys", "pulled_halfway")

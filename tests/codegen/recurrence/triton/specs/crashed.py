@@ -73,3 +73,15 @@ r.update(P, diag(c) * P.prev + k * v.T)
 r.update(Q, a * Q.prev + k * (v - Q.prev.T * k).T)
 r.output("o", (P.next + Q.next).T * q)
 beside_channels = r
+
+r = Recurrence(
+    "made_ahead",
+    doc="A square state with a decay for each channel, of whose writes both sides are made before its kernels.",
+)
+d = r.dims("d")
+q, k = r.inputs("q k", d)
+c = r.decay("c", d)
+S = r.state("S", d, d)
+r.update(S, diag(c) * S.prev + dot(k, ones(d)) * k * softmax(q).T)
+r.output("o", S.prev * q)
+made_ahead = r
