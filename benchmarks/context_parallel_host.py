@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for count in map(int, options.gpus.split(",")):
-        rows += run(count, options)
+        rows += in_processes(work, count, options)
     if options.out is not None:
         gpu = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -63,26 +63,31 @@ def main() -> None:
         options.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
 
 
-def run(count: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of one number of ranks, from processes of their own."""
+def in_processes(work: Callable[..., None], count: int, options: argparse.Namespace) -> Any:
+    """What rank 0 puts into the queue as JSON: `work(rank, count, port, queue, options)` in processes of their own."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     os.environ |= {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
     queue = mp.get_context("spawn").SimpleQueue()
     mp.spawn(work, args=(count, port, queue, options), nprocs=count)
-    rows: list[dict[str, Any]] = json.loads(queue.get())
-    return rows
+    return json.loads(queue.get())
+
+
+def joined(rank: int, count: int, port: int, kind: str) -> str:
+    """The device of a process, which joins the others."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if kind != "cuda":
+        dist.init_process_group("gloo", rank=rank, world_size=count)
+        return "cpu"
+    torch.cuda.set_device(rank)
+    device = f"cuda:{rank}"
+    dist.init_process_group("nccl", rank=rank, world_size=count, device_id=torch.device(device))
+    return device
 
 
 def work(rank: int, count: int, port: int, queue: Any, options: argparse.Namespace) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    cuda = options.device == "cuda"
-    device = f"cuda:{rank}" if cuda else "cpu"
-    if cuda:
-        torch.cuda.set_device(rank)
-    kind = "nccl" if cuda else "gloo"
-    dist.init_process_group(kind, rank=rank, world_size=count, device_id=torch.device(device) if cuda else None)
+    device = joined(rank, count, port, options.device)
     rows = []
     for name in options.ops.split(","):
         own = measured(name, count, device, options)

@@ -15,21 +15,19 @@ import argparse
 import functools
 import importlib
 import json
-import os
-import socket
 import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
 from chunkform.runtime.attention.ring import Places, Ring
 from chunkform.runtime.parallel.group import group_of
 
 from .context_parallel import prepared, timed, worst
+from .context_parallel_host import in_processes, joined
 from .inputs import Shape, parse_shape
 
 REPEATS = 10
@@ -45,27 +43,16 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    os.environ |= {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-    queue = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(work, args=(port, queue, options), nprocs=options.gpus)
-    row = json.loads(queue.get())
+    row = in_processes(work, options.gpus, options)
     print(json.dumps(row))
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(row, indent=1) + "\n")
 
 
-def work(rank: int, port: int, queue: Any, options: argparse.Namespace) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def work(rank: int, count: int, port: int, queue: Any, options: argparse.Namespace) -> None:
+    device = joined(rank, count, port, options.device)
     cuda = options.device == "cuda"
-    device = f"cuda:{rank}" if cuda else "cpu"
-    if cuda:
-        torch.cuda.set_device(rank)
-    kind = "nccl" if cuda else "gloo"
-    dist.init_process_group(kind, rank=rank, world_size=options.gpus, device_id=torch.device(device) if cuda else None)
     shape, dtype = parse_shape(options.shape), getattr(torch, options.dtype)
     part = shape.at(shape.batch, shape.steps // options.gpus)
     gpu = torch.cuda.get_device_name() if cuda else "cpu"
