@@ -434,15 +434,15 @@ def _parts(term: Term) -> Iterator[Any]:
 
 
 def owners(term: Term) -> Iterator[tuple[str, Owner]]:
-    """The named quantities of which it is certain what declares them: SymPy may have put others of the same name in the place of
-    those that stand inside its expressions."""
+    """The named matrices and vectors, with what declares each. Of scalars it isn't known: SymPy keeps expressions that it has
+    made, and puts equal quantities of an earlier recurrence in their place."""
     stack: list[Any] = [term]
     while stack:
         x = stack.pop()
         if isinstance(x, Matrix):
             stack.extend(x.args if x.op != "symbol" else ())
-        if isinstance(getattr(x, "owner", None), Owner):
-            yield name_of(x), x.owner
+            if isinstance(x.owner, Owner):
+                yield name_of(x), x.owner
 
 
 def numbers_of(term: Term) -> Iterator[sympy.Expr]:

@@ -199,3 +199,15 @@ def test_a_name_whose_file_is_here_is_asked_for_with_its_ending(
 def test_a_list_that_is_called_says_what_declares_one(name: str) -> None:
     with pytest.raises(SpecError, match=rf"declared already; r.{name[:-1]}\(\.\.\) declares one {name[:-1]}$"):
         getattr(Recurrence("mine"), name)("S")
+
+
+def test_two_recurrences_may_name_their_scalars_alike() -> None:
+    """SymPy keeps the expressions that it has made, and gives those of the first again."""
+    for name in ("one", "two"):
+        r = Recurrence(name)
+        d, e = r.dims("d e")
+        k, v = r.inputs("k", d), r.inputs("v", e)
+        a, b = r.inputs("a b")
+        S = r.state("S", d, e)
+        r.update(S, exp(0 + a) * S.prev + (2 * b) * (k * v.T) / 2)
+        r.output("o", S.next.T * k)

@@ -91,8 +91,6 @@ MISTAKES: list[tuple[str, str, type[ChunkformError], tuple[str, ...]]] = [
      ("uses z", "not declared in bad")),
     ("input of another recurrence that has the name", "p = Recurrence('p'); z = p.inputs('k', p.dims('d')); r.update(S, z * v.T)",
      NameError_, ("the k of another recurrence, p at bad.py", "declare one in bad")),
-    ("scalar of another recurrence that has the name", "z = Recurrence('p').inputs('beta'); r.update(S, z * S.prev)", NameError_,
-     ("the beta of another recurrence",)),
     ("state of another recurrence", "P = Recurrence('p').state('P'); r.update(S, P.prev * S.prev)", NameError_,
      ("reads P.prev", "not a state of bad")),
     ("name used twice", "r.inputs('q', d)", NameError_, ("'q' is used twice", "bad.py:5")),

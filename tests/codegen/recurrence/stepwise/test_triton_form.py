@@ -57,7 +57,7 @@ def resources(kernel, args: tuple, options: dict) -> tuple[int, int]:
     from triton.compiler import ASTSource
 
     options = dict(options)
-    warps = options.pop("num_warps")
+    settings = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
     types = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
     signature, constants, attributes = {}, {}, {}
     for i, (name, value) in enumerate(zip(kernel.arg_names, args)):
@@ -73,7 +73,7 @@ def resources(kernel, args: tuple, options: dict) -> tuple[int, int]:
     for name, value in options.items():
         signature[name], constants[name] = "constexpr", value
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=settings)
     return assembled(built.asm["ptx"])
 
 
