@@ -98,8 +98,9 @@ class _Inputs:
             self.env[kind, name] = NUMBERS.fn("exp", values) if kind.startswith("decay") else values
 
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Numbers of many bits: among few, some is 1 where a plan divides by 1 - z."""
         out = np.empty(shape, dtype=object)
-        flat = [Fraction(self.random.randrange(1, 2**10), 2**5) * self.random.choice((1, -1)) for _ in range(out.size)]
+        flat = [Fraction(self.random.randrange(1, 2**40), 2**35) * self.random.choice((1, -1)) for _ in range(out.size)]
         out.ravel()[:] = flat
         return out
 
