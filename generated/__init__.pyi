@@ -11,8 +11,10 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from chunkform import Derivation
+from chunkform.runtime.op.chunk_replay import ChunkState
 from chunkform.runtime.op.drafts import Drafts
 from chunkform.runtime.op.prefixes import Prefixes
+from chunkform.runtime.op.small_states import SmallPool
 from chunkform.spec.language import Declaration
 
 _Last = TypeVar("_Last")
@@ -27,9 +29,9 @@ class _delta_rule_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _delta_rule_step_result(NamedTuple):
+class _delta_rule_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _delta_rule(_Op, Protocol):
     """delta_rule: The delta rule (Schlag et al. 2021, arXiv 2102.11174; in parallel: Yang et al. 2024, arXiv 2406.06484)."""
@@ -58,9 +60,9 @@ class _delta_rule(_Op, Protocol):
         k: Tensor,
         v: Tensor,
         beta: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -104,6 +106,54 @@ class _delta_rule(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _delta_rule_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _delta_rule_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -118,7 +168,33 @@ class _delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _delta_rule_step_result: ...
+    ) -> _delta_rule_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _delta_rule_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _delta_rule_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -148,7 +224,7 @@ class _delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 delta_rule: _delta_rule
@@ -208,9 +284,9 @@ class _gated_delta_rule_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _gated_delta_rule_step_result(NamedTuple):
+class _gated_delta_rule_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _gated_delta_rule(_Op, Protocol):
     """gated_delta_rule: The gated delta rule (Yang et al. 2024, arXiv 2412.06464): decay, then the delta rule."""
@@ -241,9 +317,9 @@ class _gated_delta_rule(_Op, Protocol):
         v: Tensor,
         beta: Tensor,
         log_alpha: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -289,6 +365,57 @@ class _gated_delta_rule(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_delta_rule_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_delta_rule_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -304,7 +431,35 @@ class _gated_delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _gated_delta_rule_step_result: ...
+    ) -> _gated_delta_rule_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gated_delta_rule_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_delta_rule_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -336,7 +491,7 @@ class _gated_delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gated_delta_rule: _gated_delta_rule
@@ -345,9 +500,9 @@ class _gated_linear_attention_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _gated_linear_attention_step_result(NamedTuple):
+class _gated_linear_attention_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _gated_linear_attention(_Op, Protocol):
     """gated_linear_attention: Gated linear attention (Yang et al. 2023, arXiv 2312.06635): a decay for each key channel."""
@@ -376,9 +531,9 @@ class _gated_linear_attention(_Op, Protocol):
         k: Tensor,
         v: Tensor,
         log_alpha: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -422,6 +577,54 @@ class _gated_linear_attention(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_alpha: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_alpha: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_linear_attention_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_alpha: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_linear_attention_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -436,7 +639,33 @@ class _gated_linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _gated_linear_attention_step_result: ...
+    ) -> _gated_linear_attention_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gated_linear_attention_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_linear_attention_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -466,7 +695,7 @@ class _gated_linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gated_linear_attention: _gated_linear_attention
@@ -475,9 +704,9 @@ class _gradient_descent_logistic_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _gradient_descent_logistic_step_result(NamedTuple):
+class _gradient_descent_logistic_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _gradient_descent_logistic(_Op, Protocol):
     """gradient_descent_logistic: A linear layer trained by gradient descent on the logistic loss: the update isn't affine in W."""
@@ -506,9 +735,9 @@ class _gradient_descent_logistic(_Op, Protocol):
         z: Tensor,
         y: Tensor,
         eta: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -552,6 +781,54 @@ class _gradient_descent_logistic(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_logistic_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_logistic_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -566,7 +843,33 @@ class _gradient_descent_logistic(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _gradient_descent_logistic_step_result: ...
+    ) -> _gradient_descent_logistic_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gradient_descent_logistic_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_logistic_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -596,7 +899,7 @@ class _gradient_descent_logistic(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_logistic: _gradient_descent_logistic
@@ -605,9 +908,9 @@ class _gradient_descent_logistic_momentum_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _gradient_descent_logistic_momentum_step_result(NamedTuple):
+class _gradient_descent_logistic_momentum_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: tuple[Tensor, Tensor]
+    state: _Last
 
 class _gradient_descent_logistic_momentum(_Op, Protocol):
     """gradient_descent_logistic_momentum: A linear layer trained by gradient descent on the logistic loss, with momentum and weight decay; minibatches too."""
@@ -640,9 +943,9 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         eta: Tensor,
         log_mu: Tensor,
         log_keep: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -690,6 +993,60 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         state_pool: tuple[Tensor, Tensor],
         state_indices: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_logistic_momentum_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_logistic_momentum_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -706,7 +1063,37 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _gradient_descent_logistic_momentum_step_result: ...
+    ) -> _gradient_descent_logistic_momentum_step_result[tuple[Tensor, Tensor]]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gradient_descent_logistic_momentum_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | tuple[Tensor | None, Tensor | None] | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_logistic_momentum_step_result[ChunkState]: ...
     def draft(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -740,7 +1127,7 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes]: ...
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
 
 gradient_descent_logistic_momentum: _gradient_descent_logistic_momentum
@@ -749,9 +1136,9 @@ class _gradient_descent_squared_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _gradient_descent_squared_step_result(NamedTuple):
+class _gradient_descent_squared_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _gradient_descent_squared(_Op, Protocol):
     """gradient_descent_squared: A linear layer trained by gradient descent on |W x - y|^2 / 2: the dual form of a linear layer, and a delta rule."""
@@ -780,9 +1167,9 @@ class _gradient_descent_squared(_Op, Protocol):
         z: Tensor,
         y: Tensor,
         eta: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -826,6 +1213,54 @@ class _gradient_descent_squared(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_squared_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_squared_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -840,7 +1275,33 @@ class _gradient_descent_squared(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _gradient_descent_squared_step_result: ...
+    ) -> _gradient_descent_squared_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gradient_descent_squared_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_squared_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -870,7 +1331,7 @@ class _gradient_descent_squared(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_squared: _gradient_descent_squared
@@ -879,9 +1340,9 @@ class _gradient_descent_squared_momentum_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _gradient_descent_squared_momentum_step_result(NamedTuple):
+class _gradient_descent_squared_momentum_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: tuple[Tensor, Tensor]
+    state: _Last
 
 class _gradient_descent_squared_momentum(_Op, Protocol):
     """gradient_descent_squared_momentum: A linear layer trained by gradient descent on |W x - y|^2 / 2, with momentum and weight decay; minibatches too."""
@@ -914,9 +1375,9 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         eta: Tensor,
         log_mu: Tensor,
         log_keep: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -964,6 +1425,60 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         state_pool: tuple[Tensor, Tensor],
         state_indices: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_squared_momentum_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_squared_momentum_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -980,7 +1495,37 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _gradient_descent_squared_momentum_step_result: ...
+    ) -> _gradient_descent_squared_momentum_step_result[tuple[Tensor, Tensor]]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gradient_descent_squared_momentum_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | tuple[Tensor | None, Tensor | None] | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_squared_momentum_step_result[ChunkState]: ...
     def draft(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -1014,7 +1559,7 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes]: ...
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
 
 gradient_descent_squared_momentum: _gradient_descent_squared_momentum
@@ -1023,9 +1568,9 @@ class _gradient_descent_squared_weight_decay_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _gradient_descent_squared_weight_decay_step_result(NamedTuple):
+class _gradient_descent_squared_weight_decay_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _gradient_descent_squared_weight_decay(_Op, Protocol):
     """gradient_descent_squared_weight_decay: A linear layer trained by gradient descent on |W x - y|^2 / 2, with weight decay: each step keeps a part of W."""
@@ -1056,9 +1601,9 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         y: Tensor,
         eta: Tensor,
         log_keep: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -1104,6 +1649,57 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_keep: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_keep: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_squared_weight_decay_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_keep: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_squared_weight_decay_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -1119,7 +1715,35 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _gradient_descent_squared_weight_decay_step_result: ...
+    ) -> _gradient_descent_squared_weight_decay_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gradient_descent_squared_weight_decay_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gradient_descent_squared_weight_decay_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -1151,7 +1775,7 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_squared_weight_decay: _gradient_descent_squared_weight_decay
@@ -1160,9 +1784,9 @@ class _inverse_attention_result(NamedTuple, Generic[_Last]):
     v: Tensor
     final_state: _Last
 
-class _inverse_attention_step_result(NamedTuple):
+class _inverse_attention_step_result(NamedTuple, Generic[_Last]):
     v: Tensor
-    state: Tensor
+    state: _Last
 
 class _inverse_attention(_Op, Protocol):
     """inverse_attention: Inverse attention, the stable form: given o, find the v that linear attention would have read."""
@@ -1191,9 +1815,9 @@ class _inverse_attention(_Op, Protocol):
         k: Tensor,
         o: Tensor,
         log_lam: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -1237,6 +1861,54 @@ class _inverse_attention(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _inverse_attention_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _inverse_attention_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -1251,7 +1923,33 @@ class _inverse_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _inverse_attention_step_result: ...
+    ) -> _inverse_attention_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _inverse_attention_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _inverse_attention_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -1281,7 +1979,7 @@ class _inverse_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 inverse_attention: _inverse_attention
@@ -1290,9 +1988,9 @@ class _inverse_attention_unstable_result(NamedTuple, Generic[_Last]):
     v: Tensor
     final_state: _Last
 
-class _inverse_attention_unstable_step_result(NamedTuple):
+class _inverse_attention_unstable_step_result(NamedTuple, Generic[_Last]):
     v: Tensor
-    state: Tensor
+    state: _Last
 
 class _inverse_attention_unstable(_Op, Protocol):
     """inverse_attention_unstable: Inverse attention, the first form: it divides by q.k, and its states explode."""
@@ -1321,9 +2019,9 @@ class _inverse_attention_unstable(_Op, Protocol):
         k: Tensor,
         o: Tensor,
         log_lam: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -1367,6 +2065,54 @@ class _inverse_attention_unstable(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _inverse_attention_unstable_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _inverse_attention_unstable_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -1381,7 +2127,33 @@ class _inverse_attention_unstable(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _inverse_attention_unstable_step_result: ...
+    ) -> _inverse_attention_unstable_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _inverse_attention_unstable_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _inverse_attention_unstable_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -1411,7 +2183,7 @@ class _inverse_attention_unstable(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 inverse_attention_unstable: _inverse_attention_unstable
@@ -1682,9 +2454,9 @@ class _kimi_delta_attention_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _kimi_delta_attention_step_result(NamedTuple):
+class _kimi_delta_attention_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _kimi_delta_attention(_Op, Protocol):
     """kimi_delta_attention: Kimi delta attention (Kimi Linear, arXiv 2510.26692): a decay for each key channel, then the delta rule."""
@@ -1715,9 +2487,9 @@ class _kimi_delta_attention(_Op, Protocol):
         v: Tensor,
         beta: Tensor,
         log_alpha: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -1763,6 +2535,57 @@ class _kimi_delta_attention(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _kimi_delta_attention_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _kimi_delta_attention_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -1778,7 +2601,35 @@ class _kimi_delta_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _kimi_delta_attention_step_result: ...
+    ) -> _kimi_delta_attention_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _kimi_delta_attention_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _kimi_delta_attention_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -1810,7 +2661,7 @@ class _kimi_delta_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 kimi_delta_attention: _kimi_delta_attention
@@ -1819,9 +2670,9 @@ class _lightning_attention_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _lightning_attention_step_result(NamedTuple):
+class _lightning_attention_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _lightning_attention(_Op, Protocol):
     """lightning_attention: Lightning attention with data-dependent decay: one decay per head and step."""
@@ -1850,9 +2701,9 @@ class _lightning_attention(_Op, Protocol):
         k: Tensor,
         v: Tensor,
         log_lam: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -1896,6 +2747,54 @@ class _lightning_attention(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _lightning_attention_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _lightning_attention_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -1910,7 +2809,33 @@ class _lightning_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _lightning_attention_step_result: ...
+    ) -> _lightning_attention_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _lightning_attention_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _lightning_attention_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -1940,7 +2865,7 @@ class _lightning_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 lightning_attention: _lightning_attention
@@ -1949,9 +2874,9 @@ class _linear_attention_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _linear_attention_step_result(NamedTuple):
+class _linear_attention_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _linear_attention(_Op, Protocol):
     """linear_attention: Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236): a state that only adds."""
@@ -1978,9 +2903,9 @@ class _linear_attention(_Op, Protocol):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2022,6 +2947,51 @@ class _linear_attention(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _linear_attention_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _linear_attention_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -2035,7 +3005,31 @@ class _linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _linear_attention_step_result: ...
+    ) -> _linear_attention_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _linear_attention_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _linear_attention_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -2063,7 +3057,7 @@ class _linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 linear_attention: _linear_attention
@@ -2106,9 +3100,9 @@ class _mesa(_Op, Protocol):
         u: Tensor,
         log_lam: Tensor,
         lam_0: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2146,7 +3140,6 @@ class _mesa(_Op, Protocol):
         u: Tensor,
         log_lam: Tensor,
         lam_0: Tensor,
-        output_residual: Literal[True],
         *,
         initial_state: Tensor | None = None,
         output_final_state: Literal[False] = False,
@@ -2157,6 +3150,7 @@ class _mesa(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        output_residual: Literal[True],
         check: float | None = None,
     ) -> _mesa_residual_result[None]: ...
     @overload
@@ -2166,10 +3160,9 @@ class _mesa(_Op, Protocol):
         u: Tensor,
         log_lam: Tensor,
         lam_0: Tensor,
-        output_final_state: Literal[True],
-        output_residual: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2177,6 +3170,7 @@ class _mesa(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        output_residual: Literal[True],
         check: float | None = None,
     ) -> _mesa_residual_result[Tensor]: ...
     @overload
@@ -2186,7 +3180,6 @@ class _mesa(_Op, Protocol):
         u: Tensor,
         log_lam: Tensor,
         lam_0: Tensor,
-        output_residual: Literal[True],
         *,
         initial_state: Tensor | None = None,
         output_final_state: bool = False,
@@ -2197,6 +3190,7 @@ class _mesa(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        output_residual: Literal[True],
         check: float | None = None,
     ) -> _mesa_residual_result[Tensor | None]: ...
     @overload
@@ -2226,9 +3220,9 @@ class _mesa(_Op, Protocol):
         u: Tensor,
         log_lam: Tensor,
         lam_0: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2304,9 +3298,9 @@ class _mesa_net(_Op, Protocol):
         beta: Tensor,
         log_lam: Tensor,
         lamb: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2348,7 +3342,6 @@ class _mesa_net(_Op, Protocol):
         beta: Tensor,
         log_lam: Tensor,
         lamb: Tensor,
-        output_residual: Literal[True],
         *,
         initial_state: tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: Literal[False] = False,
@@ -2359,6 +3352,7 @@ class _mesa_net(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        output_residual: Literal[True],
         check: float | None = None,
     ) -> _mesa_net_residual_result[None]: ...
     @overload
@@ -2370,10 +3364,9 @@ class _mesa_net(_Op, Protocol):
         beta: Tensor,
         log_lam: Tensor,
         lamb: Tensor,
-        output_final_state: Literal[True],
-        output_residual: Literal[True],
         *,
         initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2381,6 +3374,7 @@ class _mesa_net(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        output_residual: Literal[True],
         check: float | None = None,
     ) -> _mesa_net_residual_result[tuple[Tensor, Tensor]]: ...
     @overload
@@ -2392,7 +3386,6 @@ class _mesa_net(_Op, Protocol):
         beta: Tensor,
         log_lam: Tensor,
         lamb: Tensor,
-        output_residual: Literal[True],
         *,
         initial_state: tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: bool = False,
@@ -2403,6 +3396,7 @@ class _mesa_net(_Op, Protocol):
         state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
+        output_residual: Literal[True],
         check: float | None = None,
     ) -> _mesa_net_residual_result[tuple[Tensor, Tensor] | None]: ...
     @overload
@@ -2436,9 +3430,9 @@ class _mesa_net(_Op, Protocol):
         beta: Tensor,
         log_lam: Tensor,
         lamb: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2505,9 +3499,9 @@ class _mesa_neumann(_Op, Protocol):
         u: Tensor,
         log_lam: Tensor,
         lam_0: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2593,9 +3587,9 @@ class _retention_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _retention_step_result(NamedTuple):
+class _retention_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _retention(_Op, Protocol):
     """retention: Retention (Sun et al. 2023, arXiv 2307.08621): a decay that is constant in time, one per head."""
@@ -2624,9 +3618,9 @@ class _retention(_Op, Protocol):
         k: Tensor,
         v: Tensor,
         log_gamma: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2670,6 +3664,54 @@ class _retention(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_gamma: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_gamma: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _retention_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_gamma: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _retention_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -2684,7 +3726,33 @@ class _retention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _retention_step_result: ...
+    ) -> _retention_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_gamma: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _retention_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_gamma: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _retention_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -2714,7 +3782,7 @@ class _retention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 retention: _retention
@@ -2825,9 +3893,9 @@ class _sherman_morrison_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _sherman_morrison_step_result(NamedTuple):
+class _sherman_morrison_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _sherman_morrison(_Op, Protocol):
     """sherman_morrison: The Sherman-Morrison step of the mesa recurrence: S_t is the inverse of lam_t S_{t-1}^-1 + u u^T; quadratic in S."""
@@ -2854,9 +3922,9 @@ class _sherman_morrison(_Op, Protocol):
         q: Tensor,
         u: Tensor,
         log_lam: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -2898,6 +3966,51 @@ class _sherman_morrison(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        u: Tensor,
+        log_lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        u: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _sherman_morrison_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        u: Tensor,
+        log_lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _sherman_morrison_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -2911,7 +4024,31 @@ class _sherman_morrison(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _sherman_morrison_step_result: ...
+    ) -> _sherman_morrison_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        u: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _sherman_morrison_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        u: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _sherman_morrison_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -2939,7 +4076,7 @@ class _sherman_morrison(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 sherman_morrison: _sherman_morrison
@@ -2999,9 +4136,9 @@ class _value_decay_attention_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
 
-class _value_decay_attention_step_result(NamedTuple):
+class _value_decay_attention_step_result(NamedTuple, Generic[_Last]):
     o: Tensor
-    state: Tensor
+    state: _Last
 
 class _value_decay_attention(_Op, Protocol):
     """value_decay_attention: Linear attention with a decay for each value channel."""
@@ -3030,9 +4167,9 @@ class _value_decay_attention(_Op, Protocol):
         k: Tensor,
         v: Tensor,
         log_beta: Tensor,
-        output_final_state: Literal[True],
         *,
         initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
         cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
@@ -3076,6 +4213,54 @@ class _value_decay_attention(_Op, Protocol):
         state_pool: Tensor,
         state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_beta: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_beta: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _value_decay_attention_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_beta: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _value_decay_attention_result[ChunkState]: ...
+    @overload
     def step(
         self,
         state: Tensor | None,
@@ -3090,7 +4275,33 @@ class _value_decay_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         state_indices: Tensor | None = None,
-    ) -> _value_decay_attention_step_result: ...
+    ) -> _value_decay_attention_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_beta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _value_decay_attention_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_beta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _value_decay_attention_step_result[ChunkState]: ...
     def draft(
         self,
         state: Tensor | None,
@@ -3120,7 +4331,7 @@ class _value_decay_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: bool = False,
         every: int,
-    ) -> tuple[Tensor, Tensor, Prefixes]: ...
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 value_decay_attention: _value_decay_attention

@@ -21,8 +21,10 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from chunkform import Derivation
+from chunkform.runtime.op.chunk_replay import ChunkState
 from chunkform.runtime.op.drafts import Drafts
 from chunkform.runtime.op.prefixes import Prefixes
+from chunkform.runtime.op.small_states import SmallPool
 from chunkform.spec.language import Declaration
 
 _Last = TypeVar("_Last")
@@ -68,10 +70,18 @@ class Stub:
         for parameters, returned in self._calls():
             lines += ["    @overload", f"    def __call__({_listed(parameters)}) -> {returned}: ..."]
         if self.step is not None:
-            lines += ["    @overload", f"    def __call__({_listed(self._in_pool())}) -> {self._pooled()}: ..."]
-            parameters, returned = self.step
+            for pool in (self.states or "", "SmallPool"):
+                lines += [
+                    "    @overload",
+                    f"    def __call__({_listed(self._in_pool(pool))}) -> {self._pooled(pool)}: ...",
+                ]
+            for final in (False, True):
+                given, returned = self._by_chunks(final), self._returned(False, final, "ChunkState")
+                lines += ["    @overload", f"    def __call__({_listed(given)}) -> {returned}: ..."]
+            for given, returned in self._steps():
+                lines += ["    @overload", f"    def step({_listed(given)}) -> {returned}: ..."]
+            parameters = self.step[0]
             rows = Parameter("state_indices", f"{TENSOR} | None", "None", named=True)
-            lines.append(f"    def step({_listed([*parameters, rows])}) -> {returned}: ...")
             keep = Parameter("keep", 'Literal["replay", "copies"] | None', "None", named=True)
             drafted = [p for p in parameters if p.name not in ("inplace", "deterministic")]
             lines.append(f"    def draft({_listed([*drafted, rows, keep])}) -> {self._drafted()}: ...")
@@ -89,17 +99,38 @@ class Stub:
             fixed = {self.asks or "": asked, "output_final_state": final}
             yield _fixed(self.parameters, fixed), self._returned(asked, final)
 
-    def _in_pool(self) -> list[Parameter]:
+    def _in_pool(self, pool: str) -> list[Parameter]:
         """The call that reads and writes rows of a pool of states."""
         taken = ("initial_state", "output_final_state", "context_parallel")
-        pool = [Parameter("state_pool", self.states or "", None, named=True)]
+        own = [Parameter("state_pool", pool, None, named=True)]
         rows = [Parameter("state_indices", TENSOR, None, named=True)]
-        return [*(p for p in self.parameters if p.name not in taken), *pool, *rows]
+        return [*(p for p in self.parameters if p.name not in taken), *own, *rows]
 
-    def _pooled(self) -> str:
+    def _pooled(self, pool: str) -> str:
         first = self.results[False]
         count = 1 if first is None else len(first.tensors)
-        return f"tuple[{', '.join(['Tensor'] * count)}, {_short(self.states or '')}]"
+        return f"tuple[{', '.join(['Tensor'] * count)}, {_short(pool)}]"
+
+    def _by_chunks(self, final: bool) -> list[Parameter]:
+        """The call whose last states steps go on from with the bits of the form over chunks."""
+        taken = ("cu_seqlens", "context_parallel", "state_dtype")
+        found = _fixed((p for p in self.parameters if p.name not in taken), {"output_final_state": final})
+        return [_replayed(p, "initial_state") for p in found]
+
+    def _steps(self) -> Iterable[tuple[list[Parameter], str]]:
+        """The overloads of a step: of states or rows of a pool; of rows of a small pool; with the bits of chunks."""
+        assert self.step is not None
+        parameters, name = self.step
+        rows = Parameter("state_indices", TENSOR, None, named=True)
+        yield (
+            [*parameters, replace(rows, type=f"{TENSOR} | None", default="None")],
+            f"{name}[{_short(self.states or '')}]",
+        )
+        taken = ("inplace", "state_dtype", "deterministic")
+        small = [replace(p, type="SmallPool") if p.name == "state" else p for p in parameters if p.name not in taken]
+        yield [*small, rows], f"{name}[SmallPool]"
+        chunks = [_replayed(p, "state") for p in parameters if p.name not in ("inplace", "state_dtype")]
+        yield chunks, f"{name}[ChunkState]"
 
     def _in_rounds(self) -> list[Parameter]:
         taken = ("output_final_state", "context_parallel")
@@ -108,15 +139,16 @@ class Stub:
     def _with_prefixes(self) -> str:
         first = self.results[False]
         count = 1 if first is None else len(first.tensors)
-        return f"tuple[{', '.join(['Tensor'] * count)}, {_short(self.states or '')}, Prefixes]"
+        return f"tuple[{', '.join(['Tensor'] * count)}, {_short(self.states or '')}, Prefixes[{_short(self.states or '')}]]"
 
     def _drafted(self) -> str:
         first = self.results[False]
         count = 1 if first is None else len(first.tensors)
         return f"tuple[{', '.join(['Tensor'] * count)}, Drafts]"
 
-    def _returned(self, asked: bool | None, final: bool | None) -> str:
-        last = {False: "None", True: f"{self.states}", None: f"{self.states} | None"}[final]
+    def _returned(self, asked: bool | None, final: bool | None, states: str | None = None) -> str:
+        states = states or self.states
+        last = {False: "None", True: f"{states}", None: f"{states} | None"}[final]
         found = []
         for which in (False, True) if asked is None else (asked,):
             x = self.results[which]
@@ -127,8 +159,14 @@ class Stub:
 def _step_results(stub: Stub) -> str:
     first = stub.results[False]
     assert first is not None and stub.step is not None
-    step = Results(stub.step[1], first.tensors)
-    return f"{step.text()}\n    state: {_short(stub.states or '')}\n"
+    return Results(stub.step[1], first.tensors, "state").text() + "\n"
+
+
+def _replayed(p: Parameter, state: str) -> Parameter:
+    """A parameter of what is called with `deterministic="chunk"`, where `state` is the name of the states."""
+    if p.name == state:
+        return replace(p, type=f"ChunkState | {p.type}")
+    return Parameter(p.name, 'Literal["chunk"]', None, named=True) if p.name == "deterministic" else p
 
 
 def _fixed(parameters: Iterable[Parameter], values: dict[str, bool | None]) -> list[Parameter]:
@@ -137,7 +175,7 @@ def _fixed(parameters: Iterable[Parameter], values: dict[str, bool | None]) -> l
     for p in parameters:
         value = values.get(p.name)
         if value is not None:
-            p = replace(p, type=f"Literal[{value}]", default=None if value else p.default)
+            p = replace(p, type=f"Literal[{value}]", default=None if value else p.default, named=True)
         found.append(p)
     return found
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +24,11 @@ from .decode import listed
 from .results import Public, Results, result_type
 from .signature import Signature
 
+State = TypeVar("State")  # a tensor, or a tuple of several
+
 
 @dataclass(frozen=True, eq=False)
-class Prefixes:
+class Prefixes(Generic[State]):
     """States [M, H, ..], one tensor for each state, and after how many steps of which sequence each of the M is."""
 
     states: tuple[Tensor, ...]
@@ -37,7 +39,7 @@ class Prefixes:
     def __post_init__(self) -> None:
         self._row.update({place: m for m, place in enumerate(self.places)})
 
-    def state(self, sequence: int, steps: int) -> Tensor | tuple[Tensor, ...]:
+    def state(self, sequence: int, steps: int) -> State:
         """The state [1, H, ..] after so many steps of a sequence, as `initial_state` takes it."""
         row = self._row.get((sequence, steps))
         if row is None:
@@ -45,7 +47,7 @@ class Prefixes:
                 f"there is no checkpoint of sequence {sequence} after {steps} steps: there is one every {self.every} steps"
             )
         found = tuple(x[row : row + 1] for x in self.states)
-        return found[0] if len(found) == 1 else found
+        return cast(State, found[0] if len(found) == 1 else found)
 
     def longest(self, sequence: int, steps: int) -> int:
         """The most steps, up to `steps`, after which there is a checkpoint of a sequence; 0 where there is none."""

@@ -31,6 +31,7 @@ FUNCTIONS = {
     "cos": np.cos,
     "diag": lambda x: np.diag(x.ravel()),
 }
+OF_SEVERAL = {"Max": np.maximum, "Min": np.minimum, "max": np.maximum, "min": np.minimum}
 
 
 def read(text: str, lookup: Lookup) -> np.ndarray:
@@ -130,6 +131,11 @@ class _Reader:
         elif found["name"] in FUNCTIONS and self.sees("("):
             self.next()
             value = FUNCTIONS[found["name"]](self.sum())
+            assert self.take(")")
+        elif found["name"] in OF_SEVERAL and self.take("("):
+            value = self.sum()
+            while self.take(","):
+                value = OF_SEVERAL[found["name"]](*alike(value, self.sum()))
             assert self.take(")")
         else:
             below = found["long"] or found["short"] or ""

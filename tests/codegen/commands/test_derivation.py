@@ -18,6 +18,7 @@ from chunkform.spec.language import Recurrence, catalogue, dot, find, normalize
 from .reading import read, read_indexed
 
 STEPS = 4
+WITHOUT_FORM = ("sequential", "segment-parallel", "scan", "strata")  # of their own; strata have theirs
 EXAMPLE = Path(__file__).parents[3] / "examples" / "my_recurrence.py"
 
 
@@ -248,7 +249,7 @@ def settle(run: Run, lines: list[str], t: int) -> None:
 
 def test_the_read_write_forms(case):
     run, sections = case
-    if run.c.family in ("sequential", "segment-parallel", "scan") and "Read-write form" not in sections:
+    if run.c.family in WITHOUT_FORM and "Read-write form" not in sections:
         pytest.skip("has none")
     for t in range(1, STEPS + 1):
         settle(run, sections["Read-write form"], t)
@@ -266,9 +267,20 @@ def test_the_read_write_forms(case):
             assert close(read(right, run.lookup(t)), read(left, run.lookup(t))), f"{line} at step {t}"
 
 
+def test_the_strata_forward(case):
+    run, sections = case
+    strata = [x for x in sections if re.fullmatch(r"Stratum \d+", x)]
+    if not strata:
+        pytest.skip("has none")
+    for t in range(1, STEPS + 1):
+        for title in strata:
+            parts = (title, f"{title}: maps that compose", f"{title}: read-write form")
+            settle(run, [line for x in parts for line in sections.get(x, ())], t)
+
+
 def test_the_form_over_a_chunk(case):
     run, sections = case
-    if run.c.family in ("sequential", "segment-parallel", "scan") and "Read-write form" not in sections:
+    if run.c.family in WITHOUT_FORM and "Read-write form" not in sections:
         pytest.skip("has none")
     test_the_read_write_forms(case)  # gives the run the quantities that a chunk is made of
     known: dict[str, np.ndarray] = {}
