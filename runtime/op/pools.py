@@ -47,7 +47,10 @@ def step_in_pool(op: Step, step: Public, arguments: tuple[object, ...], options:
         rows = _rows_of_small(name, op.signature, pool, rows)
         states = pool.read(rows)
         into = found.pop("out", None)
-        *outputs, _ = op(_as_given(states), values_of(op, found), True, None, None, found.get("backend"))
+        if found.get("state_dtype") is not None:
+            raise ArgumentError(f"{name}: a SmallPool has its own dtype: state_dtype must be left out")
+        how = found.get("backend"), found.get("deterministic", False)
+        *outputs, _ = op(_as_given(states), values_of(op, found), True, None, None, *how)
         pool.write(rows, states)
         return op.result(*_into(outputs, rows, into), pool)
     pools = pools_of(name, "state", op.signature, pool)

@@ -87,3 +87,8 @@ def test_bytes_and_mistakes():
     with pytest.raises(ArgumentError, match="of an op with 1 states, not 2"):
         now = at("gradient_descent_squared_momentum", other, 0)
         op("gradient_descent_squared_momentum").step(SmallPool.zeros(call, 10, H, SIZES), **now, **constants, **rows)
+    now = at("gated_delta_rule", tensors, 0)
+    with pytest.raises(ArgumentError, match="state_dtype must be left out"):
+        call.step(SmallPool.zeros(call, 10, H, SIZES), **now, **rows, state_dtype=torch.float32)
+    with pytest.raises(ArgumentError, match="deterministic must be"):
+        call.step(SmallPool.zeros(call, 10, H, SIZES), **now, **rows, deterministic="yes")
