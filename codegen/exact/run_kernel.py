@@ -29,14 +29,16 @@ from ..ir.code import (
     Expanded,
     Function,
     Group,
+    Item,
     Items,
     Literal,
     Load,
     Name,
     Negative,
+    Not,
     Power,
 )
-from ..ir.kernel_ir import Barrier, Body, For, If, KernelFunction, Let, Return, Statement, Store
+from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Return, Statement, Store
 from .jit_source import NoMeaning, helper
 from .rationals import UNDEFINED, Rationals, array, mapped, written
 
@@ -135,6 +137,8 @@ class _Program:
                     names[name] = n
                     if (found := self.body(inside, names)) is not None:
                         return found
+            case Do(call=call):
+                self.value(call, names)
             case Barrier():
                 self.fresh.clear()
             case Return(value=value):
@@ -217,6 +221,10 @@ class _Program:
             case Negative(value=value):
                 made = self.value(value, names)
                 return Exact(array(-made.entries)) if isinstance(made, Exact) else -made
+            case Not(value=value):
+                return not truth(self.value(value, names))
+            case Item(value=value, index=index):
+                return self.value(value, names)[int(self.value(index, names))]
             case Either(then=then, condition=condition, otherwise=otherwise):
                 return self.value(then if truth(self.value(condition, names)) else otherwise, names)
             case Items(values=values):

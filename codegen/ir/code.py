@@ -75,6 +75,15 @@ class Code:
     def __le__(self, other: Code | float | str) -> Code:
         return Binary("<=", self, code(other))
 
+    def __gt__(self, other: Code | float | str) -> Code:
+        return Binary(">", self, code(other))
+
+    def __ge__(self, other: Code | float | str) -> Code:
+        return Binary(">=", self, code(other))
+
+    def __neg__(self) -> Code:
+        return Negative(self)
+
     def __and__(self, other: Code) -> Code:
         return Binary("&", self, other)
 
@@ -176,6 +185,18 @@ class Negative(Tree):
 
 
 @dataclass(frozen=True)
+class Not(Tree):
+    value: Code
+
+    @property
+    def level(self) -> int:
+        return NOT
+
+    def printed(self) -> str:
+        return f"not {self.value.at(NOT)}"
+
+
+@dataclass(frozen=True)
 class Either(Tree):
     """One value or another, as a condition says that is known when the kernel is compiled."""
 
@@ -193,14 +214,17 @@ class Either(Tree):
 
 @dataclass(frozen=True)
 class Items(Tree):
-    """Several values: a tuple, or the list of a shape's sizes."""
+    """Several values: a tuple, `bare` of parentheses where names are assigned, or the list of a shape's sizes."""
 
     values: tuple[Code, ...]
     shape: bool = False
+    bare: bool = False
 
     def printed(self) -> str:
         inner = ", ".join(x.text for x in self.values)
-        return f"[{inner}]" if self.shape else f"({inner})"
+        if self.shape or self.bare:
+            return f"[{inner}]" if self.shape else inner
+        return f"({inner},)" if len(self.values) == 1 else f"({inner})"
 
 
 @dataclass(frozen=True)
@@ -215,6 +239,40 @@ class Call(Tree):
 
     def printed(self) -> str:
         return f"{self.function}({self.inside})"
+
+
+@dataclass(frozen=True)
+class Method(Tree):
+    """A method of a value, called."""
+
+    value: Code
+    name: str
+    arguments: tuple[Code, ...]
+
+    def printed(self) -> str:
+        return f"{self.value.at(ATOM)}.{self.name}({', '.join(x.text for x in self.arguments)})"
+
+
+@dataclass(frozen=True)
+class Attribute(Tree):
+    """What a value has of this name, such as its dtype."""
+
+    value: Code
+    name: str
+
+    def printed(self) -> str:
+        return f"{self.value.at(ATOM)}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Item(Tree):
+    """An entry of a tuple."""
+
+    value: Code
+    index: Code
+
+    def printed(self) -> str:
+        return f"{self.value.at(ATOM)}[{self.index.text}]"
 
 
 @dataclass(frozen=True)

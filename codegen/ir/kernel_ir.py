@@ -15,7 +15,7 @@ from .code import Code, Load, Name, code, loads_in, names_in, walk_code
 @dataclass(frozen=True)
 class Let:
     """names = value, or += or *=, as `sign` has it. `fallback`: what it is where an argument that it loads isn't given. `broken`:
-    the arguments of the call that makes it are on a line of their own."""
+    the arguments of the call that makes it are on a line of their own. `constant`: the kernel is compiled for each value."""
 
     names: tuple[str, ...]
     value: Code
@@ -23,6 +23,7 @@ class Let:
     note: str = ""
     fallback: Code | None = None
     broken: bool = False
+    constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,21 @@ class For:
 
 
 @dataclass(frozen=True)
+class Do:
+    """A call for what it does, such as one that stores."""
+
+    call: Code
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A comment on a line of its own, on what follows."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Barrier:
     """All threads of a program wait here for what each has stored and loaded."""
 
@@ -63,7 +79,7 @@ class Return:
     value: Code | None = None
 
 
-Statement = Let | Store | If | For | Barrier | Return
+Statement = Let | Store | If | For | Do | Note | Barrier | Return
 Body = tuple[Statement, ...]
 
 
@@ -77,8 +93,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class KernelFunction:
-    """A kernel. `parameters` are of tensors and constants, as many to a line as here; then come `integers`, such as lengths, and
-    `words` that a kernel is compiled for; it isn't compiled for integers that are `unspecialised`."""
+    """A kernel. `parameters` are of tensors and constants, as many to a line as here; then come `integers`, such as lengths, on
+    a line, `counts` on one more, and `words` that a kernel is compiled for; it isn't compiled for integers that are
+    `unspecialised`."""
 
     name: str
     parameters: tuple[tuple[Parameter, ...], ...]
@@ -87,6 +104,7 @@ class KernelFunction:
     doc: str
     body: Body
     unspecialised: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
 
     @property
     def optional(self) -> frozenset[str]:
@@ -136,6 +154,8 @@ def expressions(x: Statement) -> tuple[Code, ...]:
             return (condition,)
         case For(over=over):
             return (over,)
+        case Do(call=call):
+            return (call,)
         case Return(value=Code() as value):
             return (value,)
     return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..ir.code import Call
-from ..ir.kernel_ir import Barrier, Body, For, If, KernelFunction, Let, Return, Statement, Store
+from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Statement, Store
 
 
 def kernel_function_text(k: KernelFunction) -> str:
@@ -24,7 +24,7 @@ def kernel_function_text(k: KernelFunction) -> str:
 
 def signature(k: KernelFunction) -> list[str]:
     """The parameters, some to a line."""
-    lines = [*(tuple(p.name for p in line) for line in k.parameters), k.integers]
+    lines = [*(tuple(p.name for p in line) for line in k.parameters), k.integers, *((k.counts,) if k.counts else ())]
     words = ", ".join(f"{w}: tl.constexpr" for w in k.words)
     return [*(f"{', '.join(line)}," for line in lines), f"{words},"]
 
@@ -42,6 +42,8 @@ def _lines(x: Statement) -> list[str]:
     match x:
         case Let(names=names, value=Call() as value, broken=True):
             return [f"{', '.join(names)} = {value.function}(", f"    {value.inside}", ")"]
+        case Let(names=(name,), value=value, note=note, constant=True):
+            return [f"{name}: tl.constexpr = {value.text}{_note(note)}"]
         case Let(names=names, value=value, sign=sign, note=note):
             return [f"{', '.join(names)} {sign} {value.text}{_note(note)}"]
         case Store(pointer=pointer, value=value, mask=mask, note=note):
@@ -52,6 +54,10 @@ def _lines(x: Statement) -> list[str]:
             return [*lines, "else:", *indented(lines_of(otherwise))] if otherwise else lines
         case For(name=name, over=over, body=body):
             return [f"for {name} in {over.text}:", *indented(lines_of(body))]
+        case Do(call=call, note=note):
+            return [f"{call.text}{_note(note)}"]
+        case Note(text=text):
+            return [f"# {text}"]
         case Barrier(note=note):
             return [f"tl.debug_barrier(){_note(note)}"]
         case Return(value=value):

@@ -11,14 +11,31 @@ from shared.triton_errors import compiled
 
 from chunkform.codegen.exact.rationals import array
 from chunkform.codegen.exact.run_kernel import Tensor, run
-from chunkform.codegen.ir.code import Code, Literal, Load, Name, Text, call, rebuilt, walk_code
+from chunkform.codegen.ir.code import (
+    Attribute,
+    Code,
+    Item,
+    Items,
+    Literal,
+    Load,
+    Method,
+    Name,
+    Not,
+    Text,
+    call,
+    rebuilt,
+    walk_code,
+)
 from chunkform.codegen.ir.kernel_ir import (
     Barrier,
+    Do,
     For,
     If,
     KernelFunction,
     Let,
+    Note,
     Parameter,
+    Return,
     Statement,
     Store,
     added,
@@ -162,6 +179,29 @@ def test_an_argument_that_may_be_missing_is_used_where_it_is_given() -> None:
         "        tl.store(x_p + n, x)",
     ]
     assert guarded(replace(f, parameters=())).body == body
+
+
+def test_statements_print_as_python_reads_them() -> None:
+    """As many parentheses as needed, and no more."""
+    a, b, one = Name("a"), Name("b"), Items((Name("a"),))
+    body = (
+        Let(("a", "b"), Items((b, -(a + b)), bare=True)),
+        Let(("SUMS",), Not(Name("EXACT") & a), constant=True),
+        let("a", Item(one, b - 1) * Not(a), note="of one"),
+        Do(Method(Name("rows"), "store", (Items((a, b), shape=True), Attribute(a * b, "dtype")))),
+        Note("behind"),
+        If(Not(a.given), (Return(),)),
+    )
+    assert lines_of(body) == [
+        "a, b = b, -(a + b)",
+        "SUMS: tl.constexpr = not EXACT & a",
+        "a = (a,)[b - 1] * (not a)  # of one",
+        "rows.store([a, b], (a * b).dtype)",
+        "# behind",
+        "if not a is not None:",
+        "    return",
+    ]
+    assert reads(body[3]) == {"rows", "a", "b"} and assigned(body[1]) == {"SUMS"}
 
 
 # --- what the interpreter refuses -------------------------------------------------------------------------------------
