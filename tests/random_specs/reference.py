@@ -34,9 +34,9 @@ class Call:
 
         return replace(self, given={n: off(x) for n, x in self.given.items()})
 
-    def to(self, dtype: torch.dtype) -> Call:
+    def to(self, dtype: torch.dtype, device: str = "cpu") -> Call:
         def low(x: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {n: None if v is None else v.to(dtype) for n, v in x.items()}  # type: ignore[misc]
+            return {n: None if v is None else v.to(device, dtype) for n, v in x.items()}  # type: ignore[misc]
 
         return replace(self, given=low(self.given), initial=low(self.initial), cotangents=low(self.cotangents))  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
     python -m random_specs.run 0 2000                in tests/, with OMP_NUM_THREADS=1; about a second a spec
     python -m random_specs.run 0 200 --triton        kernels, in Triton's interpreter, in float32
+    python -m random_specs.run 0 200 --cuda          kernels, on a GPU, in float32
     python -m random_specs.run 17 18 --show          one spec, and its text
 
 A spec fails that is refused, ends in any error, or whose outputs, last states or gradients differ from the loop's, for any head.
@@ -43,6 +44,7 @@ from chunkform.spec.language import Recurrence
 from .grammar import Drawn, draw
 from .reference import HEADS, Call, arguments, run_loop
 
+DEVICE = "cuda" if "--cuda" in sys.argv else "cpu"
 CHUNK = 16  # steps of the torch form's chunks here, so that short sequences have several
 LENGTHS = (1, 2, 5), (15, 16, 17, 23, 35)
 OF_KERNELS = (1, 2, 5), (17, 33, 64, 65, 70)  # whose blocks have 64 steps
@@ -117,7 +119,7 @@ def compared(s: Drawn, m: Any, seed: int, triton: bool) -> str | None:
         if not steps:
             return None
         dtype = torch.float32 if triton else torch.float64
-        got = run_triton(s, m, call.to(dtype)) if triton else run_op(s, m, call)
+        got = run_triton(s, m, call.to(dtype, DEVICE)) if triton else run_op(s, m, call)
         wrong = differences(s, call, exact, got, dtype)
         if wrong:
             first = "with" if (seed + n) % 2 == 0 else "without"
@@ -151,7 +153,7 @@ def run_op(s: Drawn, m: Any, call: Call) -> dict[str, Tensor]:
 
 
 def run_triton(s: Drawn, m: Any, call: Call) -> dict[str, Tensor]:
-    """The kernels' two functions, as the op calls them."""
+    """The kernels' two functions, as the op calls them, on the device of the call; results on the CPU."""
     ends = {n: call.cotangents[f"final {n}"] for n in s.states}
     incoming = {n: call.cotangents[n] for n in s.outputs}
     needs = frozenset([*call.given, *(n for n, x in call.initial.items() if x is not None)])
@@ -159,7 +161,7 @@ def run_triton(s: Drawn, m: Any, call: Call) -> dict[str, Tensor]:
     gradients, initial = m.triton_backward(call.given, call.initial, call.constants, saved, incoming, ends, needs, None)
     found = {**outputs, **{f"final {n}": x for n, x in finals.items()}}
     found |= {f"d{n}": x for n, x in gradients.items()} | {f"d initial {n}": x for n, x in initial.items()}
-    return {n: x for n, x in found.items() if x is not None}
+    return {n: x.cpu() for n, x in found.items() if x is not None}
 
 
 def differences(
@@ -196,13 +198,19 @@ def by_head(s: Drawn, name: str, x: Tensor) -> Tensor:
     return x.movedim(axis, 0).reshape(HEADS, -1).norm(dim=1)
 
 
+def backend_named(a: argparse.Namespace) -> str:
+    if a.cuda:
+        return f"triton, {torch.cuda.get_device_name()}, float32"
+    return "triton, interpreted, float32" if a.triton else "torch, float64"
+
+
 def add_to(path: Path, a: argparse.Namespace, counts: Counter[str], failed: list[Outcome], seconds: float) -> None:
     """Add a run to a record: which seeds, with what, and which of them failed."""
     known = json.loads(path.read_text()) if path.exists() else []
     record = {
         "date": time.strftime("%Y-%m-%d"),
         "seeds": [a.first, a.stop],
-        "backend": "triton, interpreted, float32" if a.triton else "torch, float64",
+        "backend": backend_named(a),
         "families": dict(sorted(counts.items())),
         "failed": [o.seed for o in failed],
         "cpu_seconds": math.ceil(seconds),
@@ -217,6 +225,7 @@ def main() -> None:
     p.add_argument("first", type=int)
     p.add_argument("stop", type=int)
     p.add_argument("--triton", action="store_true", help="kernels in Triton's interpreter")
+    p.add_argument("--cuda", action="store_true", help="kernels on a GPU")
     p.add_argument("--explain", action="store_true", help="what `chunkform explain` says as well")
     p.add_argument("--show", action="store_true", help="print each spec's text")
     p.add_argument("--json", type=Path, help="a record to which what was run is added")
@@ -228,7 +237,7 @@ def main() -> None:
     for seed in range(a.first, a.stop):
         if a.show:
             print(draw(seed).text)
-        o = try_seed(seed, a.triton, a.explain)
+        o = try_seed(seed, a.triton or a.cuda, a.explain)
         counts[o.family] += 1
         if (seed - a.first + 1) % 50 == 0:
             print(f"up to seed {seed}: {len(failed)} failed, {math.ceil(time.process_time() - start)} s", flush=True)
