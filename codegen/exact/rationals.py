@@ -1,7 +1,8 @@
 """Exact numbers that can be compared: fractions, and what is undefined, such as memory that nothing was stored in.
 
-Functions of a number (exp, sigmoid, roots) are uninterpreted: the same argument gives the same random fraction. What is
-undefined goes through arithmetic as NaN does, so that it shows wherever it isn't masked.
+Functions of a number (exp, sigmoid, roots) are uninterpreted: the same argument gives the same random fraction; but where a
+function is 0 at 0, which printers count on, it is here. What is undefined goes through arithmetic as NaN does, so that it
+shows wherever it isn't masked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from functools import cache
 
 import numpy as np
 import sympy
+
+from ..ir.functions import KEEP_ZERO
 
 
 class Undefined:
@@ -100,6 +103,8 @@ def written(value: float) -> Fraction | float:
 
 @cache
 def _value(name: str, x: Fraction) -> Fraction:
+    if x == 0 and name in KEEP_ZERO:
+        return x
     digest = hashlib.blake2b(f"{name}:{x}".encode(), digest_size=8).digest()
     return Fraction(1 + int.from_bytes(digest, "big") % 2**20, 2**18)
 

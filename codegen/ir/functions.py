@@ -139,6 +139,10 @@ TABLE = {
     )
 }
 
+KEEP_ZERO = frozenset(
+    "tanh sin relu abs erf sign step".split()
+)  # f(0) = 0: sums over what lies beyond an end need no mask
+
 
 def in_torch(name: str, argument: str) -> str:
     """The text of a function of an argument in torch."""

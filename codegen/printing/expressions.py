@@ -23,7 +23,7 @@ from ..exact.rationals import Rationals
 from ..ir.code import MUL, Call, Code, Literal, Name, Negative, is_short, leaf_code, starts_with_minus, without_minus
 from ..ir.evaluate import evaluate
 from ..ir.expr import Node, plain_name
-from ..ir.functions import TABLE
+from ..ir.functions import KEEP_ZERO, TABLE
 from .dialects import Dialect, Operand, Torch, Triton
 from .terms import Axes, Positions, Term, Terms, below, storage_order
 
@@ -32,7 +32,6 @@ __all__ = ["NodePrinter", "Printed", "Torch", "Triton"]
 LeafText = Callable[[Node], str | Code]
 ZERO, FINITE, UNKNOWN = range(3)  # what padding holds along one position
 LONGEST = 88  # a longer expression is split into statements
-KEEP_ZERO = frozenset("tanh sin relu abs erf sign step".split())  # f(0) = 0
 
 
 @dataclass(frozen=True)

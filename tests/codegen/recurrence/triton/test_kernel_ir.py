@@ -1,6 +1,7 @@
 """Kernels are data: fields say what the text says, passes change the data, and a gate runs it over exact numbers."""
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -57,7 +58,7 @@ from chunkform.codegen.recurrence.triton.kernel_passes import finished, guarded
 from chunkform.codegen.recurrence.triton.kernels.coupling_weights import TransitionKernel
 from chunkform.codegen.recurrence.triton.kernels.per_step import RowKernel
 from chunkform.errors import GateError
-from chunkform.spec.language import Recurrence, sigmoid, tanh
+from chunkform.spec.language import Recurrence, ones, sigmoid, tanh
 
 OPS = ["mamba2", "leaky_integrator", "gradient_descent_squared_momentum", "bounded_normaliser"]
 Made = tuple[RowKernel | TransitionKernel, KernelFunction]
@@ -277,6 +278,19 @@ def test_what_a_decimal_stands_for_is_known_exactly() -> None:
     found = {y for f in triton_form(compile_spec(r)).parts if isinstance(f, KernelFunction) for y in everything(f)}
     rounded = [y for y in found if isinstance(y, Literal) and y.exact is not None and float(y.exact) != y.value]
     assert rounded and all(abs(float(y.exact or 0) - float(y.value or 0)) < 1e-12 for y in rounded)
+
+
+def test_what_keeps_zero_needs_no_mask() -> None:
+    r = Recurrence("unmasked")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    S = r.state("S", e, d)
+    r.update(S, S.prev + tanh(v) * (ones(d).T * k * k).T)
+    r.output("o", ones(e).T * (S.next * q))
+    text = triton_form(compile_spec(r)).text  # which the gate has let pass
+    (name,) = re.findall(r"(t\d+) = .*tl\.sigmoid\(2\.0 \* \(v\)\)", text)
+    assert f"tl.sum({name}, axis=1)" in text
 
 
 def test_kernels_are_printed_after_each_pass() -> None:
