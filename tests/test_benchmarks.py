@@ -4,6 +4,7 @@ import inspect
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import typer
 from typer import Typer
 from typer.testing import CliRunner
 
-from benchmarks import first_calls, gpu, host, kernels, pairs, peers, report, timing
+from benchmarks import first_calls, gpu, host, kernels, loss_curves, pairs, peers, report, timing
 from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
@@ -418,3 +419,20 @@ def test_a_spec_file_is_measured_like_an_op_of_the_catalogue(monkeypatch):
     assert done.exit_code == 0 and "hgrn" in done.output and "dlog_g" in done.output
     refused = CliRunner().invoke(app, [*tiny, "--ops", "nowhere.py"])
     assert refused.exit_code == 2 and "nowhere.py" in refused.output
+
+
+# --- loss curves ------------------------------------------------------------------------------------------------------
+
+
+def test_curves_of_two_libraries_are_held_to_the_spread_of_two_seeds(tmp_path):
+    setup = loss_curves.Setup("cpu", steps=3, width=64, layers=1, batch=2, length=32, characters=20_000)
+    own = loss_curves.runs_of(setup, "chunkform", [0, 1])
+    assert own[0].training != own[1].training
+    near = [replace(r, library="fla", training=[x + 1e-3 for x in r.training]) for r in own]
+    far = [replace(r, library="fla", training=[x + 10 for x in r.training]) for r in own]
+    assert loss_curves.compared([*own, *near])["within the spread"]
+    assert not loss_curves.compared([*own, *far])["within the spread"]
+    again = loss_curves.trained(setup, "chunkform", 0)
+    assert again.training == own[0].training
+    loss_curves.draw([*own, *near], tmp_path / "curves.svg")
+    assert (tmp_path / "curves.svg").stat().st_size > 1000

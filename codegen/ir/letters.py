@@ -106,6 +106,7 @@ def lettered_step(p: StepProgram, alphabet: Alphabet) -> StepProgram:
         names={node(x): write[n] for x, n in p.names.items()},
         origins={},
         output_axes={write[n]: axes(x) for n, x in p.output_axes.items()},
+        handed=frozenset(write[n] for n in p.handed),
     )
 
 

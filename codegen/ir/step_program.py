@@ -79,7 +79,9 @@ class StepProgram:
     names: dict[Node, str] = field(default_factory=dict)
     origins: dict[Node, Any] = field(default_factory=dict)
     output_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    handed: frozenset[str] = frozenset()  # outputs that another part of the same step takes, in float32 at least
+    handed: frozenset[str] = (
+        frozenset()
+    )  # outputs in float32 at least: another part of the same step takes them, or the spec says so
 
     @property
     def leading(self) -> Var:

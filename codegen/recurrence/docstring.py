@@ -93,7 +93,10 @@ def _told(low: float | None, high: float | None) -> str:
 def _returns(c: Compiled) -> str:
     outs = ", ".join(f"{n} {_shape(['B', 'T', 'H'], axes)}" for n, axes in c.step.output_axes.items())
     last = "None" if not c.step.states else f"the final state{'s' if len(c.step.states) > 1 else ''} or None"
-    return f"{outs} in the inputs' dtype, and {last}."
+    wide = set(c.step.handed)
+    dtype = "float32 at least" if wide == set(c.step.output_axes) else "the inputs' dtype"
+    but = f" ({', '.join(sorted(wide))} in float32 at least)" if wide and dtype == "the inputs' dtype" else ""
+    return f"{outs} in {dtype}{but}, and {last}."
 
 
 def _cost(c: Compiled) -> list[str]:

@@ -46,11 +46,10 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, activati
 
 def softplus_decay(g: Tensor, A: Tensor, bias: Tensor) -> Tensor:
     """-exp(A) softplus(g + bias), g [B, T, H, d], A [H], bias [H, d]: log decays, in float32 at least."""
-    wide = g.to(torch.promote_types(g.dtype, torch.float32))
-    A, bias = A.to(wide.dtype), bias.to(wide.dtype)
-    if in_kernels(wide):
-        return _map("softplus_decay")(wide, A, bias)[0]
-    return -A.exp().unsqueeze(-1) * F.softplus(wide + bias)
+    A, bias = (x.to(torch.promote_types(g.dtype, torch.float32)) for x in (A, bias))
+    if in_kernels(g):
+        return _map("softplus_decay")(g, A, bias)[0]
+    return -A.exp().unsqueeze(-1) * F.softplus(g.to(A.dtype) + bias)
 
 
 def _map(name: str) -> Callable[..., tuple[Tensor, ...]]:

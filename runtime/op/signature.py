@@ -46,13 +46,15 @@ class Argument:
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments, states and outputs of an op, with the dims of each. Outputs that are `hidden` are returned on request."""
+    """The arguments, states and outputs of an op, with the dims of each. Outputs that are `hidden` are returned on request;
+    those that are `wide` are float32 at least."""
 
     name: str
     arguments: tuple[Argument, ...]
     states: tuple[tuple[str, tuple[str, ...]], ...]
     outputs: tuple[tuple[str, tuple[str, ...]], ...]
     hidden: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
 
     @cached_property
     def tensors(self) -> tuple[Argument, ...]:

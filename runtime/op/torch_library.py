@@ -209,13 +209,14 @@ class _Passes:
         tensors, starts, heads = flat[: self.count], flat[self.count], flat[self.own - OPTIONS]
         sizes, some = self._sizes(tensors, heads), tensors[0]
         sequences = sizes["B"] if starts is None else starts.shape[0] - 1
-        layouts = [("B", "T", "H", *dims) for _, dims in self.signature.outputs]
-        layouts += [("N", "H", *dims) for _, dims in self.signature.states]
-        sizes |= {"N": sequences}
         kind, wide = self._types(tensors)
-        results = [
-            some.new_empty([sizes[d] for d in layout], dtype=wide if layout[0] == "N" else kind) for layout in layouts
+        layouts = [
+            (wide if name in self.signature.wide else kind, ("B", "T", "H", *dims))
+            for name, dims in self.signature.outputs
         ]
+        layouts += [(wide, ("N", "H", *dims)) for _, dims in self.signature.states]
+        sizes |= {"N": sequences}
+        results = [some.new_empty([sizes[d] for d in layout], dtype=dtype) for dtype, layout in layouts]
         kept = self._layout(flat) or {}
         return (*results, [some.new_empty(shape, dtype=kind) for shape, kind in kept.values()])
 

@@ -51,6 +51,7 @@ def as_data(r: Recurrence) -> dict[str, object]:
     kinds = (("let", r.lets), ("update", r.updates), ("output", r.outputs))
     in_order = sorted(((x, kind) for kind, them in kinds for x in them), key=lambda pair: pair[0].order)
     equations = [{"kind": kind, "name": x.name, "term": graph.number(x.term)} for x, kind in in_order]
+    wide = {"wide": sorted(r.wide)} if r.wide else {}
     return {
         "format": FORMAT,
         "name": r.name,
@@ -64,6 +65,7 @@ def as_data(r: Recurrence) -> dict[str, object]:
         "states": states,
         "equations": equations,
         "nodes": graph.nodes,
+        **wide,
     }
 
 
@@ -160,6 +162,8 @@ class _Reader:
                 self.symbols[name] = r.let(name, term)
             elif e["kind"] == "update":
                 r.update(states[name], term)
+            elif name in _objects(self.data.get("wide", []), 1000) and isinstance(r, RowMap):
+                r.output(name, term, wide=True)
             else:
                 r.output(name, term)
         return r.validate()

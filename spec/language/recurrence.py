@@ -106,6 +106,7 @@ class Recurrence(Claiming, Declaration):
     """One step of a recurrence, declared symbolically. See the module's docstring; `docs/` has the whole language."""
 
     noun = "recurrence"
+    wide: frozenset[str] = frozenset()  # outputs that are float32 whatever the inputs are
 
     def __init__(self, name: str, doc: str = "", source: str = "") -> None:
         super().__init__(name, doc, source)

@@ -33,6 +33,12 @@ class RowMap(Recurrence):
             f"{self.name} is a RowMap, in which nothing decays: write r.parameters({names!r}, ..)", caller()
         )
 
+    def output(self, name: str, term: Any, wide: bool = False) -> None:
+        """An output of each step. `wide`: in float32 (float64 for float64 inputs) whatever the inputs are, as log decays want."""
+        super().output(name, term)
+        if wide:
+            self.wide |= {name}
+
     def validate(self) -> RowMap:
         self._check_whole()
         return self

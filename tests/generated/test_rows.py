@@ -13,6 +13,7 @@ from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.spec.language import RowMap, find, hadamard, tanh
+from chunkform.spec.language.data import as_data, from_data
 from chunkform.spec.language.load import row_maps
 
 HERE = Path(__file__).parent
@@ -72,3 +73,17 @@ def test_one_graph():
 
 def test_specs_are_found_as_files():
     assert find(str(HERE.parents[1] / "spec" / "rows" / "unit.py"))[0].name == "unit"
+
+
+def test_log_decays_are_float32_whatever_the_inputs_are():
+    """A wide output: in both forms, under torch.compile, as data, and with the gradient of the input in the input's dtype."""
+    op = op_of("softplus_decay")
+    g, A, b = torch.randn(1, 6, 2, 8).bfloat16().requires_grad_(), torch.rand(2), torch.randn(2, 8)
+    out, _ = op(g, A, b)
+    expected = -A.exp().unsqueeze(-1) * torch.nn.functional.softplus(g.float() + b)
+    assert out.dtype == torch.float32 and torch.allclose(out, expected, atol=1e-6)
+    (grad,) = torch.autograd.grad(out, g, torch.ones_like(out))
+    assert grad.dtype == torch.bfloat16
+    compiled = torch.compile(lambda *x: op(*x)[0] + 0.0, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(g, A, b), out)
+    assert from_data(as_data(MAPS["softplus_decay"])).wide == {"log_decay"}

@@ -57,6 +57,7 @@ class Lowering:
             names=names,
             origins=self.origins,
             output_axes=output_axes,
+            handed=r.wide,
         )
 
     def equation(self, x: Any, axes: tuple[str, ...]) -> Node:

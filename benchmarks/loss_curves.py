@@ -1,0 +1,272 @@
+"""Loss curves of a model of 20 million parameters on real text: on generated ops, and on flash-linear-attention's.
+
+    python -m benchmarks.loss_curves --fla [--json results/gpu/loss_curves.json] [--plot results/gpu/loss_curves.svg]
+    python -m benchmarks.loss_curves --device cpu --steps 4 --width 32 --layers 1 --batch 2 --length 64
+
+Kimi delta attention in six layers of width 512, bfloat16 under autocast with float32 weights, bytes of Python's standard library
+and its reference documentation. Both libraries have the same weights at first, the same batches and the same code but for the one
+function, `chunk_kda`, for each of two seeds. The curves agree where those of one seed are nearer to each other than those of two.
+Libraries run side by side, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import datetime
+import importlib
+import json
+import math
+import multiprocessing
+import sysconfig
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+MODULES = {"chunkform": "chunkform.runtime.compat.fla", "fla": "fla.ops.kda"}
+SMOOTHED, EVERY, HELD_OUT = 50, 100, 8  # steps of a mean; steps between held-out losses, and batches of one
+WARM_UP, RATE, DECAY, CLIP = 100, 1e-3, 0.1, 1.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs have in common."""
+
+    device: str = "cuda"
+    steps: int = 2000
+    width: int = 512
+    layers: int = 6
+    batch: int = 8
+    length: int = 512
+    characters: int = 12_000_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: the loss of each step's batch, and held-out losses by step."""
+
+    library: str
+    seed: int
+    parameters: int
+    seconds: float
+    training: list[float]
+    held_out: dict[int, float]
+
+
+def text(limit: int) -> Tensor:
+    """Bytes: the reference documentation that Python has within it, then the source of its standard library."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    inner = (p for p in sorted(folder.rglob("*.py")) if not {"site-packages", "dist-packages", "test"} & set(p.parts))
+    found = bytearray((folder / "pydoc_data" / "topics.py").read_bytes())
+    for path in inner:
+        found += path.read_bytes()
+        if len(found) > limit:
+            break
+    return torch.frombuffer(found[:limit], dtype=torch.uint8).long()
+
+
+class Layer(nn.Module):
+    """x + mixer(norm(x)), then x + mlp(norm(x)); `kda` is either library's function."""
+
+    def __init__(self, width: int, kda: Any) -> None:
+        super().__init__()
+        self.kda, self.heads = kda, max(1, width // 64)
+        self.norms = nn.ModuleList([nn.RMSNorm(width), nn.RMSNorm(width)])
+        self.projections = nn.Linear(width, 5 * width, bias=False)
+        self.beta = nn.Linear(width, self.heads, bias=False)
+        self.convolution = nn.Conv1d(3 * width, 3 * width, 4, groups=3 * width, bias=False)
+        self.offset = nn.Parameter(torch.linspace(-6.0, -1.0, width).view(self.heads, -1))  # memories of 3 to 400 steps
+        self.out = nn.Linear(width, width, bias=False)
+        self.widen, self.narrow = nn.Linear(width, 5 * width, bias=False), nn.Linear(5 * width // 2, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, steps, width = x.shape
+        y = self.norms[0](x)
+        qkv, decay, gate = self.projections(y).split([3 * width, width, width], -1)
+        qkv = F.silu(self.convolution(F.pad(qkv.mT, (3, 0)))).mT
+        q, k, v, decay = (a.reshape(batch, steps, self.heads, -1) for a in (*qkv.chunk(3, -1), decay))
+        g = -F.softplus(decay.float() + self.offset)
+        o, _ = self.kda(q, k, v, g, self.beta(y).sigmoid(), use_qk_l2norm_in_kernel=True)
+        o = F.rms_norm(o.float(), (o.shape[-1],)).flatten(2) * F.silu(gate)
+        x = x + self.out(o)
+        a, b = self.widen(self.norms[1](x)).chunk(2, -1)
+        return x + self.narrow(F.silu(a) * b)
+
+
+class Model(nn.Module):
+    """[B, T] bytes -> [B, T, 256] logits of the next one."""
+
+    def __init__(self, setup: Setup, kda: Any) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, setup.width)
+        self.layers = nn.ModuleList(Layer(setup.width, kda) for _ in range(setup.layers))
+        self.norm, self.head = nn.RMSNorm(setup.width), nn.Linear(setup.width, 256, bias=False)
+        for m in self.modules():
+            if isinstance(m, nn.Linear | nn.Embedding):
+                nn.init.normal_(m.weight, std=0.02)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        x = self.embedding(codes)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def trained(setup: Setup, library: str, seed: int) -> Run:
+    """A model from its first weights to its last; what is random hangs on the seed alone."""
+    kda = importlib.import_module(MODULES[library]).chunk_kda
+    torch.manual_seed(seed)
+    model = Model(setup, kda).to(setup.device)
+    codes = text(setup.characters)
+    cut = len(codes) * 19 // 20
+    drawn = torch.Generator().manual_seed(seed)
+    starts = torch.randint(cut - setup.length - 1, (setup.steps, setup.batch), generator=drawn)
+    few = torch.linspace(cut, len(codes) - setup.length - 1, HELD_OUT * setup.batch).long().view(HELD_OUT, -1)
+    codes, window = codes.to(setup.device), torch.arange(setup.length + 1, device=setup.device)
+
+    def loss(at: Tensor) -> Tensor:
+        batch = codes[at.to(setup.device).unsqueeze(1) + window]
+        with torch.autocast(setup.device, torch.bfloat16):
+            logits = model(batch[:, :-1])
+        return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=DECAY)
+    training, held_out, start = [], {}, time.perf_counter()
+    for step, at in enumerate(starts):
+        share = step / max(1, setup.steps)
+        rate = RATE * min((step + 1) / WARM_UP, 0.55 + 0.45 * math.cos(math.pi * share))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        now = loss(at)
+        now.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+        training.append(now.detach())
+        if (step + 1) % EVERY == 0 or step + 1 == setup.steps:
+            with torch.no_grad():
+                held_out[step + 1] = float(torch.stack([loss(at) for at in few]).mean())
+    seconds = time.perf_counter() - start
+    count = sum(p.numel() for p in model.parameters())
+    return Run(library, seed, count, round(seconds, 1), torch.stack(training).float().cpu().tolist(), held_out)
+
+
+def runs_of(setup: Setup, library: str, seeds: list[int]) -> list[Run]:
+    return [trained(setup, library, seed) for seed in seeds]
+
+
+def smoothed(losses: list[float]) -> Tensor:
+    x = torch.tensor(losses, dtype=torch.float64)
+    return x.unfold(0, min(SMOOTHED, len(x)), 1).mean(1)
+
+
+def compared(runs: list[Run]) -> dict[str, Any]:
+    """Mean distances of smoothed curves: of two libraries with one seed, and of two seeds with one library."""
+    curves = {(r.library, r.seed): smoothed(r.training) for r in runs}
+    last = {(r.library, r.seed): r.held_out[max(r.held_out)] for r in runs}
+    libraries, seeds = ({key[n] for key in curves} for n in (0, 1))
+
+    def far(pairs: list[tuple[Any, Any]]) -> dict[str, float]:
+        found = {
+            "training": max(float((curves[a] - curves[b]).abs().mean()) for a, b in pairs),
+            "held_out": max(abs(last[a] - last[b]) for a, b in pairs),
+        }
+        return {n: round(x, 5) for n, x in found.items()}
+
+    said: dict[str, Any] = {}
+    if len(seeds) > 1:
+        a, b = sorted(seeds)[:2]
+        said["two seeds"] = far([((x, a), (x, b)) for x in libraries])
+    if len(libraries) > 1:
+        said["two libraries"] = far([(("chunkform", s), ("fla", s)) for s in seeds])
+    if len(said) > 1:
+        said["within the spread"] = all(
+            said["two libraries"][n] <= said["two seeds"][n] for n in ("training", "held_out")
+        )
+    return said
+
+
+def draw(runs: list[Run], path: Path) -> None:
+    """Smoothed training losses, and held-out ones as points."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "loss curves"
+    figure, axis = plt.subplots(figsize=(8, 4.5))
+    for r in runs:
+        style = {"color": f"C{r.seed}", "linestyle": "-" if r.library == "chunkform" else "--", "linewidth": 1}
+        curve = smoothed(r.training)
+        first = len(r.training) - len(curve)
+        axis.plot(range(first, len(r.training)), curve, label=f"{r.library}, seed {r.seed}", **style)
+        axis.plot(
+            *zip(*r.held_out.items(), strict=True), "x" if r.library == "fla" else ".", color=f"C{r.seed}", markersize=4
+        )
+    axis.set(xlabel="step", ylabel="nats a byte", title="training loss (mean of 50 steps), held-out loss (points)")
+    axis.legend()
+    axis.grid(alpha=0.3)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def about(setup: Setup) -> dict[str, Any]:
+    import triton
+
+    device = torch.cuda.get_device_name() if setup.device == "cuda" else setup.device
+    versions = {"torch": torch.__version__, "triton": triton.__version__}
+    return {"device": device, **versions, "date": str(datetime.date.today()), **asdict(setup)}
+
+
+def main(
+    fla: Annotated[bool, typer.Option("--fla", help="beside flash-linear-attention, which must be installed")] = False,
+    seeds: Annotated[int, typer.Option(help="how many")] = 2,
+    device: Annotated[str, typer.Option(help="cuda or cpu")] = "cuda",
+    steps: Annotated[int, typer.Option(help="of training")] = Setup.steps,
+    width: Annotated[int, typer.Option(help="of the model")] = Setup.width,
+    layers: Annotated[int, typer.Option(help="of the model")] = Setup.layers,
+    batch: Annotated[int, typer.Option(help="sequences of a step")] = Setup.batch,
+    length: Annotated[int, typer.Option(help="bytes of a sequence")] = Setup.length,
+    out: Annotated[Path | None, typer.Option("--json", help="where to write all losses")] = None,
+    plot: Annotated[Path | None, typer.Option(help="where to draw them, as SVG")] = None,
+    again: Annotated[Path | None, typer.Option(help="JSON of an earlier run, to be drawn and compared only")] = None,
+) -> None:
+    if again is not None:
+        kept = json.loads(again.read_text())
+        runs = [Run(**r | {"held_out": {int(n): x for n, x in r["held_out"].items()}}) for r in kept["runs"]]
+        said = kept["about"]
+    else:
+        setup = Setup(device, steps, width, layers, batch, length)
+        runs, said = [], about(setup)
+        libraries = list(MODULES) if fla else ["chunkform"]
+        with concurrent.futures.ProcessPoolExecutor(len(libraries), multiprocessing.get_context("spawn")) as pool:
+            for job in [pool.submit(runs_of, setup, library, list(range(seeds))) for library in libraries]:
+                runs += job.result()
+                print(
+                    f"{runs[-1].library}: {runs[-1].parameters / 1e6:.1f}M parameters, {runs[-1].seconds} s a run",
+                    flush=True,
+                )
+    for r in runs:
+        curve = smoothed(r.training)
+        print(f"{r.library} seed {r.seed}: training {curve[-1]:.4f}, held out {r.held_out[max(r.held_out)]:.4f}")
+    found = compared(runs)
+    print(json.dumps(found))
+    if out is not None:
+        rounded = [asdict(r) | {"training": [round(x, 4) for x in r.training]} for r in runs]
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps({"about": said, "compared": found, "runs": rounded}) + "\n")
+    if plot is not None:
+        try:
+            draw(runs, plot)
+        except ImportError:
+            print(f"matplotlib isn't here: python -m benchmarks.loss_curves --again {out} --plot .. draws elsewhere")
+
+
+if __name__ == "__main__":
+    typer.run(main)
