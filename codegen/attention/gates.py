@@ -161,15 +161,19 @@ def without_infinities(got: np.ndarray, expected: np.ndarray) -> tuple[np.ndarra
 # --- the definition, over dual numbers too ----------------------------------------------------------------------------
 
 
-def run_definition(p: Lowered, given: dict[str, V], m: Arithmetic[V], sizes: dict[str, int]) -> dict[str, V]:
-    """Outputs, and the log-sum-exp, from all pairs at once."""
-    env = environment(p, given, m)
+def run_definition(
+    p: Lowered, given: dict[str, V], m: Arithmetic[V], sizes: dict[str, int], causal: bool = False
+) -> dict[str, V]:
+    """Outputs, and the log-sum-exp, from all pairs at once; `causal`: of keys up to a query's own position."""
+    env = environment(p, given, m, sizes.get(QUERY, QUERIES), sizes[KEY])
     pair = (p.query, KEY)
     zero = m.const(Fraction(0))
     node = still(p.energy, env, m, sizes) if isinstance(m, Dual) else p.energy
     energy = each(m.add(evaluate(node, env, m, sizes), zero), lambda a: _spread(a, node.axes, pair, sizes))
     kind = p.spec.normaliser
     weights = energy if kind == "linear" else m.fn("exp", energy)
+    if causal:
+        weights = m.mul(weights, _seen(m, sizes))
     mass = m.sum(weights, -1)
     results: dict[str, V] = {}
     if kind == "softmax":
@@ -342,12 +346,20 @@ def _rng(point: Point, name: str) -> random.Random:
     return random.Random(f"{point.seed}/{point.attempt}/{name}")
 
 
-def environment(p: Lowered, given: dict[str, V], m: Arithmetic[V]) -> Env:
+def environment(p: Lowered, given: dict[str, V], m: Arithmetic[V], queries: int = QUERIES, keys: int = KEYS) -> Env:
     env: Env = {(v.kind, v.name): given[v.name] for v in p.variables}
-    first = KEYS - QUERIES
-    env["position", "i"] = _positions(m, first, QUERIES)
-    env["position", "j"] = _positions(m, 0, KEYS)
+    env["position", "i"] = _positions(m, keys - queries, queries)
+    env["position", "j"] = _positions(m, 0, keys)
     return env
+
+
+def _seen(m: Arithmetic[V], sizes: dict[str, int]) -> V:
+    """1 where a query sees a key, 0 elsewhere."""
+    base, late = base_of(m), sizes[KEY] - sizes[QUERY]
+    zero, one = (np.asarray(base.const(Fraction(n)), dtype=object).item() for n in (0, 1))
+    rows = [[one if j <= i + late else zero for j in range(sizes[KEY])] for i in range(sizes[QUERY])]
+    seen = np.array(rows, dtype=object)
+    return cast(V, Pair(seen, m.zero) if isinstance(m, Dual) else seen)
 
 
 def _positions(m: Arithmetic[V], first: int, count: int) -> V:

@@ -59,8 +59,7 @@ class AdjointGraph:
             g.add_node(f"d{output}", kind="argument")
             source.setdefault(q, []).append(f"d{output}")
         for n in self.nodes:
-            kind = "solve" if isinstance(n.of, SolveNode) else "map" if n.of.op.is_map else "recurrence"
-            g.add_node(n.name, kind=kind)
+            g.add_node(n.name, kind=n.of.kind)
             for q in n.takes.values():
                 for x in self._joined(g, q, source.get(q, [])):
                     g.add_edge(x, n.name, quantity=f"d{q}")

@@ -64,6 +64,8 @@ class _Calls:
         constants = {v.name for v in n.op.compiled.step.variables if v.kind == "constant"}
         fine = self.texts.given.get(n.op.name, ()) if isinstance(n, OpNode) else ()
         values = {own: self.local(q + FINE) if own in fine else self.value(q) for own, q in n.inputs.items()}
+        if n.name in self.g.wide:
+            values = {own: f"wide({text})" for own, text in values.items()}
         items = [f'"{own}": {text}' for own, text in values.items() if own not in constants]
         items += [f'"{own}": {text}' for own, text in (extra or {}).items()]
         return "{" + ", ".join(items) + "}"
@@ -95,7 +97,7 @@ class _Calls:
                 self._op(n)
             else:
                 self._solve(n)
-        outputs = [f'"{name}": {self.value(q)}' for name, q in self.g.outputs.items()]
+        outputs = [f'"{name}": {self._handed_out(q)}' for name, q in self.g.outputs.items()]
         outputs += [f'"{residual_name(n)}": {self.local(residual_name(n))}' for n in self.g.solves]
         finals = []
         for s, node in self.g.finals.items():
@@ -112,6 +114,11 @@ class _Calls:
         ]
         doc = f'"""Outputs, last states and what the backward pass uses of {self.g.program.name}: op after op."""'
         return self._function("forward", "given, states, constants", doc, "")
+
+    def _handed_out(self, q: str) -> str:
+        """A quantity as an output, which has the dtype of inputs."""
+        n = next((n for n in self.g.nodes if q in n.made and n.name in self.g.wide), None)
+        return self.value(q) if n is None else f"{self.value(q)}.to({self.value(self._like(n))}.dtype)"
 
     def _saved(self) -> list[str]:
         """What the backward pass uses: quantities that are read again, what ops keep, and the iterates of a solve."""

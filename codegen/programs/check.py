@@ -53,17 +53,18 @@ def run(
     arguments = {n: x.detach().clone().requires_grad_() for n, x in s.given.items()}
     states = {n: None if x is None else x.detach().clone().requires_grad_() for n, x in s.states.items()}
     solves = [n.name for n in c.graph.solves]
+    whole = bool(c.graph.attends)  # has no state that a call begins or ends with
     found = op(
         **{keys[n]: x for n, x in arguments.items()},
         **s.constants,
         initial_state=None if all(x is None for x in states.values()) else tuple(states.values()),
-        output_final_state=True,
+        output_final_state=not whole,
         backend=backend,
         **({"output_residual": True} if solves else {}),
     )
     last = found[-1] if isinstance(found[-1], tuple) else (found[-1],)
     outputs = dict(zip(c.step.outputs, found, strict=False))
-    lasts = dict(zip(states, last, strict=True))
+    lasts = {} if whole else dict(zip(states, last, strict=True))
     residuals = dict(zip(solves, found[len(outputs) : -1], strict=True))
     wanted = [*arguments.values(), *(x for x in states.values() if x is not None)]
     torch.autograd.backward(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from ..attention.derivation import derivation_lines as attention_lines
+from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.notation.derivation import derivation_lines as lines_of
+from .attending import Attended
 from .compiled import CompiledProgram
 from .graph import SolveNode
 from .sentences import node_text
@@ -15,8 +18,12 @@ def derivation_lines(c: CompiledProgram) -> list[str]:
         out.append(f"    {i + 1}. {node_text(c.graph, n)}")
     out += ["", "The adjoint graph", *(f"    {x}" for x in adjoint_lines(c))]
     for op in c.graph.operations:
-        out += ["", f"Operation {op.name}", *(f"    {x}" if x else "" for x in lines_of(op.compiled))]
+        out += ["", f"Operation {op.name}", *(f"    {x}" if x else "" for x in _lines(op.compiled))]
     return out
+
+
+def _lines(c: Compiled | Attended) -> list[str]:
+    return attention_lines(c.attention) if isinstance(c, Attended) else lines_of(c)
 
 
 def adjoint_lines(c: CompiledProgram) -> list[str]:

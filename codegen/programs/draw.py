@@ -22,6 +22,7 @@ FILLS = {
     "recurrence": "#dcefe0",
     "solve": "#fde6cf",
     "map": "#e6e0f5",
+    "attention": "#f7e1ea",
     "sum": "#ffffff",
     "output": "#eef2f7",
 }

@@ -31,7 +31,7 @@ from .sentences import node_text
 _MODULES = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
     "chunkform.runtime.solves.programs": (
-        "Again Sums checked_solves inverted kept part results through_inverse wanted zeros_where_none"
+        "Again Sums checked_solves inverted kept part results through_inverse wanted wide whole_sequence zeros_where_none"
     ),
     "chunkform.runtime.solves.solves": "conjugate_gradients neumann simplified_backward through unrolled_backward",
 }
@@ -117,6 +117,8 @@ def public_text(c: CompiledProgram) -> str:
         f"def {c.name}({listed(parameters(c))}) -> {returned(c)}:",
         f'    """{escaped(docstring(c))}"""',
     ]
+    if c.graph.attends:
+        lines.append(f'    whole_sequence("{c.name}", "{c.graph.attends[0]}", initial_state, output_final_state)')
     solves = list(c.graph.solves)
     if not solves:
         return "\n".join([*lines, f"    return {call}"])

@@ -8,15 +8,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..attention.explain import derivation as attention_derivation
 from ..ir.latex_page import Page, unescaped
-from ..recurrence.explain import section_text
+from ..recurrence.chunkwise.compiled import Compiled
+from ..recurrence.explain import reason_text, section_text
 from ..recurrence.notation.derivation import derivation as derivation_of
 from ..recurrence.notation.formulas import Formula, Section
+from .attending import AttentionOperation
 from .compiled import CompiledProgram
 from .derivation import adjoint_lines
 from .draw import can_draw, drawing
 from .draw import svg as joined
-from .graph import SolveNode
+from .graph import Operation, SolveNode
 from .latex import adjoint_sentences, node_equations
 from .op_sources import triton_texts
 from .sentences import node_text
@@ -24,6 +27,7 @@ from .sentences import node_text
 
 def explanation(c: CompiledProgram, width: int = 64, chunk: int = 64) -> dict[str, Any]:
     """Everything as plain data; `operations` have the fields of a recurrence's explanation."""
+    from ..attention.explain import explanation as of_attention
     from ..recurrence.explain import explanation as of_recurrence
 
     g = c.graph
@@ -42,7 +46,7 @@ def explanation(c: CompiledProgram, width: int = 64, chunk: int = 64) -> dict[st
         "nodes": [
             {
                 "name": n.name,
-                "kind": "solve" if isinstance(n, SolveNode) else "map" if n.op.is_map else "recurrence",
+                "kind": n.kind,
                 "operation": n.op.name,
                 "inputs": dict(n.given),
                 "states": dict(n.states),
@@ -60,7 +64,13 @@ def explanation(c: CompiledProgram, width: int = 64, chunk: int = 64) -> dict[st
         "adjoint_in_words": adjoint_lines(c),
         "gates": [{"name": x.name, "what": x.what, "points": x.points, "error_bound": x.error_bound} for x in c.gates],
         "kernels": {op.name: triton_texts(g).reasons.get(op.name) for op in g.operations},
-        "operations": {op.name: of_recurrence(op.compiled, width, chunk) for op in g.operations if not op.is_map},
+        "operations": {
+            op.name: of_attention(op.attention)
+            if isinstance(op, AttentionOperation)
+            else of_recurrence(op.compiled, width, chunk)
+            for op in g.operations
+            if not op.is_map
+        },
         "svg": svg(c) if can_draw() else None,
     }
 
@@ -78,7 +88,7 @@ def derivation(c: CompiledProgram) -> tuple[Section, ...]:
     found = [Section("The graph", tuple(graph)), Section("The adjoint graph", tuple(adjoint))]
     for op in c.graph.operations:
         if not op.is_map:
-            found += [Section(f"{op.name}: {s.title}", s.formulas) for s in derivation_of(op.compiled)]
+            found += [Section(f"{op.name}: {s.title}", s.formulas) for s in _sections(op)]
     return tuple(found)
 
 
@@ -91,8 +101,9 @@ def show(c: CompiledProgram, console: Console, width: int = 64, chunk: int = 64)
     console.print(Text("The graph", style="bold"))
     table = _table("op", "makes", "from", "states", "operation")
     for n in c.graph.nodes:
-        kind = "solve" if isinstance(n, SolveNode) else "map" if n.op.is_map else "recurrence"
-        table.add_row(kind, node_text(c.graph, n), ", ".join(n.given.values()), ", ".join(n.states.values()), n.op.name)
+        table.add_row(
+            n.kind, node_text(c.graph, n), ", ".join(n.given.values()), ", ".join(n.states.values()), n.op.name
+        )
     console.print(table)
     console.print()
     console.print(Text("The adjoint graph", style="bold"))
@@ -101,7 +112,9 @@ def show(c: CompiledProgram, console: Console, width: int = 64, chunk: int = 64)
     for op in c.graph.operations:
         console.print()
         console.print(Text.assemble(("Operation ", "bold"), (op.name, "bold"), "  ", op.compiled.family))
-        for section in derivation_of(op.compiled):
+        if isinstance(op.compiled, Compiled) and op.compiled.reason:
+            console.print(reason_text(op.compiled))
+        for section in _sections(op):
             console.print(section_text(section))
     reasons = triton_texts(c.graph).reasons
     if reasons:
@@ -114,6 +127,10 @@ def show(c: CompiledProgram, console: Console, width: int = 64, chunk: int = 64)
     console.print()
     console.print(Text("Gates that it passed, beside those of each operation", style="bold"))
     console.print(gates)
+
+
+def _sections(op: Operation | AttentionOperation) -> tuple[Section, ...]:
+    return attention_derivation(op.attention) if isinstance(op, AttentionOperation) else derivation_of(op.compiled)
 
 
 def svg(c: CompiledProgram) -> str:

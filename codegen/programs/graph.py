@@ -18,6 +18,7 @@ from chunkform.spec.language.program import Program
 
 from ..ir.expr import walk
 from ..recurrence.chunkwise.compiled import Compiled
+from .attending import AttentionOperation
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class OpNode:
     """
 
     name: str
-    op: Operation
+    op: Operation | AttentionOperation
     inputs: dict[str, str]
     states: dict[str, str]
     outputs: dict[str, str]
@@ -62,6 +63,10 @@ class OpNode:
     @property
     def made(self) -> tuple[str, ...]:
         return tuple(self.outputs.values())
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.op)
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,10 @@ class SolveNode:
         return (self.name,)
 
     @property
+    def kind(self) -> str:
+        return "solve"
+
+    @property
     def unrolled(self) -> bool:
         """Is the gradient that of the iteration, not of the exact solution?"""
         return isinstance(self.method, neumann) and self.method.backward == "unrolled"
@@ -114,7 +123,12 @@ class SolveNode:
 Node = OpNode | SolveNode
 
 
-def free_vectors(op: Operation) -> list[str]:
+def kind_of(op: Operation | AttentionOperation) -> str:
+    """attention | map | recurrence."""
+    return "attention" if isinstance(op, AttentionOperation) else "map" if op.is_map else "recurrence"
+
+
+def free_vectors(op: Operation | AttentionOperation) -> list[str]:
     """Vectors given at each step that only reads of the states take."""
     form = op.compiled.form
     if form is None or form.write_leaves() or not op.compiled.step.states:
@@ -147,7 +161,7 @@ class Graph:
         for v in self.arguments:
             g.add_node(v, kind="argument")
         for n in self.nodes:
-            g.add_node(n.name, kind="solve" if isinstance(n, SolveNode) else "map" if n.op.is_map else "recurrence")
+            g.add_node(n.name, kind=n.kind)
         for n in self.nodes:
             for q in n.given.values():
                 g.add_edge(maker.get(q, q), n.name, quantity=q)
@@ -161,7 +175,7 @@ class Graph:
         return [v.name for v in self.program.step.variables if v.kind != "solved"]
 
     @property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[Operation | AttentionOperation]:
         """Each operation once, in the order of its first node."""
         return list({id(n.op): n.op for n in self.nodes}.values())
 
@@ -175,7 +189,7 @@ class Graph:
         as a product with that vector. Their states are swept once."""
         groups: dict[tuple[Any, ...], list[OpNode]] = {}
         for n in self.nodes:
-            if not isinstance(n, OpNode) or n.inverted or len(n.outputs) != 1:
+            if not isinstance(n, OpNode) or n.inverted or len(n.outputs) != 1 or not isinstance(n.op, Operation):
                 continue
             for vector in free_vectors(n.op):
                 rest = tuple((a, q) for a, q in n.inputs.items() if a != vector)
@@ -183,6 +197,7 @@ class Graph:
         out: dict[str, Operation] = {}
         for key, group in groups.items():
             for n in group if len(group) > 1 else ():
+                assert isinstance(n.op, Operation)
                 out.setdefault(n.name, Operation(n.op.name, n.op.compiled, key[1]))
         return out
 
@@ -204,6 +219,29 @@ class Graph:
             and n.name not in self.repeated
             and n.op.compiled.forward is not None
         )
+
+    @property
+    def attends(self) -> list[str]:
+        """The attentions in it, by name: what they see of a sequence is no state of a fixed size."""
+        return [op.compiled.name for op in self.operations if isinstance(op, AttentionOperation)]
+
+    @cached_property
+    def wide(self) -> frozenset[str]:
+        """Nodes that make numbers a step which an attention's energies are made of, such as a sum of log gates: in float32 at
+        least, for a rounding of a large sum would be one of the difference of two."""
+        found: set[str] = set()
+        read = {
+            n.inputs[a]
+            for n in self.nodes
+            if isinstance(n.op, AttentionOperation)
+            for a in n.op.scalars
+            if a in n.inputs
+        }
+        for n in reversed(self.nodes):
+            if isinstance(n, OpNode) and read & set(n.made) and not any(self.dims[q] for q in n.made):
+                found.add(n.name)
+                read |= {q for q in n.inputs.values() if q not in self.arguments and not self.dims[q]}
+        return frozenset(found)
 
     def node(self, name: str) -> Node:
         return next(n for n in self.nodes if n.name == name)

@@ -10,10 +10,12 @@ from chunkform.spec.language import latex
 from chunkform.spec.language.methods import neumann
 from chunkform.spec.language.program import Program
 
+from ..attention.derivation import sections as attention_sections
 from ..ir.latex_page import Page, escaped, formulas
 from ..ir.symbols import GREEK, Symbols
 from ..recurrence.explain import latex_sections
-from .graph import Graph, OpNode, SolveNode
+from .attending import AttentionOperation
+from .graph import Graph, Operation, OpNode, SolveNode
 from .pipeline import CompiledProgram
 
 
@@ -23,8 +25,21 @@ def latex_document(c: CompiledProgram) -> str:
     body = [rf"\section*{{{escaped(c.name)}}}", r"\subsection*{The graph: ops in order}", *graph_lines(c, page)]
     body += [r"\subsection*{The adjoint graph}", *adjoint_lines(c, page)]
     for op in c.graph.operations:
-        body += [rf"\section*{{Operation {escaped(op.name)}}}", *latex_sections(op.compiled, page)]
+        body += [rf"\section*{{Operation {escaped(op.name)}}}", *_sections(op, page)]
     return "\n".join([page.preamble(), *body]) + "\n"
+
+
+def _sections(op: Operation | AttentionOperation, page: Page) -> list[str]:
+    if not isinstance(op, AttentionOperation):
+        return latex_sections(op.compiled, page)
+    body = []
+    for title, lines in attention_sections(op.attention, page):
+        body += [
+            rf"\subsection*{{{title}}}",
+            *formulas(x for x in lines if "=" in x),
+            *(x for x in lines if "=" not in x),
+        ]
+    return body
 
 
 def graph_lines(c: CompiledProgram, page: Page) -> list[str]:

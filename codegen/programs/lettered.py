@@ -9,6 +9,7 @@ from typing import Any
 from ..ir.letters import Alphabet, step_names
 from ..recurrence.pipeline import in_letters
 from .adjoint_graph import adjoint_graph
+from .attending import AttentionOperation
 from .compiled import CompiledProgram
 from .graph import Graph, Node, Operation, OpNode
 from .sentences import node_text
@@ -26,9 +27,11 @@ def _names(g: Graph) -> list[str]:
     found = [g.program.name, *(d for dims in g.dims.values() for d in dims), *g.dims, *g.outputs, *g.outputs.values()]
     found += [*g.finals, *g.finals.values(), *(v.name for v in g.program.step.variables)]
     for op in g.operations:
-        found += [op.name, *step_names(op.compiled.step), *([] if op.vector is None else [op.vector])]
+        own = [] if isinstance(op, AttentionOperation) else step_names(op.compiled.step)
+        found += [op.name, *own, *([] if op.vector is None else [op.vector])]
     for n in g.nodes:
-        found += [n.name, *n.inputs.values(), *n.states.values(), *n.made, *n.dims, *n.dims.values()]
+        axes = () if isinstance(n.op, AttentionOperation) else n.dims
+        found += [n.name, *n.inputs.values(), *n.states.values(), *n.made, *axes, *n.dims.values()]
         if not isinstance(n, OpNode):
             found += [n.right, *([n.step] if isinstance(n.step, str) else [])]
     return found
@@ -44,14 +47,19 @@ def _lettered(g: Graph, alphabet: Alphabet) -> Graph:
     program.name = write[program.name]
     program.step = copy.copy(program.step)
     program.step.variables = [dataclasses.replace(v, name=write[v.name]) for v in program.step.variables]
-    operations = {
-        id(op): Operation(
-            write[op.name], in_letters(op.compiled, alphabet), None if op.vector is None else write[op.vector]
-        )
-        for op in g.operations
-    }
+
+    def operation(op: Operation | AttentionOperation) -> Operation | AttentionOperation:
+        if isinstance(op, AttentionOperation):  # whose own names stand in a text of its own
+            return dataclasses.replace(op, name=write[op.name])
+        vector = None if op.vector is None else write[op.vector]
+        return Operation(write[op.name], in_letters(op.compiled, alphabet), vector)
+
+    operations = {id(op): operation(op) for op in g.operations}
 
     def node(n: Node) -> Node:
+        if isinstance(n, OpNode) and isinstance(n.op, AttentionOperation):
+            inputs, outputs, dims = ({a: write[b] for a, b in x.items()} for x in (n.inputs, n.outputs, n.dims))
+            return OpNode(write[n.name], operations[id(n.op)], inputs, {}, outputs, dims)
         same: dict[str, Any] = {
             "name": write[n.name],
             "op": operations[id(n.op)],

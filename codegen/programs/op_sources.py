@@ -10,6 +10,8 @@ from chunkform.spec.language.methods import cg
 from ..printing.side_by_side import function_name, named
 from ..recurrence.backends import torch_section, triton_section
 from ..recurrence.triton import Fine
+from .attending import MODULES as ATTENTION
+from .attending import AttentionOperation, attention_text, pass_texts
 from .graph import Graph, Operation, OpNode, SolveNode
 from .matrix_product import matrix_source
 
@@ -45,6 +47,9 @@ def torch_texts(g: Graph) -> Texts:
     solved = {id(n.op) for n in g.solves}
     repeated = {x.name: x for x in g.repeated.values()}
     for op in g.operations:
+        if isinstance(op, AttentionOperation):
+            out.add(f"{attention_text(op)}\n\n\n{pass_texts(op, 'torch')}", ATTENTION)
+            continue
         section = torch_section(op.compiled)
         bare = (id(op) in solved or op.name in repeated) and not keeps(op, "torch")
         roots = ["torch_backward"] if bare else ["torch_forward", "torch_backward"]
@@ -66,6 +71,8 @@ def triton_texts(g: Graph) -> Texts:
     solved = {id(n.op): n for n in g.solves}
     kernels: dict[int, tuple[str, dict[str, str]]] = {}
     for op in g.operations:
+        if isinstance(op, AttentionOperation):
+            continue
         try:
             if id(op) in solved:
                 kernels[id(op)] = solve_source(op, fine_of(g, op, g.fine) is not None)
@@ -73,6 +80,9 @@ def triton_texts(g: Graph) -> Texts:
             out.reasons[op.name] = f"its products are made in torch, because {why}"
     out.fine = _fine(g, kernels)
     for op in g.operations:
+        if isinstance(op, AttentionOperation):
+            out.add(pass_texts(op, "triton"), ATTENTION)
+            continue
         if op.is_map:
             continue
         fine = fine_of(g, op, out.fine)
@@ -122,11 +132,11 @@ def fine_of(g: Graph, op: Operation, fine: frozenset[str]) -> Fine | None:
     return Fine(given, gradients, states=bool(given))
 
 
-def keeps(op: Operation, backend: str) -> bool:
+def keeps(op: Operation | AttentionOperation, backend: str) -> bool:
     """May the backward pass use what the forward pass keeps? Kernels keep what enters the segments of a sequence that is cut."""
     return backend == "triton" or op.compiled.forward is None or bool(op.compiled.forward.form.write_leaves())
 
 
-def function(op: Operation, backend: str, kind: str) -> str:
+def function(op: Operation | AttentionOperation, backend: str, kind: str) -> str:
     """The name of an operation's function in the generated file."""
     return function_name(op.name, backend, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..ir.expr import dim_of
 from ..recurrence.oracle import initial_state, run_steps_of
 from ..recurrence.samples import Case, Sample
 from ..recurrence.samples import sample as sample_recurrence
+from .attending import AttentionOperation, attention_oracle
 from .compiled import CompiledProgram
 from .graph import Graph, Node, OpNode, SolveNode
 from .states import solved_states
@@ -24,6 +26,8 @@ def sample(c: CompiledProgram, case: Case) -> Sample:
     for name in c.spec.signs:
         if name in s.given:
             s.given[name] = s.given[name].abs() + 0.5
+    if c.graph.attends:
+        s = replace(s, states=dict.fromkeys(s.states), final_cotangents={})
     for name in fading(c.graph):
         if case.decay == "usual":  # else what made the matrix definite is forgotten, and rounding decides
             s.given[name] = s.given[name].clamp(min=-8.0) * (0.5 / max(1, case.steps))
@@ -88,6 +92,14 @@ def oracle(
 def _node(
     g: Graph, n: Node, values: dict[str, Tensor], starts: dict[str, Tensor | None], constants: dict[str, float]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    if isinstance(n.op, AttentionOperation):
+        variables = n.op.compiled.step.variables
+        given = {v.name: values[n.inputs[v.name]] for v in variables if v.kind != "constant"}
+        numbers = {v.name: constants[n.inputs[v.name]] for v in variables if v.kind == "constant"}
+        sizes = {a: given[v.name].shape[k - len(v.axes)] for v in variables for k, a in enumerate(v.axes)}
+        found = attention_oracle(n.op, given, numbers, sizes)
+        assert isinstance(n, OpNode)
+        return {q: found[own] for own, q in n.outputs.items()}, {}
     if isinstance(n, OpNode):
         outputs, last = _stepwise(n, values, starts, constants, {})
         return {q: outputs[own] for own, q in n.outputs.items()}, last

@@ -15,14 +15,18 @@ import networkx as nx
 
 from chunkform.errors import SpecError
 from chunkform.spec.language import Matrix, Recurrence
+from chunkform.spec.language.applying import Applied
+from chunkform.spec.language.attention import Attention
 from chunkform.spec.language.methods import sherman_morrison
-from chunkform.spec.language.program import Applied, Program, Solve
+from chunkform.spec.language.program import Program, Solve
 from chunkform.spec.language.rank_one import inverse_recurrence
 from chunkform.spec.language.recurrence import Equation, Variable, dims_of, symbol_of
 from chunkform.spec.language.terms import applied, names_in, renamed
 
+from ..attention.pipeline import compile_attention
 from ..recurrence.pipeline import compile_spec
 from ..recurrence.step.lower import lower
+from .attending import AttentionOperation
 from .graph import Graph, Node, Operation, OpNode, SolveNode
 
 
@@ -48,7 +52,7 @@ class _Partition:
         self.applied = {q: a for a in p.applied for q in a.outputs.values()}
         self.equations: dict[str, Equation] = {}
         self.aliases: dict[str, str] = {}
-        self.operations: dict[str, Operation] = {}
+        self.operations: dict[str, Operation | AttentionOperation] = {}
         self.counts: dict[str, int] = {}
         self.needs = self._needs()
         self.inner = self._inner()
@@ -247,8 +251,10 @@ class _Partition:
         out |= {s.name: tuple(d.name for d in s.dims) for s in self.r.states}
         for a in self.p.applied:
             mine = self._applied_dims(a)
-            for s in a.recurrence.states:
+            for s in a.op.states if isinstance(a.op, Recurrence) else ():
                 out[a.states[s.name]] = tuple(mine[d.name] for d in s.dims)
+            for x in a.op.outputs:
+                out[a.outputs[x.name]] = tuple(mine[d.name] for d in dims_of(x.term))
         return out
 
     def node(self, quantities: list[str]) -> Node:
@@ -266,7 +272,7 @@ class _Partition:
         return OpNode(quantities[0], self.operation(r), inputs, {s.name: s.name for s in r.states}, outputs, dims)
 
     def _applied_node(self, a: Applied) -> OpNode:
-        op = self.operation(a.recurrence)
+        op = self._attention(a) if isinstance(a.op, Attention) else self.operation(a.op)
         return OpNode(
             next(iter(a.outputs.values())), op, dict(a.inputs), dict(a.states), dict(a.outputs), self._applied_dims(a)
         )
@@ -274,8 +280,9 @@ class _Partition:
     def _applied_dims(self, a: Applied) -> dict[str, str]:
         mine: dict[str, str] = {}
         sizes = {v.name: v.dims for v in self.r.variables} | {x.name: dims_of(x.term) for x in self.r.lets}
-        for v in a.recurrence.variables:
-            mine |= {own.name: d.name for own, d in zip(v.dims, sizes[a.inputs[v.name]], strict=True)}
+        for v in a.op.variables:
+            if v.name in a.inputs:
+                mine |= {own.name: d.name for own, d in zip(v.dims, sizes[a.inputs[v.name]], strict=True)}
         return mine
 
     def _solve_node(self, s: Solve) -> Node:
@@ -385,7 +392,23 @@ class _Partition:
         key = hashlib.sha256("\n".join(said).encode()).hexdigest()
         if key not in self.operations:
             self.operations[key] = Operation(r.name, compile_spec(r), vector)
-        return self.operations[key]
+        found = self.operations[key]
+        assert isinstance(found, Operation)
+        return found
+
+    def _attention(self, a: Applied) -> AttentionOperation:
+        """The compiled attention: one that is known already, where it is the same one, given the same."""
+        assert isinstance(a.op, Attention)
+        key = f"attention {id(a.op)} {sorted(a.inputs)} {sorted(a.numbers.items())}"
+        if key not in self.operations:
+            known = (op.attention for op in self.operations.values() if isinstance(op, AttentionOperation))
+            c = next((x for x in known if x.spec is a.op), None) or compile_attention(a.op)
+            self.operations[key] = AttentionOperation(
+                self.unique(a.op.name), c, tuple(a.inputs), tuple(sorted(a.numbers.items()))
+            )
+        found = self.operations[key]
+        assert isinstance(found, AttentionOperation)
+        return found
 
     def unique(self, name: str) -> str:
         self.counts[name] = self.counts.get(name, 0) + 1

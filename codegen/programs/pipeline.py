@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chunkform.spec.language.attention import Attention
 from chunkform.spec.language.program import Program
 
 from ..printing.passes import Pass, run_passes
@@ -11,6 +12,11 @@ from .compiled import CompiledProgram
 from .gates import gate_adjoint_graph, gate_graph
 from .graph import Graph
 from .partition import partition
+
+
+def _only_attends(p: Program) -> bool:
+    """Is all that it applies an attention? (Recurrences have gates of their own.)"""
+    return all(isinstance(a.op, Attention) for a in p.applied)
 
 
 class Known:
@@ -37,7 +43,7 @@ PASSES: tuple[Pass[Known], ...] = (
         "the program's equations as a graph of ops, each compiled",
         "graph",
         _partition,
-        lambda k: () if k.spec.applied else (gate_graph(k.graph),),
+        lambda k: (gate_graph(k.graph),) if _only_attends(k.spec) else (),
     ),
     Pass(
         "adjoint_graph",

@@ -10,15 +10,18 @@ from typing import Any, cast
 
 import numpy as np
 
+from chunkform.spec.language.attention import Attention
 from chunkform.spec.language.methods import neumann
 from chunkform.spec.language.program import Program
 
+from ..attention.lower import lower as lower_attention
 from ..exact.run_spec import SpecStep
 from ..ir.evaluate import Arithmetic, ArrayNumbers, Pair, V, each, stacked
 from ..recurrence.gates.gates import run_adjoint
 from ..recurrence.gates.run_steps import run_steps, stored
 from ..recurrence.step.adjoint import gradient_name
 from .adjoint_graph import AdjointGraph, AdjointNode
+from .attending import PER_POSITION, AttentionOperation, attention_adjoint, defined_attention, run_attention
 from .graph import Graph, Node, OpNode, SolveNode
 
 Values = dict[str, Any]  # by the names of quantities; a leading time axis where they are of a step
@@ -172,6 +175,9 @@ def _start(n: Node, initial: Values, m: Arithmetic[V]) -> Values:
 def _run_op(
     n: OpNode, values: Values, initial: Values, m: Arithmetic[V], sizes: dict[str, int], steps: int
 ) -> tuple[Values, Values]:
+    if isinstance(n.op, AttentionOperation):
+        found = run_attention(n.op, _given(n, values), m, own_sizes(n, sizes), steps)
+        return {q: _whole(found[own]) for own, q in n.outputs.items()}, {}
     p = n.op.compiled.step
     outputs, last, _ = run_steps(p, _given(n, values), _start(n, initial, m), m, own_sizes(n, sizes), steps)
     made = {
@@ -260,6 +266,8 @@ def _op_adjoint(
     n: Node, values: Values, initial: Values, incoming: Values, lasts: Values, m: ArrayNumbers, sizes: dict[str, int], steps: int,
     extra: Values | None = None,
 ) -> tuple[Values, Values]:  # fmt: skip
+    if isinstance(n.op, AttentionOperation):
+        return attention_adjoint(n.op, _given(n, values), incoming, m, own_sizes(n, sizes), steps), {}
     c = n.op.compiled
     own = own_sizes(n, sizes)
     p = c.step
@@ -391,9 +399,12 @@ def run_program(
     stepwise = {v.name for v in r.variables if v.kind in ("input", "decay")}
     states = dict(initial)
     outputs: dict[str, list[Any]] = {x.name: [] for x in r.outputs}
+    seen: list[list[Values]] = [[] for _ in p.applied]
     for t in range(steps):
         now = {n: v[t] if n in stepwise else v for n, v in given.items()}
-        step = _ProgramStep(p, now, states, m, sizes)
+        step = _ProgramStep(p, now, states, m, sizes, seen)
+        for a in range(len(p.applied)):  # what they see of this step, also where no output needs it
+            step.attend(a)
         for x in r.outputs:
             outputs[x.name].append(step.flat(step.equation(x)))
         states = {
@@ -402,14 +413,59 @@ def run_program(
     return {n: np.stack(x) for n, x in outputs.items()}, states
 
 
+def _column(x: np.ndarray, axes: int) -> np.ndarray:
+    """A vector or number without axes of length 1 that it has as a matrix."""
+    return x.reshape(-1) if axes == 1 else x.reshape(()) if axes == 0 else x
+
+
 class _ProgramStep(SpecStep):
     """One step of a program: what is solved for is found when it is asked for."""
 
-    def __init__(self, p: Program, given: Values, states: Values, m: ArrayNumbers, sizes: dict[str, int]) -> None:
+    def __init__(
+        self,
+        p: Program,
+        given: Values,
+        states: Values,
+        m: ArrayNumbers,
+        sizes: dict[str, int],
+        seen: list[list[Values]],
+    ) -> None:
         super().__init__(p.step, given, states, m, sizes)
         self.solves = {s.name: s for s in p.solves}
+        self.applied, self.seen = p.applied, seen
+        self.made = {q: k for k, a in enumerate(p.applied) for q in a.outputs.values()}
+
+    def attend(self, k: int) -> None:
+        """The outputs of an applied attention, over what it has seen of the steps up to this one."""
+        a = self.applied[k]
+        if all(q in self.given for q in a.outputs.values()):
+            return
+        assert isinstance(a.op, Attention)
+        values = {own: np.asarray(self.named(q), dtype=object) for own, q in a.inputs.items()}
+        kinds = {v.name: v.kind for v in a.op.variables}
+        values = {
+            own: _column(x, len(v.dims)) for v in a.op.variables if (own := v.name) in values for x in (values[own],)
+        }
+        self.seen[k].append(values)
+        steps = len(self.seen[k])
+        given = {
+            own: np.stack([x[own] for x in self.seen[k]]) if kinds[own] in PER_POSITION else x
+            for own, x in values.items()
+        }
+        sizes = {
+            d.name: np.shape(values[v.name])[i]
+            for v in a.op.variables
+            if v.name in values
+            for i, d in enumerate(v.dims)
+        }
+        found = defined_attention(lower_attention(a.op), given, dict(a.numbers), self.m, sizes, steps)
+        for own, q in a.outputs.items():
+            self.given[q] = np.asarray(found[own], dtype=object)[-1]
 
     def named(self, name: str) -> np.ndarray:
+        if name in self.made:
+            self.attend(self.made[name])
+            return np.asarray(self.given[name], dtype=object)
         if name not in self.solves:
             return super().named(name)
         if name not in self.given:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,14 @@ class ProgramSubject(Subject):
     @cached_property
     def definite(self) -> set[str]:
         return solved_states(self.compiled.graph)
+
+    @cached_property
+    def factors(self) -> dict[str, Sequence[object]]:
+        found = super().factors
+        if self.compiled.graph.attends:  # no state holds the keys; sums of log gates must be numbers
+            found |= {"initial state": ("none",), "final state": ("not wanted",)}
+            found |= {"log decays": ("usual", "0")} if "log decays" in found else {}
+        return found
 
     def allowed(self, row: Row) -> bool:
         dense = bool(self.spec.solves)  # solves of each step are what takes the time

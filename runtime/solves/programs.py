@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chunkform.errors import ConditionError
+from chunkform.errors import ArgumentError, ConditionError
 
 from ..op.results import result_type
 
@@ -106,6 +106,21 @@ def wanted(needs: frozenset[str], names: dict[str, str], arguments: tuple[str, .
 
 def zeros_where_none(x: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if x is None else x
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def whole_sequence(name: str, attention: str, initial_state: object, output_final_state: bool) -> None:
+    """Refuse to begin or to end in the middle of a sequence, whose keys no state holds."""
+    for what, given in (("initial_state", initial_state is not None), ("output_final_state", output_final_state)):
+        if given:
+            raise ArgumentError(
+                f"{name}: {what} can't be given, since its attention {attention} sees all keys of a sequence, and a state "
+                "holds none: give the whole sequence"
+            )
 
 
 def inverted(x: Tensor | None) -> Tensor | None:

@@ -14,21 +14,20 @@ The compiler finds the ops: a recurrence for the quantities that read the same s
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from chunkform.errors import DimensionError, NameError_, SpecError
 
+from .applying import Applied, apply
+from .attention import Attention
 from .declaration import Declaration
 from .definite import POSITIVE, SIGNS, require_definite
 from .expression import Dim, Matrix, Term, column, scalar_of, shape_text
 from .methods import Method, neumann
 from .names import quantity_name, split_names
-from .recurrence import Equation, Recurrence, State, dims_of, symbol_of
+from .recurrence import Recurrence, State
 from .source import Source, caller
-from .terms import names_in
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,6 @@ class Solve:
     method: Method
     where: Source
     step: Term | None = None
-
-
-@dataclass(frozen=True)
-class Applied:
-    """A recurrence of its own, with this program's quantities as its inputs: `inputs`, `states`, `outputs` by its own names."""
-
-    recurrence: Recurrence
-    inputs: Mapping[str, str]
-    states: Mapping[str, str]
-    outputs: Mapping[str, str]
-    where: Source
 
 
 class Program(Declaration):
@@ -154,51 +142,14 @@ class Program(Declaration):
         self.solves.append(Solve(name, matrix, right, method, where, step))
         return made
 
-    def apply(self, recurrence: Recurrence | str, **quantities: object) -> Any:
-        """The outputs of a recurrence: one of the catalogue, by name, or any other. Its inputs are named as it names them.
+    def apply(self, op: Recurrence | Attention | str, **quantities: object) -> Any:
+        """The outputs of a recurrence or of an attention: one of the catalogue, by name, that of a spec file (looked for beside
+        this one too), or any other. Its inputs are named as it names them.
 
         Decays, parameters and constants are handed on as they are, so they must be this program's own; an input may be any term.
+        What has a default in an attention may be left out, or be a number. A step's query sees the keys up to its own step.
         """
-        from .load import find
-
-        where = caller()
-        found = find(os.fspath(recurrence))[0] if isinstance(recurrence, str | os.PathLike) else recurrence
-        if not isinstance(found, Recurrence):
-            kind = f", which is of the kind {found.noun}" if isinstance(found, Declaration) else ""
-            raise SpecError(f"apply takes a recurrence, or the name of one, got {recurrence!r}{kind}", where)
-        r = found.validate()
-        wanted = {v.name for v in r.variables}
-        if wanted != set(quantities):
-            raise NameError_(
-                f"{r.name} is given {', '.join(sorted(quantities)) or 'nothing'}; it takes {', '.join(sorted(wanted))}",
-                where,
-            )
-        number = len(self.applied) + 1
-        sizes: dict[str, Dim] = {}
-        inputs = {}
-        for v in r.variables:
-            value = quantities[v.name]
-            dims = dims_of(value)
-            if len(dims) != len(v.dims):
-                raise DimensionError(f"{r.name} takes {v.name} over {len(v.dims)} dims, got {value}", where)
-            for own, mine in zip(v.dims, dims, strict=True):
-                if sizes.setdefault(own.name, mine) != mine:
-                    raise DimensionError(
-                        f"{r.name}: {v.name} has {mine} in the place of {own}, which is {sizes[own.name]} elsewhere",
-                        where,
-                    )
-            inputs[v.name] = self._quantity(value, v.name, v.kind, f"{r.name}_{number}_{v.name}", where)
-        states = {}
-        for s in r.states:
-            states[s.name] = f"{s.name}_{number}"
-            self.step._new(states[s.name])
-        outputs = {}
-        for x in r.outputs:
-            outputs[x.name] = f"{r.name}_{number}_{x.name}"
-            self.step._declare(outputs[x.name], "solved", tuple(sizes[d.name] for d in dims_of(x.term)))
-        self.applied.append(Applied(r, inputs, states, outputs, where))
-        made = [symbol_of(outputs[x.name], "solved", tuple(sizes[d.name] for d in dims_of(x.term))) for x in r.outputs]
-        return made[0] if len(made) == 1 else tuple(made)
+        return apply(self.step, self.signs, self.applied, op, quantities)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +159,8 @@ class Program(Declaration):
             raise SpecError(f"{self.name} has no output: write p.output(...)", self.where)
         if not self.step.states and not self.applied:
             raise SpecError(
-                f"{self.name} has no state: declare one with p.state(...), or apply a recurrence", self.where
+                f"{self.name} has no state: declare one with p.state(...), or apply a recurrence or an attention",
+                self.where,
             )
         for state in self.step.states:
             if not any(u.name == state.name for u in self.step.updates):
@@ -248,23 +200,3 @@ class Program(Declaration):
         if not value.is_number:
             self.step._check_term(value, f"the step size of {name}")
         return value
-
-    def _quantity(self, value: object, own: str, kind: str, name: str, where: Source) -> str:
-        """The name of a term that is handed to a recurrence; a term without one gets it."""
-        found = names_in(value) if isinstance(value, Matrix) or scalar_of(value) is not None else {}
-        single = next(iter(found)) if len(found) == 1 else None
-        known = single is not None and value == symbol_of(single, found[single], dims_of(value))
-        if known and kind != "input" and found[single] != kind:  # type: ignore[index]
-            raise SpecError(f"{own} must be a {kind} of this program, got the {found[single]} {single}", where)  # type: ignore[index]
-        if known and (kind == "input") == (found[single] in ("input", "let", "solved")):  # type: ignore[index]
-            return single  # type: ignore[return-value]
-        if kind != "input":
-            raise SpecError(f"{own} must be a {kind} that this program declares, got {value}", where)
-        self.step.lets.append(self._let(name, value, where))
-        return name
-
-    def _let(self, name: str, value: object, where: Source) -> Equation:
-        self.step._new(name)
-        term = self.step._term(value, name)
-        self.step._check_term(term, name)
-        return Equation(name, term, where)

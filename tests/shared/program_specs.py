@@ -8,7 +8,22 @@ from typing import Any
 from chunkform.codegen.commands.program_kind import generated_module
 from chunkform.codegen.programs.compiled import CompiledProgram
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.spec.language import Program, apply, cg, diag, dot, eye, neumann, sherman_morrison, sigmoid, silu
+from chunkform.spec.language import (
+    Attention,
+    Program,
+    apply,
+    cg,
+    diag,
+    dot,
+    eye,
+    log,
+    neumann,
+    sherman_morrison,
+    sigmoid,
+    silu,
+    sqrt,
+    tanh,
+)
 
 
 def mesa(method: Any) -> Program:
@@ -102,6 +117,28 @@ def shared_reads() -> Program:
     return p
 
 
+def forgetting() -> Program:
+    """The forgetting transformer: a cumulated gate, then a softmax with that bias."""
+    a = Attention("forgetting_attention")
+    D, E = a.dims("D E")
+    q, k, v = a.queries("q", D), a.keys("k", D), a.keys("v", E)
+    c_i, c_j = a.stream("c")
+    scale, cap = a.inverse_temperature("scale", default=1 / sqrt(a.size(D))), a.constant("cap", 30)
+    score = scale * dot(q, k)
+    a.softmax(cap * tanh(score / cap) + c_i - c_j)
+    a.output("o", a.average(v))
+    p = Program("forgetting")
+    d, e = p.dims("d e")
+    q, k = p.inputs("q k", d)
+    v = p.inputs("v", e)
+    f = p.decay("f")
+    scale = p.parameters("scale", sign="> 0")
+    c = p.state("c")
+    p.update(c, c.prev + log(f))
+    p.output("o", p.apply(a, q=q, k=k, v=silu(v), c=c.next, scale=scale, cap=20))
+    return p
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "cg": lambda: mesa(cg(40)),
     "neumann unrolled": lambda: mesa(neumann(3, step=0.25)),
@@ -113,6 +150,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "layers": layers,
     "written out": lambda: unrolled_in_the_spec(4),
     "shared reads": shared_reads,
+    "forgetting": forgetting,
 }
 _made: dict[str, tuple[CompiledProgram, Any]] = {}
 

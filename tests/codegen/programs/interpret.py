@@ -34,6 +34,7 @@ def main() -> dict[str, dict[str, float]]:
             Case(batch=1, steps=3, heads=1, width=36, seed=3, initial=False, dtype=torch.float16),
         ),
         ("two solves", PROGRAMS["two solves"](), Case(batch=1, steps=5, heads=2, width=17, initial=False)),
+        ("forgetting", PROGRAMS["forgetting"](), Case(batch=1, steps=37, heads=2, width=8, initial=False)),
         ("cg", PROGRAMS["cg"](), Case(batch=2, steps=3, heads=1, width=8, initial=False)),
     ):
         c = compile_program(p)

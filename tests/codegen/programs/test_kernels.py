@@ -22,7 +22,7 @@ def test_numbers_in_the_interpreter():
     done = script(HERE / "interpret.py")
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert len(found) == 6
+    assert len(found) == 7
     bounds = {
         case: 2e-3 if case.startswith("float16") else 2e-5 for case in found
     }  # in float16, what is left soon underflows

@@ -1,0 +1,100 @@
+"""An attention inside a program of ops: both passes over the tensors of a step's query and the keys up to that step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import torch_form
+from .arguments import AttentionSignature, setting_of, temperature
+from .op import AttentionOp
+from .passes import AttentionBackend, Call, Kept, Maps, Moved, backward_pass, forward_pass
+from .products import as_dtype
+
+ELSEWHERE = "in torch"  # is kept, where kernels can't hold what they were asked for
+SINGLE = ("averages", "lse", "mass")
+FEATURE = "feature "
+
+
+def attention_of(
+    signature: AttentionSignature,
+    maps: Maps,
+    energy: Callable[..., Tensor],
+    energy_gradients: Callable[..., dict[str, Tensor]],
+    triton_forward: Callable[..., object],
+    triton_backward: Callable[..., object],
+    forward_and_output: Callable[..., object] | None,
+    moved: Moved | None,
+) -> AttentionOp:
+    """The attention that an op's own file has, without a name in torch's library."""
+    backends = {
+        "torch": AttentionBackend(torch_form.forward, torch_form.backward),
+        "triton": AttentionBackend(triton_forward, triton_backward, forward_and_output),
+    }
+    return AttentionOp(signature, maps, energy, energy_gradients, backends, moved)
+
+
+def attended(
+    op: AttentionOp, backend: str, given: Mapping[str, Tensor | float]
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """(outputs, no states, what the backward pass uses), with each step's query over the keys up to it."""
+    call, tensors = _call(op, backend, given)
+    found, kept = forward_pass(call, list(tensors.values()))
+    results: list[Any] = list(found)
+    names = [n for n, *_ in op.signature.outputs]
+    made = dict(zip(names, results, strict=False))
+    last = [n for n, has in zip(SINGLE, (True, kept.lse, kept.mass), strict=True) if has]
+    held = results[len(results) - kept.count :]
+    saved = dict(zip([*(FEATURE + n for n in kept.features), *last], held, strict=True))
+    if kept.backend != backend:
+        saved[ELSEWHERE] = held[0].new_empty(0)
+    return made, {}, saved
+
+
+def attended_backward(
+    op: AttentionOp,
+    backend: str,
+    given: Mapping[str, Tensor | float],
+    saved: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor | None],
+    needs: frozenset[str],
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """(gradients of what was given, of no states)."""
+    call, tensors = _call(op, backend, given)
+    features = tuple(n.removeprefix(FEATURE) for n in saved if n.startswith(FEATURE))
+    kept = Kept("torch" if ELSEWHERE in saved else backend, features, "lse" in saved, "mass" in saved)
+    held = [saved[FEATURE + n] for n in features] + [saved[n] for n in SINGLE if n in saved]
+    incoming = [cotangents.get(n) for n, *_ in op.signature.outputs]
+    incoming = [x if x is None else as_dtype(x, call.at.low) for x in incoming]
+    wanted = tuple(n in needs for n in tensors)
+    found, _ = backward_pass(call, kept, wanted, [*tensors.values(), *held, *incoming])
+    return {n: x for n, x in zip(tensors, found, strict=True) if x is not None}, {}
+
+
+def _call(op: AttentionOp, backend: str, given: Mapping[str, Tensor | float]) -> tuple[Call, dict[str, Tensor]]:
+    """A call's tensors: vectors in one dtype, numbers a step in float32 at least, as terms of energies are summed."""
+    s = op.signature
+    vectors = [x.dtype for a in s.arguments if a.per_position and a.dims and isinstance(x := given[a.name], Tensor)]
+    low = functools.reduce(torch.promote_types, vectors or [torch.float32])
+    wide = torch.promote_types(low, torch.float32)
+    tensors: dict[str, Tensor] = {}
+    constants: dict[str, float] = {}
+    later = []
+    for a in s.arguments:
+        x = given.get(a.name)
+        if a.kind == "constant":
+            constants[a.name] = float(a.default if x is None or isinstance(x, Tensor) else x)
+        elif isinstance(x, Tensor):
+            tensors[a.name] = as_dtype(x, low if a.per_position and a.dims else wide)
+        else:
+            later.append((a, x))
+    at = setting_of(s, tensors, causal=True)
+    some = next(iter(tensors.values()))
+    for a, x in later:
+        tensors[a.name] = torch.full((at.heads,), temperature(s, a, x, at.sizes), dtype=wide, device=some.device)
+    tensors = {a.name: tensors[a.name] for a in s.arguments if a.name in tensors}
+    return Call(op, backend, at, tuple(tensors), constants, free=True, lse=False), tensors

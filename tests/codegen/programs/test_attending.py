@@ -1,0 +1,106 @@
+"""Attentions inside programs: what they are given, where they are found, and what no state can hold."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from rich.console import Console
+from shared.program_specs import built
+
+from chunkform.codegen.programs.explain import show
+from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.errors import ArgumentError, NameError_, SpecError
+from chunkform.spec.language import Attention, Program, dot, tanh
+from chunkform.spec.language.load import load
+
+
+class Parts:
+    """A program's inputs."""
+
+    def __init__(self):
+        self.p = p = Program("tried")
+        self.d, self.e = p.dims("d e")
+        self.q, self.u = p.inputs("q u", self.d)
+        self.v = p.inputs("v", self.e)
+        self.b = p.inputs("b")
+
+
+def attention():
+    a = Attention("biased")
+    d, e = a.dims("D E")
+    q, k, v = a.queries("q", d), a.keys("k", d), a.keys("v", e)
+    c_i, c_j = a.stream("c")
+    beta = a.inverse_temperature("beta", default=1)
+    a.softmax(dot(q, k) + c_i - c_j, beta)
+    a.output("o", a.average(v))
+    return a
+
+
+def test_apply_checks_what_an_attention_is_given():
+    t = Parts()
+    with pytest.raises(NameError_, match="biased is given k, q, v; it takes c, k, q, v, and may be given beta"):
+        t.p.apply(attention(), q=t.q, k=t.u, v=t.v)
+    with pytest.raises(SpecError, match="biased: beta must be above 0, got -1"):
+        t.p.apply(attention(), q=t.q, k=t.u, v=t.v, c=t.b, beta=-1)
+    w = t.p.parameters("w")
+    with pytest.raises(
+        SpecError, match=r"biased: beta must be above 0: declare w with p.parameters\(.., sign=\"> 0\"\)"
+    ):
+        t.p.apply(attention(), q=t.q, k=t.u, v=t.v, c=t.b, beta=w)
+    with pytest.raises(SpecError, match="ked has a fixed set of queries, and so no output at each step"):
+        t.p.apply("ked", x=t.v)
+
+
+def test_a_file_beside_the_program_is_found(tmp_path, monkeypatch):
+    """Wherever the command runs."""
+    (tmp_path / "beside.py").write_text(
+        "from chunkform.spec.language import Attention, dot\n"
+        "a = Attention('beside')\nd, e = a.dims('D E')\n"
+        "q, k, v = a.queries('q', d), a.keys('k', d), a.keys('v', e)\n"
+        "a.softmax(dot(q, k))\na.output('o', a.average(v))\n"
+    )
+    (tmp_path / "whole.py").write_text(
+        "from chunkform.spec.language import Program\n"
+        "p = Program('whole')\nd, e = p.dims('d e')\nq, k = p.inputs('q k', d)\nv = p.inputs('v', e)\n"
+        "p.output('o', p.apply('beside', q=q, k=k, v=v))\n"
+    )
+    (program,) = load(tmp_path / "whole.py")
+    assert [a.op.name for a in program.applied] == ["beside"]
+
+
+def test_a_call_begins_with_its_first_key():
+    """No state holds keys, so a call that would go on from one is refused."""
+    _, op = built("forgetting")
+    q, k, v = torch.randn(3, 1, 5, 2, 4)
+    given = (q, k, v, -torch.rand(1, 5, 2), torch.ones(2))
+    with pytest.raises(ArgumentError, match="forgetting: initial_state can't be given, since its attention"):
+        op(*given, initial_state=torch.zeros(1, 2))
+    with pytest.raises(ArgumentError, match="forgetting: output_final_state can't be given"):
+        op(*given, output_final_state=True)
+
+
+def test_sums_of_gates_keep_their_digits():
+    """In bfloat16 a sum of 300 would be off by 1, and so would energies."""
+    _, op = built("forgetting")
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 200, 1, 8, dtype=torch.bfloat16)
+    given = (q, k, v, -2 * torch.rand(1, 200, 1), torch.ones(1))
+    exact, _ = op(*(x.double() for x in given))
+    torch.testing.assert_close(op(*given)[0].double(), exact, rtol=0.02, atol=0.02)
+
+
+def test_the_reason_of_a_recurrence_is_printed():
+    p = Program("slow")
+    d = p.dims("d")
+    x, q = p.inputs("x q", d)
+    W = p.parameters("W", d, d)
+    h = p.state("h", d)
+    p.update(h, tanh(W * h.prev + x))
+    p.output("o", p.apply("softmax_attention", q=q, k=h.next, v=x, scale=1.0))
+    console = Console(width=200, file=io.StringIO())
+    show(compile_program(p), console)
+    shown = console.file.getvalue()
+    assert "not chunk-parallel: " in shown
+    assert "p.update(h, tanh(W * h.prev + x))" in shown
