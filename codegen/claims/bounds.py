@@ -19,6 +19,7 @@ from chunkform.spec.language.claims import Quantity, Setting
 from chunkform.spec.language.formula import Formula, substitute, transform, walk
 from chunkform.spec.language.statements import AtMost
 
+from .conditioned import Limits, of_scalar, only_limits
 from .evaluate import open_names
 
 HALVINGS = 7
@@ -69,13 +70,17 @@ def decide_bound(
     above, below = sympy.fraction(difference)
     sign = sign_on_box(below, box)
     if statement.strict:
-        within = any(setting.quantities[nodes[n].attrs[0]].between for n in names)  # its ends are of it
+        within = any(
+            setting.quantities[nodes[n].attrs[0]].between or has_ends(nodes[n], setting) for n in names
+        )  # its ends are of it
         if sign and not within and positive(above * sign, box):
-            closed = [nodes[n].attrs[0] for n in names if may_be_one(setting.quantities[nodes[n].attrs[0]], setting)]
+            closed = [nodes[n].attrs[0] for n in names if may_be_one(nodes[n], setting)]
             ends = [w for n, w in zip(names, map(unit, names)) if nodes[n].attrs[0] in closed and w in box]
             return Bound(True, unless=() if positive_at_ends(above * sign, below * sign, ends, box) else tuple(closed))
     elif sign and nonnegative(above * sign, box):
         return Bound(True)
+    if not only_limits(setting.premises):
+        return Bound(False)
     for values in itertools.islice(itertools.product(GRID, repeat=len(box)), POINTS):
         at = dict(zip(box, map(rational, values)))
         point = {n: substituted(symbols[n], substitution).subs(at) for n in names}
@@ -185,6 +190,8 @@ def unit_box(
                 symbols.setdefault(str(y), sympy.Symbol(str(y)))
             low, high = (scalar(f, symbols) for f in q.between)
             between.append((symbol, low + (high - low) * w))
+        elif (limits := limits_of(nodes[name], setting)) is not None:
+            first.append((symbol, between_limits(limits.within(domain_of(q, setting)), w)))
         elif domain_of(q, setting) == "decay":
             first.append((symbol, w))
         elif q.domain == "positive":
@@ -194,14 +201,36 @@ def unit_box(
     return box, between + first
 
 
+def between_limits(limits: Limits, w: sympy.Expr) -> sympy.Expr:
+    """A number between limits, over the unit interval."""
+    low, high = (None if x is None else rational(x) for x in (limits.low, limits.high))
+    if low is not None and high is not None:
+        return low + (high - low) * w
+    return low + w / (1 - w) if low is not None else high - w / (1 - w)
+
+
 def unit(name: str) -> Any:
     """The variable on the unit interval that a quantity is written over."""
     return sympy.Symbol(f"w_{name}")
 
 
-def may_be_one(q: Quantity, setting: Setting) -> bool:
+def may_be_one(node: Formula, setting: Setting) -> bool:
     """Whether a quantity is a decay that nothing says to be less than 1."""
-    return domain_of(q, setting) == "decay" and (q.source or q.name) not in setting.below_one
+    q = setting.quantities[node.attrs[0]]
+    limits = limits_of(node, setting)
+    below = limits is not None and limits.high is not None and not (limits.high == 1 and limits.high_closed)
+    return domain_of(q, setting) == "decay" and (q.source or q.name) not in setting.below_one and not below
+
+
+def limits_of(node: Formula, setting: Setting) -> Limits | None:
+    """What the inequalities that the claim is meant under say of a number."""
+    return of_scalar(setting.premises, node.attrs[0], node.args)
+
+
+def has_ends(node: Formula, setting: Setting) -> bool:
+    """Whether an inequality lets a number be what it is at least, or at most."""
+    limits = limits_of(node, setting)
+    return limits is not None and (limits.low_closed or limits.high_closed)
 
 
 def domain_of(q: Quantity, setting: Setting) -> str:

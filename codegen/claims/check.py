@@ -15,6 +15,7 @@ from chunkform.spec.language.formula import RANGED, Formula, formula, free_indic
 from chunkform.spec.language.statements import Approximates, AtMost, Differs, Equal, Number, Statement, Together
 
 from .arithmetic import Undefined
+from .conditioned import compares
 from .evaluate import Env, Evaluator
 from .instance import LONGEST, Beyond, OutOfRange, TooMany, integer
 from .trial_sizes import Point
@@ -223,12 +224,34 @@ def environments(sides: tuple[Formula, ...], over: tuple, evaluate: Evaluator) -
 
     def extend(env: dict[str, int], rest: list[str]) -> Iterator[Env]:
         if not rest:
-            yield env
+            if meets(evaluate, env):
+                yield env
             return
         for value in index_range(rest[0], over, evaluate.instance.setting, evaluate.instance.sizes, env):
             yield from extend({**env, rest[0]: value}, rest[1:])
 
     return extend({}, free)
+
+
+def meets(evaluate: Evaluator, env: Env) -> bool:
+    """Whether the inequalities are so that the claim is meant under: at its own indices, or at every step. In a prime field,
+    which has no order, an equation that is so under an inequality is so everywhere."""
+    conditions = evaluate.instance.setting.premises.where
+    if not conditions or evaluate.instance.arithmetic.kind in ("field", "symbolic"):
+        return True
+    steps = range(1, evaluate.instance.sizes.get(LENGTH, 1) + 1)
+    for left, relation, right in conditions:
+        others = sorted((free_indices(left) | free_indices(right)) - set(env))
+        for values in itertools.product(steps, repeat=len(others)):
+            there = {**env, **dict(zip(others, values))}
+            try:
+                if not compares(evaluate(left, there), relation, evaluate(right, there), evaluate.instance.arithmetic):
+                    return False
+            except OutOfRange:
+                continue
+            except Undefined:
+                return False
+    return True
 
 
 def index_range(name: str, over: tuple, setting: Setting, sizes: dict[str, int], env: Env) -> range:

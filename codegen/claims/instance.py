@@ -21,6 +21,7 @@ from chunkform.spec.language.formula import Formula
 
 from .arithmetic import FIELD, Arithmetic, Undefined
 from .branches import Around, Taken
+from .conditioned import of_scalar
 from .forward_run import Runner, Trajectory, Vary
 from .special import GENERIC, Likeness, Special, likeness
 from .values import ShapeFault, Value
@@ -107,6 +108,10 @@ class Instance:
                 else:
                     a[i, j] = self.arithmetic.sample(rng, domain, self.spread)
         name = key[0]
+        limits = of_scalar(self.setting.premises, name) if self.arithmetic.kind in ("fraction", "real") else None
+        if limits is not None and constants is None:
+            for at in np.ndindex(shape):
+                a[at] = self.arithmetic.number(limits.drawn(rng, domain))
         so = self.like(key[1])
         if name in so.value:
             a[:] = self.arithmetic.number(so.value[name])

@@ -15,7 +15,7 @@ from chunkform.spec.language.source import Source as Place
 from .document import Equation, ReadRow, Taken, read_document
 from .header import Header, find_header
 from .paper import Paper
-from .premises import Under
+from .premises import Under, says_the_end
 from .quantities import set_loss, symbols_of
 from .reader import LARGEST
 from .resolve import statement_sides
@@ -103,6 +103,9 @@ class Builder(Statements):
         set_loss(self.s, self.document.equations, self.resolve)
         self.refused.clear()  # what is defined by gradients waits for the loss
         self.open_decays()
+        self.ends = {id(e) for e in self.document.equations if says_the_end(self.s, e)}
+        if self.ends:
+            self.s.setting.assume(final_loss=False)
         made = {id(e) for e in self.s.steps.equations} if self.s.recurrence is not None else set()
         for r in self.document.rows:
             self.judge_row(r, made)
@@ -132,6 +135,10 @@ class Builder(Statements):
         for e in r.equations:
             if id(e) in made:
                 r.kind = "recurrence" if r.kind == "claim" else r.kind
+                continue
+            if id(e) in self.ends:
+                r.kind = "fact" if r.kind == "claim" else r.kind
+                r.reason = r.reason or "it says that the loss takes nothing of the last state but through outputs"
                 continue
             known = self.already(e)
             if known:
@@ -176,6 +183,7 @@ class Builder(Statements):
             r.claims.append(claim)
             self.paper.claims.append(claim)
             self.paper.of_row[claim.id] = r
+            self.paper.equations[claim.id] = e
         if r.claims:
             r.kind = "claim"
         elif r.kind == "claim":
@@ -200,7 +208,8 @@ class Builder(Statements):
         if head.op != "at" or not e.first:
             return ""
         name = head.attrs[0]
-        if self.s.definitions.get(name) is e:
+        first = self.s.definitions.get(name)
+        if first is not None and (first is e or any(x is e for x, _ in self.pieces_of(name, first))):
             return "definition"
         numbered = len(head.args) == 1 and head.args[0].op == "number"
         if numbered and (name in self.s.steps.initial or self.recursion(name) is not None):

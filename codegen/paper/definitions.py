@@ -3,9 +3,12 @@ letter suggests."""
 
 from __future__ import annotations
 
+import itertools
+import operator
 import re
 from collections.abc import Sequence
 
+from chunkform.codegen.claims.instance import integer
 from chunkform.errors import ChunkformError, LoadError
 from chunkform.spec.language.claims import LENGTH, Quantity
 from chunkform.spec.language.formula import (
@@ -272,15 +275,52 @@ class Definitions:
         body = e.side.T if e.head.op == "transpose" else e.side
         if any(y.op == "at" and y.attrs[0] == name for y in walk(body)):
             return self.recursive(name) or self.of_all_before(name, e, body)
-        resolved = self.resolve(body)
         parameters = tuple(index(a.attrs[0]) for a in head.args)
+        pieces = self.pieces_of(name, e)
+        parts = [(c, self.resolve(flipped_to(x, head))) for x, c in pieces]
+        resolved = cases(*parts) if parts else self.resolve(body)
         extra = free_indices(resolved) - {p.attrs[0] for p in parameters}
         if extra:
             raise Fault(f"{name} is defined with {', '.join(sorted(extra))}, which its left side doesn't have")
         (settled,) = statement_sides((resolved,), self.s)
-        self.add(name, parameters, {"": settled})
+        self.add(name, parameters, self.elsewhere(name, e, settled) if not pieces else {"": settled})
         self.s.definitions[name] = e
         return True
+
+    def pieces_of(self, name: str, first: Equation) -> list[tuple[Equation, Formula]]:
+        """The rows that say what a quantity is, each under a condition on its indices, where there are several: M_{ij} = ..
+        for i >= j, and M_{ij} = 0 for i < j."""
+        head = core(first.head)
+        found: list[tuple[Equation, Formula]] = []
+        for e in self.document.equations:
+            own = core(e.head)
+            if defines(e) and own.attrs == head.attrs and len(own.args) == len(head.args):
+                said = self.one_condition(e)
+                if said is not None:
+                    condition = substitute(said, dict(zip(own.args, head.args)))
+                    found += [] if any(overlap(condition, c) for _, c in found) else [(e, condition)]
+        return found if len(found) > 1 and found[0][0] is first else []
+
+    def one_condition(self, e: Equation) -> Formula | None:
+        """The condition on the indices of its head under which an equation stands, where it is one comparison."""
+        said = [c for c in e.row.conditions if c.relations != ["range"]]
+        letters = set(core(e.head).args)
+        if len(said) != 1 or len(said[0].relations) != 1 or said[0].relations[0] not in COMPARED:
+            return None
+        left, right = (as_index(x) for x in said[0].sides)
+        used = {y for x in (left, right) for y in walk(x) if y.op == "index"}
+        return compare(left, said[0].relations[0], right) if used and used <= letters else None
+
+    def elsewhere(self, name: str, e: Equation, body: Formula) -> dict[str, Formula]:
+        """What a quantity with two indices may be where the condition on them isn't so under which it is defined."""
+        condition = self.one_condition(e) if len(core(e.head).args) == 2 and self.resolve.is_scalar(body) else None
+        if condition is None or {y for y in walk(condition) if y.op == "index"} != set(core(e.head).args):
+            return {"": body}
+        said = str(condition)
+        return {
+            f"{name} is 0 but for {said}": cases((condition, body), (None, 0)),
+            f"{name} is so for all indices": body,
+        }
 
     def recursive(self, name: str) -> bool:
         """A sequence that is defined by its value before, or whose inverse is: s_t^{-1} = ... s_{t-1}^{-1} ..."""
@@ -392,6 +432,39 @@ def defines(e: Equation) -> bool:
     """Whether an equation may say what a symbol is: the symbol, with letters as indices, stands alone on its left."""
     head = core(e.head)
     return head.op == "at" and e.first and e.relation in ("=", ":=") and plain_head(head)
+
+
+COMPARED = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def overlap(a: Formula, b: Formula) -> bool:
+    """Whether two comparisons of indices are both so somewhere."""
+    letters = sorted(free_indices(a) | free_indices(b))
+    sizes = {y.attrs[0]: 5 for c in (a, b) for y in walk(c) if y.op == "size"}
+    for values in itertools.product(range(7), repeat=len(letters)):
+        env = dict(zip(letters, values))
+        if all(COMPARED[c.attrs[0]](*(integer(x, env, sizes) for x in c.args)) for c in (a, b)):
+            return True
+    return False
+
+
+def as_index(x: Formula) -> Formula:
+    """x with bare letters as indices."""
+    if x.op == "at" and not x.args:
+        return index(x.attrs[0])
+    return Formula(x.op, tuple(as_index(a) for a in x.args), x.attrs) if x.args else x
+
+
+def flipped_to(e: Equation, head: Formula) -> Formula:
+    """What an equation says of its head, with the indices of another head."""
+    return substitute(flipped(e), dict(zip(core(e.head).args, head.args)))
 
 
 def only_in_sums(x: Formula, name: str, at: Formula) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from chunkform.errors import LoadError
-from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.formula import Formula, formula, walk
 
 from .header import Header
 from .lexer import Token, expanded, tokens_of
@@ -305,6 +305,7 @@ def notation_of(source: Source, header: Header) -> Notation:
     indices: Counter[str] = Counter()
     names: set[str] = set(header.names)
     labels: dict[str, set[str]] = {}
+    counts = Counter(b.text for ts in readings for a, b, c in zip(ts, ts[1:], ts[2:]) if (a.text, c.text) == ("{", "-"))
     for tokens in readings:
         try:
             row = read_row(tokens, first)
@@ -313,6 +314,7 @@ def notation_of(source: Source, header: Header) -> Notation:
         for k, item in enumerate(row.items):
             if is_range(row.items, k) and row.items[k + 2].sides[0].op == "at":
                 sizes |= {n for n in row.items[k + 2].sides[0].attrs if n.isupper() or n == "n"}
+            sizes |= {x for x in end_of_gradients(item) if not counts.get(x)}
             for side in item.sides:
                 for y in walk(side):
                     if y.op in ("sum", "product over", "hadamard over") and y.args[1].op == "size":
@@ -338,6 +340,16 @@ def notation_of(source: Source, header: Header) -> Notation:
         maps=first.maps,
         names=frozenset(names - {"I"} if "I" not in header.names else names),
     )
+
+
+def end_of_gradients(item: Item) -> set[str]:
+    """n, of dS_{n+1} = 0: behind the last step there is no gradient."""
+    left, right = (item.sides[0], item.sides[-1]) if item.sides else (Formula("unknown"),) * 2
+    if left.op != "at" or not left.attrs[0].startswith("d") or len(left.args) != 1 or right != formula(0):
+        return set()
+    (at,) = left.args
+    past = at.op == "add" and at.args[0].op == "index" and at.args[1:] == (formula(1),)
+    return {at.args[0].attrs[0]} & {"n", "N", "T", "L"} if past else set()
 
 
 def raised_indices(readings: list[list[Token]], notation: Notation) -> Iterator[str]:

@@ -98,6 +98,7 @@ class Operators(Names):
                 high = self.argument()
         ranges = self.ranges(low, high, start) if low else []
         inner = self.bound | {i for i, _, _ in ranges}
+        self.out.limits |= {i: (first, last) for i, first, last in ranges}
         saved, self.bound = self.bound, inner
         try:
             start_of_body, together = self.i, self.bracketed() if op != "sum" else 0

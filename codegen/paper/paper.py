@@ -8,7 +8,7 @@ from typing import Any
 
 from chunkform.spec.language.claims import Claim, Setting
 
-from .document import Document, ReadRow, Taken
+from .document import Document, Equation, ReadRow, Taken
 from .symbols import Symbols
 
 
@@ -21,6 +21,7 @@ class Paper:
     parts: list[Symbols] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     of_row: dict[str, ReadRow] = field(default_factory=dict)
+    equations: dict[str, Equation] = field(default_factory=dict)  # of claims
     settings: dict[tuple[Setting, str], Setting] = field(default_factory=dict)  # where conditions on quantities hold
     again: Callable[[Taken], Paper] | None = None  # the document, with what it leaves open taken in another way
 

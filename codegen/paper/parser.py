@@ -282,7 +282,7 @@ class Parser(Groups):
                 sign *= sign_of
             elif self.is_command("cdots", "dots", "ldots") and self.goes_on_behind():
                 self.i += 1
-                found = run_of(found, self.factor())
+                found = run_of(found, self.factor(), self.out.limits)
             elif self.starts_factor():
                 found = times(found, self.factor())
             else:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from chunkform.codegen.claims.conditioned import of_scalar
+from chunkform.codegen.claims.indices import is_decay
 from chunkform.spec.language.claims import LENGTH, Premises, Setting
 from chunkform.spec.language.formula import Formula, formula, walk
 
+from .document import Equation
 from .row import Fault, Item
 from .steps import base_of, core
 from .symbols import Symbols
+
+Resolve = Callable[[Formula], Formula]
 
 
 @dataclass
@@ -29,12 +34,31 @@ class Under:
         added: dict[str, Any] = {k: (*getattr(so, k), *v) for k, v in more.items()}
         self.premises = replace(so, text=f"{so.text} and {said}" if so.text else said, **added)
 
+    def add_inequality(self, s: Symbols, left: Formula, relation: str, right: Formula, resolve: Resolve) -> None:
+        """What an inequality says.
+
+        Raises:
+            Fault: no number is so.
+        """
+        sides = resolve(left), resolve(right)
+        self.add(f"{sides[0]} {relation} {sides[1]}", where=((sides[0], relation, sides[1]),))
+        for name in {y.attrs[0] for x in sides for y in walk(x) if y.op == "at"}:
+            limits = of_scalar(self.premises, name)
+            decay = is_decay(s.setting, name)
+            if limits is not None and limits.within("decay" if decay else "real").empty:
+                raise Fault(
+                    f"its conditions leave no number for {name}{', which is a decay, at most 1' if decay else ''}"
+                )
+
     def of(self, setting: Setting) -> Setting:
         """The setting where this is so."""
         return setting.under(self.premises, self.initial, self.final_loss) if self.premises.text else setting
 
 
-def under_conditions(s: Symbols, conditions: Iterable[Item]) -> Under:
+INEQUALITIES = ("<", "<=", ">", ">=", "!=")
+
+
+def under_conditions(s: Symbols, conditions: Iterable[Item], resolve: Resolve) -> Under:
     """What conditions on quantities say.
 
     Raises:
@@ -43,13 +67,29 @@ def under_conditions(s: Symbols, conditions: Iterable[Item]) -> Under:
     found = Under()
     for c in conditions:
         for left, relation, right in zip(c.sides, c.relations, c.sides[1:]):
+            if relation in INEQUALITIES or (relation == "in" and right.op == "interval" and len(right.args) == 2):
+                for one_of in inequalities(left, relation, right):
+                    found.add_inequality(s, *one_of, resolve)
+                continue
             if relation not in ("=", ":="):
-                raise Fault(f"its condition {left} {relation} {right} is no equation, and isn't tried")
+                raise Fault(
+                    f"its condition {left} {relation} {right} is neither an equation nor an inequality, and isn't tried"
+                )
             if not (one(s, found, left, right) or one(s, found, right, left)):
                 raise Fault(f"its condition {left} = {right} can't be set, and isn't tried")
     if len(dict(found.premises.value)) < len(found.premises.value):
         raise Fault("its conditions contradict each other")
     return found
+
+
+def inequalities(left: Formula, relation: str, right: Formula) -> list[tuple[Formula, str, Formula]]:
+    """The inequality, or the two that say that the left is in an interval."""
+    if relation != "in":
+        return [(left, relation, right)]
+    opens, closes = (*right.attrs, "]")[:2]
+    low, high = right.args
+    ends = [(left, ">" if opens == "(" else ">=", low), (left, "<" if closes in (")", "rparen") else "<=", high)]
+    return [x for x in ends if "infinity" not in {y.op for y in walk(x[2])}]
 
 
 ALWAYS = {"all", "every", "each", "any", "everywhere", "always", "forall", "equiv"}  # words of a row
@@ -153,6 +193,19 @@ def at_end(s: Symbols, x: Formula, found: Under, value: Fraction) -> bool:
         found.final_loss = False
         return True
     return False
+
+
+def says_the_end(s: Symbols, e: Equation) -> bool:
+    """Whether an equation says dS_{n+1} = 0."""
+    head = core(e.head)
+    return (
+        e.first
+        and e.relation in ("=", ":=")
+        and number_of(e.side) == 0
+        and head.op == "at"
+        and base_of(head.attrs[0]) in s.steps.states
+        and at_end(s, head, Under(), Fraction(0))
+    )
 
 
 def is_length(s: Symbols, x: Formula) -> bool:

@@ -17,6 +17,7 @@ from chunkform.spec.language.formula import Formula, transform, walk
 from chunkform.spec.language.statements import Equal
 
 from .document import Taken
+from .doubts import without_doubtful
 from .header import name_of
 from .paper import Paper
 from .row import Item
@@ -31,7 +32,10 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
     open_ones = taken_better(paper)
     verdicts = judge(paper.claims)
     turned = true_when_turned(paper, verdicts) | true_downwards(verdicts)
-    return paper.claims, [depending(v, open_ones.get(v.claim.id) or turned.get(v.claim.id)) for v in verdicts]
+    found = without_doubtful(
+        paper, [depending(v, open_ones.get(v.claim.id) or turned.get(v.claim.id)) for v in verdicts]
+    )
+    return paper.claims, found
 
 
 def true_downwards(verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:

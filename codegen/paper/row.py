@@ -61,6 +61,7 @@ class Row:
     words: str = ""
     left: list[Formula] = field(default_factory=list)
     bold: set[str] = field(default_factory=set)
+    limits: dict[str, tuple[Formula, Formula]] = field(default_factory=dict)  # of the indices of sums, as they are read
 
 
 def balanced(tokens: list[Token], slips: list[tuple[str, Token]]) -> list[Token]:

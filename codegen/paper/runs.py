@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from chunkform.codegen.claims.indices import shifted
 from chunkform.spec.language.formula import Formula, free_indices, product, substitute, walk
 
-from .row import Fault
+from .row import UNKNOWN, Fault
 
 LETTERS = "rumplijs"
+Limits = Mapping[str, tuple[Formula, Formula]]
 
 
-def run_of(before: Formula, last: Formula) -> Formula:
+def run_of(before: Formula, last: Formula, limits: Limits) -> Formula:
     """The product of what stands before the dots, of which the last one or two factors are the first of the run, and the run.
+    `limits`: what the sums around it run over.
 
     Raises:
         Fault: the factors don't say which are left out.
@@ -26,9 +30,11 @@ def run_of(before: Formula, last: Formula) -> Formula:
         step = next((k for k in (1, -1) if str(shifted(pair[0], k)) == str(shifted(pair[1], 0))), 0)
         if step:
             first, start = factors.pop(), pair[0]
-    step = step or direction(*ends)
+    step = step or direction(*ends, limits)
     if not step:
-        raise Fault("\\cdots needs two factors before it, to say which are left out")
+        raise Fault(
+            "\\cdots stands between factors that don't say which of them comes first: write two factors before it"
+        )
     used = {y.attrs[0] for x in (first, last) for y in walk(x) if y.op in ("index", "size")} | free_indices(first)
     letter = next(x for x in LETTERS if x not in used)
     body = substitute(first, {start: Formula("index", (), (letter,))})
@@ -54,9 +60,36 @@ def moved(x: Formula, y: Formula) -> tuple[Formula, Formula] | None:
     return found.pop() if compare(x, y) and len(found) == 1 else None
 
 
-def direction(start: Formula, end: Formula) -> int:
-    """1 where a run goes up, -1 where it goes down: what ends at a number, or starts there, says so."""
+def direction(start: Formula, end: Formula, limits: Limits) -> int:
+    """1 where a run goes up, -1 where it goes down. What ends at a number, or starts there, says so, and the number of steps;
+    what a sum around it runs over does; and of t and j + 1, the one that is shifted up is where a run starts to count."""
     numbers = [x.op == "number" for x in (start, end)]
     if all(numbers):
         return 1 if start.attrs[0] < end.attrs[0] else -1
-    return -1 if numbers[1] else 1 if numbers[0] else 0
+    if any(numbers):
+        return -1 if numbers[1] else 1
+    first, last = letter_and_shift(start), letter_and_shift(end)
+    if first is None or last is None or first[0] == last[0]:
+        return 0 if first is None or last is None else (first[1] < last[1]) - (first[1] > last[1])
+    if "size" in (start_of := [leading(x).op for x in (start, end)]):
+        return 1 if start_of[1] == "size" else -1
+    for (one, _), (other, _), sign in ((first, last, 1), (last, first, -1)):
+        low, high = (leading(x) for x in limits.get(one, (UNKNOWN, UNKNOWN)))
+        if other in high.attrs[:1]:
+            return sign
+        if other in low.attrs[:1]:
+            return -sign
+    return (first[1] > last[1]) - (first[1] < last[1])
+
+
+def leading(x: Formula) -> Formula:
+    """t of t + 1."""
+    return x.args[0] if x.op == "add" else x
+
+
+def letter_and_shift(x: Formula) -> tuple[str, int] | None:
+    """(t, 1) of t + 1."""
+    shift = 0
+    if x.op == "add" and len(x.args) == 2 and x.args[1].op == "number":
+        x, shift = x.args[0], int(x.args[1].attrs[0])
+    return (x.attrs[0], shift) if x.op in ("index", "size") else None

@@ -210,7 +210,7 @@ class Scripts(Cursor):
             return ("sqrt",)
         if texts and all(x in ("prime", "'") for x in texts):
             return ("label", "'" * len(texts))
-        if len(texts) == 1 and texts[0] in ("ast", "star", "*", "dagger", "circ", "+", "-"):
+        if len(texts) == 1 and texts[0] in ("ast", "star", "*", "dagger", "circ", "+", "-", "times", "otimes"):
             return ("label", "_" + {"*": "star", "ast": "star", "+": "plus", "-": "minus"}.get(texts[0], texts[0]))
         if content and name and content[0].text in ("(", "[") and content[-1].text in (")", "]"):
             return ("index", self.indices(content)[0])

@@ -41,7 +41,8 @@ def says_the_loss(s: Symbols, document: Document, e: Equation) -> bool:
     head = core(e.head)
     by = core(head.args[1]) if head.op == "partial" else head
     name = by.attrs[0] if by.op == "at" else ""
-    own = any(core(x.head).op == "at" and core(x.head).attrs[0] in LOSSES for x in document.equations)
+    heads = [core(x.head) for x in document.equations]
+    own = any(y.op == "at" and y.attrs[0] in LOSSES and not y.args for y in heads)
     return own and (name if head.op == "partial" else base_of(name)) in s.steps.outputs
 
 

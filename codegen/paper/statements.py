@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from chunkform.codegen.claims.conditioned import FLIPPED
 from chunkform.spec.language.claims import LENGTH
-from chunkform.spec.language.formula import Formula, formula, free_indices, substitute, walk
+from chunkform.spec.language.formula import RANGED, Formula, formula, free_indices, substitute, transform, walk
 from chunkform.spec.language.statements import AtMost, Differs, Equal, Integral, Statement, Together
 
-from .definitions import Definitions
+from .definitions import Definitions, as_index
 from .document import Equation, ReadRow
 from .heads import indexed, key_of, sized
 from .premises import ALWAYS, Under, step_of, under_conditions
@@ -29,6 +30,7 @@ class Statements(Definitions):
         if e.side.op in ("integral", "infinity"):
             return self.integral(e)
         knows_its_chunks(self.s, self.document, self.first, e)
+        e = replace(e, head=self.within_limits(e.head, r), side=self.within_limits(e.side, r))
         left = self.resolve(self.with_constants(e.head))
         if relation == "in":
             if e.side.op not in ("interval", "tuple") or len(e.side.args) != 2:
@@ -89,6 +91,14 @@ class Statements(Definitions):
         order = sorted(found, key=lambda i: (bool(free_indices(found[i][0]) | free_indices(found[i][1])), i))
         return tuple((i, *found[i]) for i in order)
 
+    def within_limits(self, x: Formula, r: ReadRow) -> Formula:
+        """x, where a sum that says no bounds takes those that stand behind the formula, as in `\\sum_j .., j \\le i`."""
+        for c in [c for c in r.conditions if self.on_indices(c) and c.relations != ["range"]]:
+            for a, said, b in zip(c.sides, c.relations, c.sides[1:]):
+                for letter, relation, bound in ((indexed(a), said, b), (indexed(b), FLIPPED.get(said, ""), a)):
+                    x = limited(x, letter, relation, as_index(bound)) if letter else x
+        return x
+
     def on_indices(self, c: Item) -> bool:
         """Whether a condition is one on indices, and not on quantities."""
         return c.relations == ["range"] or all(self.counts(x) for x in c.sides)
@@ -96,7 +106,7 @@ class Statements(Definitions):
     def meant_under(self, e: Equation, r: ReadRow) -> Under:
         """What a row is meant under, beside ranges of indices."""
         conditions = [c for c in r.conditions if not self.on_indices(c)]
-        found = under_conditions(self.s, conditions)
+        found = under_conditions(self.s, conditions, self.resolve)
         free = free_indices(e.head) | free_indices(e.side)
         always = ALWAYS & set(re.findall("[a-z]+", r.source.text.lower()))
         found.premises = replace(found.premises, step="" if always else step_of(conditions, free))
@@ -140,7 +150,10 @@ class Statements(Definitions):
         """What a condition says of the ranges of indices."""
         if c.relations == ["range"]:
             name = indexed(c.sides[0])
-            return [(name, self.bound(c.sides[2]), self.bound(c.sides[1]))] if name in letters else []
+            low, high = self.bound(c.sides[2]), self.bound(c.sides[1])
+            if high.op == "number" and low.op != "number":  # t = n - 1, .., 1
+                low, high = high, low
+            return [(name, low, high)] if name in letters else []
         out = []
         for a, relation, b in zip(c.sides, c.relations, c.sides[1:]):
             name = indexed(a)
@@ -154,6 +167,10 @@ class Statements(Definitions):
                 continue
             low, high = found[name]
             value = self.bound(b)
+            if free_indices(value) - set(letters):  # of an index that a sum runs over
+                continue
+            if (relation, str(value)) in ((">", LENGTH), (">=", f"{LENGTH}+1")):
+                raise Fault("it speaks of steps behind the last, at which nothing has a value")
             match relation:
                 case "<=":
                     out.append((name, low, value))
@@ -169,3 +186,19 @@ class Statements(Definitions):
 
     def bound(self, x: Formula) -> Formula:
         return self.resolve(sized(x)) if x.op != "infinity" else size(LENGTH)
+
+
+def limited(x: Formula, letter: str, relation: str, bound: Formula) -> Formula:
+    """x, with a bound of its sums over a letter that say none."""
+
+    def visit(y: Formula) -> Formula | None:
+        if y.op not in RANGED or y.attrs[0] != letter:
+            return None
+        low, high, body = y.args
+        if relation in ("<", "<=") and high.op == "unknown":
+            return Formula(y.op, (low, bound if relation == "<=" else bound - 1, body), y.attrs)
+        if relation in (">", ">=") and low.op == "unknown":
+            return Formula(y.op, (bound if relation == ">=" else bound + 1, high, body), y.attrs)
+        return None
+
+    return transform(x, visit)

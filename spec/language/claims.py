@@ -95,8 +95,9 @@ class Quantity:
 @dataclass(frozen=True)
 class Premises:
     """What claims are meant under, beside what a setting says: inputs with one `value`, equal ones (`same`: the first is the
-    second), vectors of norm 1 (`unit`), symmetric matrices, identities, and inputs that are the same at every step (`constant`).
-    With `step`, an index, all but the last is so at this step of the claim only."""
+    second), vectors of norm 1 (`unit`), symmetric matrices, identities, inputs that are the same at every step (`constant`), and
+    inequalities (`where`: left, relation, right). With `step`, an index, all but the last two are so at this step of the claim
+    only; an inequality is so wherever its indices are those of the claim, and else at every step."""
 
     value: tuple[tuple[str, Fraction], ...] = ()
     same: tuple[tuple[str, str], ...] = ()
@@ -104,6 +105,7 @@ class Premises:
     symmetric: tuple[str, ...] = ()
     identity: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
+    where: tuple[tuple[Formula, str, Formula], ...] = ()
     step: str = ""
     text: str = ""
 

@@ -36,18 +36,20 @@ R = "$$S_t = \\lambda_t S_{t-1} + k_t v_t^\\top$$\n$$o_t = S_t^\\top q_t$$\n"
         (r"\lambda_t < \lambda_t", "fails"),
         (r"(\lambda_t - \lambda_{t-1})^2 > 0", "fails"),
         (r"(\lambda_t - \lambda_{t-1})^2 \ge 0", "holds"),
-        (r"q_t^\top S_t o_t \ge 0", "error"),  # true, and not proved
+        (r"q_t^\top S_t o_t \ge 0", "not judged"),  # true, and not proved
     ],
 )
 def test_an_inequality_is_refuted_proved_or_not_judged(tmp_path: Path, row: str, verdict: str) -> None:
     path = tmp_path / "paper.md"
     path.write_text(f"{R}\n$${row}$$\n", encoding="utf-8")
-    _, (found,) = adopted(read_paper(path), judged)
-    assert found.verdict == verdict
-    if verdict == "error":
-        assert "neither proved nor refuted" in found.error.text()
+    paper = read_paper(path)
+    _, verdicts = adopted(paper, judged)
+    row = paper.document.rows[-1]
+    assert [v.verdict for v in verdicts] == ([verdict] if row.claims else [])
+    if verdict == "not judged":
+        assert row.kind == verdict and "neither proved nor refuted" in row.reason
     if verdict == "fails":
-        assert found.counterexample is not None
+        assert verdicts[0].counterexample is not None
 
 
 def test_a_decay_that_is_said_to_be_less_than_one_is(tmp_path: Path) -> None:

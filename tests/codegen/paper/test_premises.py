@@ -8,6 +8,7 @@ import pytest
 
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.codegen.paper.build import read_paper
+from chunkform.errors import ClaimError
 
 R = "with $q_t, k_t \\in \\mathbb R^d$\n$$S_t = \\lambda_t S_{t-1} + k_t v_t^\\top$$\n$$o_t = S_t^\\top q_t$$\n"
 
@@ -18,7 +19,10 @@ def verdict(folder: Path, row: str) -> str:
     paper = read_paper(path)
     if not paper.claims:
         return paper.document.rows[-1].kind
-    found = Verifier(effort=0).judge(paper.claims[0])
+    try:
+        found = Verifier(effort=0).judge(paper.claims[0])
+    except ClaimError:
+        return "error"
     if found.verdict == "holds":
         assert any(c.kind == "where defined" for c in found.conditions)
     return found.verdict
@@ -44,7 +48,20 @@ def verdict(folder: Path, row: str) -> str:
         (r"S_t = S_0 + \sum_{i=1}^t k_i v_i^\top \quad \text{if } \lambda_t = 1", "depends"),
         (r"S_t = S_0 + \sum_{i=1}^{t-1} k_i v_i^\top \quad \text{if } \lambda_t = 1", "fails"),
         (r"o_t = 0 \quad \text{if } o_{t-1} = 0", "not judged"),
-        (r"o_t = S_{t-1}^\top q_t \quad \text{if } \lambda_t > 1", "not judged"),
+        (r"o_t = S_{t-1}^\top q_t \quad \text{if } \lambda_t > 1", "not judged"),  # a decay is at most 1
+        (r"\lambda_t^2 < \lambda_t \quad \text{if } \lambda_t < 1", "holds"),
+        (r"\lambda_t^2 < \lambda_t \quad \text{if } \lambda_t \le 1", "error"),
+        (r"\lambda_t^2 < \lambda_t \quad \text{for } 0 < \lambda_t < 1", "holds"),
+        (r"\lambda_t^2 > \lambda_t \quad \text{if } \lambda_t \in (0, 1)", "fails"),
+        (r"\lambda_t^2 \le \lambda_t / 2 \quad \text{if } \lambda_t \le \frac{1}{2}", "holds"),
+        (r"\lambda_t^2 \le \lambda_t / 3 \quad \text{if } \lambda_t \le \frac{1}{2}", "fails"),
+        (r"k_t^\top k_t \le 1 \quad \text{if } \|k_t\| \le 1", "error"),  # true, and not proved
+        (r"k_t^\top k_t \ge 1 \quad \text{if } \|k_t\| \le 1", "fails"),
+        (r"dk_t = dS_t v_t \quad \text{if } \lambda_t < 1", "holds"),
+        (r"dk_t = 2 dS_t v_t \quad \text{if } \|k_t\| \le 1", "fails"),
+        (r"dS_t = q_t do_t^\top, \quad t = n, \ldots, 1", "fails"),
+        (r"o_t = \sum_j (\lambda_t \cdots \lambda_{j+1}) (k_j^\top q_t) v_j, \quad j \le t", "depends"),  # on S_0
+        (r"o_t = \sum_j (\lambda_t \cdots \lambda_{j+1}) (k_j^\top q_t) v_j, \quad j < t", "fails"),
     ],
 )
 def test_a_row_is_judged_under_its_condition(tmp_path: Path, row: str, expected: str) -> None:
