@@ -24,6 +24,7 @@ from ..ir.code import (
     Binary,
     Call,
     Cast,
+    CastLike,
     Code,
     Either,
     Expanded,
@@ -87,11 +88,12 @@ def run(
     programs: int,
     arguments: Mapping[str, Argument],
     functions: Callable[[str], Callable[..., object] | None] = lambda _: None,
+    rows: int = 1,
 ) -> None:
-    """A launch of `programs` programs: tensors are `Tensor` (or None), numbers are fractions, integers and words are bare.
-    `functions` finds those of the runtime that the kernel calls by name."""
+    """A launch of `programs` programs, times so many `rows` along the grid's second axis: tensors are `Tensor` (or None), numbers
+    are fractions, integers and words are bare. `functions` finds those of the runtime that the kernel calls by name."""
     given = {n: _given(x) for n, x in arguments.items()}
-    for program in range(programs):
+    for program in range(programs * rows):
         _Program(k.name, program, programs, functions).body(k.body, dict(given))
 
 
@@ -211,18 +213,15 @@ class _Program:
                 return self.named(name, names)
             case Literal():
                 return _literal(x)
-            case Group(value=value):
+            case Group(value=value) | CastLike(value=value):  # numbers are exact: nothing is rounded
                 return self.value(value, names)
             case Binary(operator="and" | "or" as operator, left=left, right=right):
                 first = self.value(left, names)
                 return first if truth(first) == (operator == "or") else self.value(right, names)
             case Binary(operator=operator, left=left, right=right):
                 return self.binary(operator, self.value(left, names), self.value(right, names))
-            case Negative(value=value):
-                made = self.value(value, names)
-                return Exact(array(-made.entries)) if isinstance(made, Exact) else -made
-            case Not(value=value):
-                return not truth(self.value(value, names))
+            case Negative(value=value) | Not(value=value):
+                return self.opposite(x, self.value(value, names))
             case Item(value=value, index=index):
                 return self.value(value, names)[int(self.value(index, names))]
             case Either(then=then, condition=condition, otherwise=otherwise):
@@ -237,13 +236,19 @@ class _Program:
                 )
             case Load():
                 return self.load(x, names)
-            case Function(name=name, value=value):
-                return Exact(NUMBERS.fn(name, self.number_of(self.value(value, names))))
-            case Power(value=value, exponent=exponent):
-                return Exact(NUMBERS.pow(self.number_of(self.value(value, names)), exponent))
+            case Function(value=value) | Power(value=value):
+                return self.function_of(x, self.number_of(self.value(value, names)))
             case Call():
                 return self.call(x, names)
         raise NoMeaning(x.text)
+
+    def opposite(self, x: Negative | Not, value: Value) -> Value:
+        if isinstance(x, Not):
+            return not truth(value)
+        return Exact(array(-value.entries)) if isinstance(value, Exact) else -value
+
+    def function_of(self, x: Function | Power, value: np.ndarray) -> Exact:
+        return Exact(NUMBERS.fn(x.name, value) if isinstance(x, Function) else NUMBERS.pow(value, x.exponent))
 
     def named(self, name: str, names: dict[str, Value]) -> Value:
         if name in names:
@@ -403,7 +408,7 @@ def _reduce(p: _Program, x: Exact, axis: int, function: Callable[..., object]) -
 
 
 BUILT_IN: dict[str, Callable[..., object]] = {
-    "tl.program_id": lambda p, axis: np.int64(p.number),
+    "tl.program_id": lambda p, axis: np.int64(p.number // p.count if axis else p.number % p.count),
     "tl.num_programs": lambda p, axis: np.int64(p.count),
     "tl.arange": lambda p, a, b: np.arange(a, b),
     "tl.zeros": lambda p, sizes, dtype: _full(p, sizes, 0, dtype),
@@ -412,6 +417,9 @@ BUILT_IN: dict[str, Callable[..., object]] = {
     "tl.where": _where,
     "tl.sum": _sum,
     "tl.max": lambda p, x, axis: Exact(array(x.entries.max(axis=axis))) if isinstance(x, Exact) else np.max(x, axis),
+    "tl.dot": lambda p, a, b, input_precision="": Exact(array(p.number_of(a) @ p.number_of(b))),
+    "tl.trans": lambda p, x: p.reshaped(x, lambda a: a.T),
+    "tl.permute": lambda p, x, order: p.reshaped(x, lambda a: a.transpose(order)),
     "tl.cdiv": lambda p, a, b: -(-a // b),
     "tl.minimum": lambda p, a, b: _extreme(p, a, b, min),
     "tl.maximum": lambda p, a, b, propagate_nan="": _extreme(p, a, b, max),

@@ -7,10 +7,10 @@ reads is found in its names (`names_in`, `loads_in`), never in its text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, TypeVar
 
 from .functions import TABLE
@@ -285,6 +285,17 @@ class Cast(Tree):
 
 
 @dataclass(frozen=True)
+class CastLike(Tree):
+    """A value in the dtype of what a pointer points to, as memory will have it."""
+
+    value: Code
+    pointer: Code
+
+    def printed(self) -> str:
+        return f"{self.value.at(ATOM)}.to({self.pointer.at(ATOM)}.dtype.element_ty)"
+
+
+@dataclass(frozen=True)
 class Expanded(Tree):
     """A value with new axes of one entry, wherever `own` says that an axis isn't its own."""
 
@@ -381,6 +392,15 @@ def zeros(sizes: Items) -> Call:
     return call("tl.zeros", sizes, "tl.float32")
 
 
+def summed(*terms: Code) -> Code:
+    """The sum of terms that may be sums themselves, without parentheses."""
+    return reduce(lambda a, b: Binary("+", a, b), [x for term in terms for x in _terms(term)])
+
+
+def _terms(x: Code) -> list[Code]:
+    return [*_terms(x.left), x.right] if isinstance(x, Binary) and x.operator == "+" else [x]
+
+
 def is_short(x: Code) -> bool:
     """Is it a name, or a number without a sign, which may stand more than once?"""
     return isinstance(x, Name | Literal | Text) and re.fullmatch(r"[\w.]+", x.text) is not None
@@ -446,6 +466,13 @@ def rebuilt(x: Code, change: Callable[[Code], Code]) -> Code:
         else:
             new[f.name] = part
     return type(x)(**new)
+
+
+def substituted(x: Code, names: Mapping[str, Code]) -> Code:
+    """The expression with others in the place of some names."""
+    if isinstance(x, Name):
+        return names.get(x.id, x)
+    return rebuilt(x, lambda y: substituted(y, names))
 
 
 def names_in(x: Code) -> frozenset[str]:

@@ -15,7 +15,8 @@ from .code import Code, Load, Name, code, loads_in, names_in, walk_code
 @dataclass(frozen=True)
 class Let:
     """names = value, or += or *=, as `sign` has it. `fallback`: what it is where an argument that it loads isn't given. `broken`:
-    the arguments of the call that makes it are on a line of their own. `constant`: the kernel is compiled for each value."""
+    the arguments of the call that makes it are on a line of their own. `constant`: the kernel is compiled for each value.
+    `ahead`: what it loads in a loop is loaded a round before, and held under this name."""
 
     names: tuple[str, ...]
     value: Code
@@ -24,6 +25,7 @@ class Let:
     fallback: Code | None = None
     broken: bool = False
     constant: bool = False
+    ahead: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,29 @@ class If:
     condition: Code
     body: Body
     otherwise: Body = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Where the first round of a loop is, and where the next one is: `first` and `next` say what stands for which names there,
+    once the statements of `before` and of `each` have run, before the loop and in each round."""
+
+    first: tuple[tuple[str, Code], ...] = ()
+    next: tuple[tuple[str, Code], ...] = ()
+    before: Body = ()
+    each: Body = ()
 
 
 @dataclass(frozen=True)
 class For:
-    """for name in over: `over` is a call of range, tl.range or tl.static_range."""
+    """for name in over: `over` is a call of range, tl.range or tl.static_range. `ahead`: where its first round is, and each next
+    one, for which statements may load a round before."""
 
     name: str
     over: Code
     body: Body
+    ahead: Ahead | None = None
 
 
 @dataclass(frozen=True)
@@ -94,8 +110,8 @@ class Parameter:
 @dataclass(frozen=True)
 class KernelFunction:
     """A kernel. `parameters` are of tensors and constants, as many to a line as here; then come `integers`, such as lengths, on
-    a line, `counts` on one more, and `words` that a kernel is compiled for; it isn't compiled for integers that are
-    `unspecialised`."""
+    a line, `counts` on one more, and `words` that a kernel is compiled for, with `more_words`, as many to a line as here; it
+    isn't compiled for integers that are `unspecialised`. `as_laid`: formatters leave the lines of the parameters alone."""
 
     name: str
     parameters: tuple[tuple[Parameter, ...], ...]
@@ -105,6 +121,8 @@ class KernelFunction:
     body: Body
     unspecialised: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
+    more_words: tuple[tuple[str, ...], ...] = ()
+    as_laid: bool = False
 
     @property
     def optional(self) -> frozenset[str]:

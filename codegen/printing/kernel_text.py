@@ -15,7 +15,7 @@ def kernel_function_text(k: KernelFunction) -> str:
         f"@triton.jit(do_not_specialize=[{unspecialised}])",
         f"def {k.name}(",
         *(f"    {line}" for line in signature(k)),
-        "):",
+        "):  # fmt: skip" if k.as_laid else "):",
         f'    """{k.doc}"""',
         *indented(lines_of(k.body)),
     ]
@@ -24,9 +24,9 @@ def kernel_function_text(k: KernelFunction) -> str:
 
 def signature(k: KernelFunction) -> list[str]:
     """The parameters, some to a line."""
-    lines = [*(tuple(p.name for p in line) for line in k.parameters), k.integers, *((k.counts,) if k.counts else ())]
-    words = ", ".join(f"{w}: tl.constexpr" for w in k.words)
-    return [*(f"{', '.join(line)}," for line in lines), f"{words},"]
+    lines = [*(tuple(p.name for p in line) for line in k.parameters), k.integers, k.counts]
+    lines += [tuple(f"{w}: tl.constexpr" for w in line) for line in (k.words, *k.more_words)]
+    return [f"{', '.join(line)}," for line in lines if line]
 
 
 def lines_of(body: Body) -> list[str]:
@@ -49,8 +49,8 @@ def _lines(x: Statement) -> list[str]:
         case Store(pointer=pointer, value=value, mask=mask, note=note):
             where = "" if mask is None else f", mask={mask.text}"
             return [f"tl.store({pointer.text}, {value.text}{where}){_note(note)}"]
-        case If(condition=condition, body=body, otherwise=otherwise):
-            lines = [f"if {condition.text}:", *indented(lines_of(body))]
+        case If(condition=condition, body=body, otherwise=otherwise, note=note):
+            lines = [f"if {condition.text}:{_note(note)}", *indented(lines_of(body))]
             return [*lines, "else:", *indented(lines_of(otherwise))] if otherwise else lines
         case For(name=name, over=over, body=body):
             return [f"for {name} in {over.text}:", *indented(lines_of(body))]

@@ -1,4 +1,4 @@
-"""The text of one kernel: its names, its arguments, where they lie in memory, and its statements.
+"""The statements of one kernel: its names, its arguments, and where they lie in memory.
 
 In a kernel, `at_d` are a program's indices along dim d, `in_d` says which of them exist, `wide_d` are the indices in 64 bits;
 `at_d_e` and `in_d_e` are the same for a contiguous block over d and e. `index` counts batch entries times heads, `now` steps;
@@ -8,11 +8,27 @@ during the step before it, as nothing else would fill the time that memory takes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
+from ...ir.code import (
+    Call,
+    Code,
+    Function,
+    Group,
+    Literal,
+    Load,
+    Name,
+    call,
+    shape,
+    summed,
+    walk_code,
+    zeros,
+)
 from ...ir.expr import Node, dim_of
+from ...ir.kernel_ir import KernelFunction, Let, Parameter, Statement, Store, added, expressions, let, statements
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import FINITE, ZERO, NodePrinter, Triton
 from ..chunkwise.compiled import Compiled
@@ -24,30 +40,22 @@ Axes = tuple[str, ...]
 
 @dataclass
 class Pointer:
-    """A tensor that a kernel is given: its name there, what the launcher passes, and the names of its strides, if any.
+    """A tensor that a kernel is given: its name there, what it is of (`key`, in the role that a launch passes), and the names of
+    its strides, if any.
 
     `lead` has the index at which a program starts on each axis before the tensor's own ones: batch entry, step, head.
     """
 
     name: str
-    call: str
+    role: str
+    key: str
+    axes: Axes
     strides: list[str] = field(default_factory=list)
-    lead: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Loads:
-    """Statements before a loop over steps, and those of each step, that load what a step takes."""
-
-    first: list[str] = field(default_factory=list)
-    each: list[str] = field(default_factory=list)
-
-    def __add__(self, other: Loads) -> Loads:
-        return Loads(self.first + other.first, self.each + other.each)
+    lead: tuple[Code, ...] = ()
 
 
 class Kernel:
-    """Collects what a kernel needs while its parts are printed."""
+    """Collects what a kernel needs while its parts are made."""
 
     def __init__(self, c: Compiled, tiling: Tiling) -> None:
         self.c, self.tiling = c, tiling
@@ -64,86 +72,87 @@ class Kernel:
 
     # --- arguments
 
-    def strided(self, name: str, call: str, lead: tuple[str, ...], own: int = 0) -> Pointer:
-        """A tensor with any strides along the axes of `lead` and along `own` further ones."""
-        strides = [self.names.fresh(f"{name}_stride{i}") for i in range(len(lead) + own)]
-        return self._add(Pointer(self.names.fresh(f"{name}_at"), call, strides, lead))
+    def strided(self, name: str, role: str, key: str, lead: tuple[Code, ...], axes: Axes, own: bool = True) -> Pointer:
+        """A tensor with any strides along the axes of `lead`, and along its own ones where it has strides of its `own`."""
+        count = len(lead) + (len(axes) if own else 0)
+        strides = [self.names.fresh(f"{name}_stride{i}") for i in range(count)]
+        return self._add(Pointer(self.names.fresh(f"{name}_at"), role, key, axes, strides, lead))
 
-    def head_of(self, name: str) -> str:
+    def head_of(self, name: str) -> Code:
         """The head that an argument is read at: it may have fewer than there are, each for a group of neighbours."""
         group = self.names.fresh(f"{name}_group")
         self.groups.append((group, name))
-        return f"head // {group}"
+        return Group(Name("head") // group)
 
-    def contiguous(self, name: str, call: str) -> Pointer:
-        return self._add(Pointer(self.names.fresh(f"{name}_at"), call))
+    def contiguous(self, name: str, role: str, key: str, axes: Axes) -> Pointer:
+        return self._add(Pointer(self.names.fresh(f"{name}_at"), role, key, axes))
 
     def _add(self, x: Pointer) -> Pointer:
         self.pointers.append(x)
         return x
 
-    def advance(self, x: Pointer) -> str:
+    def advance(self, x: Pointer) -> Let:
         """Move a pointer to where this program starts."""
-        parts = [f"{f'({i})' if ' ' in i else i} * {s}" for i, s in zip(x.lead, x.strides, strict=False)]
-        return f"{x.name} += {' + '.join(parts)}"
+        return added(x.name, summed(*(i * s for i, s in zip(x.lead, x.strides, strict=False))))
 
     # --- addresses, loads and stores
 
-    def address(self, x: Pointer, row: str, axes: Axes) -> str:
-        """The start of block number `row` in a contiguous tensor of blocks over `axes`."""
-        if not axes:
-            return f"{x.name} + {row}"
-        count = " * ".join(f"size_{dim_of(a)}" for a in axes)
-        return f"{x.name} + {f'({row})' if ' ' in row else row} * {f'({count})' if len(axes) > 1 else count}"
+    def address(self, x: Pointer, row: Code) -> Code:
+        """The start of block number `row` in a contiguous tensor of blocks over its axes."""
+        return summed(Name(x.name), row * count_of(x.axes) if x.axes else row)
 
-    def row_now(self, kind: str) -> str:
+    def row_now(self, kind: str) -> Code:
         """The row of step `now` in a contiguous [B, T, H, ...]; parts lie one after the other, a tensor for each tile."""
-        return "(line + now) * heads + head" + (" + tile * lines * heads" if kind == PART else "")
+        row = (Name("line") + "now") * "heads" + "head"
+        return row + Name("tile") * "lines" * "heads" if kind == PART else row
 
-    def load(self, address: str, axes: Axes, offsets: str | None = None) -> str:
-        return f"{self.raw(address, axes, offsets)}.to(tl.float32)"
+    def load(self, address: Code, axes: Axes, offsets: Code | None = None) -> Code:
+        return self.raw(address, axes, offsets).to("tl.float32")
 
-    def raw(self, address: str, axes: Axes, offsets: str | None = None) -> str:
+    def raw(self, address: Code, axes: Axes, offsets: Code | None = None) -> Load:
         """A load in the dtype of memory."""
         if not axes:
-            return f"tl.load({address})"
-        offsets = f"at_{self._block(axes)}" if offsets is None else offsets
-        return f"tl.load({address} + {offsets}, mask=in_{self._block(axes)}, other=0.0)"
+            return Load(address)
+        offsets = Name(f"at_{self._block(axes)}") if offsets is None else offsets
+        return Load(summed(address, offsets), Name(f"in_{self._block(axes)}"), Literal(0.0))
 
-    def load_strided(self, x: Pointer, axes: Axes, decay: bool = False) -> str:
+    def load_strided(self, x: Pointer, decay: bool = False, axes: Axes | None = None) -> Code:
         """The value of a variable, at step `now` where it has steps; a decay from its logarithm."""
         return self.value(self.raw_strided(x, axes), decay)
 
-    def raw_strided(self, x: Pointer, axes: Axes, step: str = "now") -> str:
+    def raw_strided(self, x: Pointer, axes: Axes | None = None) -> Load:
+        """A load of what has strides of its own; `axes`: others in the place of its own."""
+        axes = x.axes if axes is None else axes
         own = x.strides[len(x.lead) :]
-        offsets = " + ".join(f"{at} * {s}" for at, s in zip(over(axes, "wide_{}"), own, strict=True))
-        return self.raw(f"{x.name} + {step} * {x.strides[1]}" if len(x.lead) == 3 else x.name, axes, offsets)
+        offsets = [at * s for at, s in zip(over(axes, "wide_{}"), own, strict=True)]
+        address: Code = Name(x.name)
+        if len(x.lead) == 3:
+            address = address + Name("now") * x.strides[1]
+        return self.raw(address, axes, summed(*offsets) if offsets else None)
 
-    def loads(self, name: str, x: Pointer, axes: Axes, decay: bool = False) -> Loads:
+    def step_load(self, name: str, x: Pointer, decay: bool = False) -> Let:
         """`name` as a variable's value at step `now`; vectors and numbers are prefetched by a step, where registers are left."""
         matrices = any(len(v.axes) > 1 for v in self.c.step.variables if v.kind.endswith("parameter"))
-        if len(axes) > 1:
-            self.matrices[name] = axes
-        if len(axes) > 1 or matrices:
-            return Loads([], [f"{name} = {self.load_strided(x, axes, decay)}"])
-        return self.prefetched(name, [self.raw_strided(x, axes, step) for step in ("now", "then")], decay)
+        if len(x.axes) > 1:
+            self.matrices[name] = x.axes
+        if len(x.axes) > 1 or matrices:
+            return let(name, self.load_strided(x, decay))
+        return self.ahead(name, self.raw_strided(x), decay)
 
-    def prefetched(self, name: str, raw: list[str], decay: bool = False) -> Loads:
-        """`name` as what was loaded a step before. raw: the texts that load it, for the first step and for the next one."""
-        held = self.names.fresh(f"{name}_ahead")
-        return Loads([f"{held} = {raw[0]}"], [f"{name} = {self.value(held, decay)}", f"{held} = {raw[1]}"])
+    def ahead(self, name: str, raw: Load, decay: bool = False) -> Let:
+        """`name` as what was loaded a step before."""
+        return Let((name,), self.value(raw, decay), ahead=self.names.fresh(f"{name}_ahead"))
 
-    def value(self, raw: str, decay: bool = False) -> str:
+    def value(self, raw: Code, decay: bool = False) -> Code:
         """What was loaded as a number to compute with."""
-        return f"tl.exp({raw}.to(tl.float32))" if decay else f"{raw}.to(tl.float32)"
+        return Function("exp", raw.to("tl.float32")) if decay else raw.to("tl.float32")
 
-    def store(self, address: str, axes: Axes, value: str, kind: str = OWN, offsets: str | None = None) -> str:
-        masks = ["first"] if kind == WHOLE and self.tiling.dim else []
+    def store(self, address: Code, axes: Axes, value: Code, kind: str = OWN, offsets: Code | None = None) -> Store:
+        masks = [Name("first")] if kind == WHOLE and self.tiling.dim else []
         if axes:
-            masks.append(f"in_{self._block(axes)}")
-            address += f" + at_{self._block(axes)}" if offsets is None else f" + {offsets}"
-        mask = f", mask={' & '.join(masks)}" if masks else ""
-        return f"tl.store({address}, {value}{mask})"
+            masks.append(Name(f"in_{self._block(axes)}"))
+            address = summed(address, Name(f"at_{self._block(axes)}") if offsets is None else offsets)
+        return Store(address, value, both(masks) if masks else None)
 
     def kind(self, axes: Axes) -> str:
         """Is a tensor over these axes cut into tiles, or does each program have the whole?"""
@@ -155,26 +164,35 @@ class Kernel:
             self.blocks.append(axes)
         return "_".join(dim_of(a) for a in axes)
 
-    def block_lines(self) -> list[str]:
+    def block_lets(self) -> list[Let]:
         """Statements that define the offsets and masks of all blocks in use."""
-        lines = []
+        found = []
         for axes in self.blocks:
             parts = [
-                " * ".join([at, *(f"size_{dim_of(a)}" for a in axes[i + 1 :])])
+                reduce(lambda x, a: x * f"size_{dim_of(a)}", axes[i + 1 :], at)
                 for i, at in enumerate(over(axes, "at_{}"))
             ]
-            lines.append(f"at_{self._block(axes)} = {' + '.join(parts)}")
-            lines.append(f"in_{self._block(axes)} = {' & '.join(over(axes, 'in_{}'))}")
-        return lines
+            found.append(let(f"at_{self._block(axes)}", summed(*parts)))
+            found.append(let(f"in_{self._block(axes)}", both(over(axes, "in_{}"))))
+        return found
+
+    def index_lets(self, dim: str) -> list[Let]:
+        """Statements that define a program's indices along a dim."""
+        at: Code = call("tl.arange", 0, f"block_{dim}")
+        return [
+            let(f"at_{dim}", Name("tile") * f"block_{dim}" + at if dim == self.tiling.dim else at),
+            let(f"wide_{dim}", call("tl.cast", f"at_{dim}", "tl.int64")),
+            let(f"in_{dim}", Name(f"at_{dim}") < f"size_{dim}"),
+        ]
 
     # --- statements
 
-    def print(
+    def values(
         self, program: StepProgram, nodes: dict[str, Node], orders: dict[str, Axes], whole: set[str]
-    ) -> tuple[list[str], dict[str, str]]:
-        """Statements for nodes, and the text of each result."""
+    ) -> tuple[list[Let], dict[str, Code]]:
+        """Statements for nodes, and each result."""
         dialect = Triton(lambda d: f"size_{d}", lambda d: f"at_{d}", lambda d: f"in_{d}", lambda d: f"block_{d}")
-        return NodePrinter(dialect, taken=set(self.names.taken)).statements(
+        made, results = NodePrinter(dialect, taken=set(self.names.taken)).values(
             nodes,
             self.names.leaf,
             names=program.names,
@@ -182,17 +200,28 @@ class Kernel:
             padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
             whole=whole,
         )
+        return [let(name, x.code) for name, x in made], {name: x.code for name, x in results.items()}
 
-    def assign(self, results: dict[str, str]) -> list[str]:
+    def assign(self, results: dict[str, Code]) -> list[Let]:
         """The new states, none of which is set before the last is known."""
         if len(results) == 1:
-            return [f"{self.names.of('state', n)} = {text}" for n, text in results.items()]
-        lines = [f"{self.following[n]} = {text}" for n, text in results.items()]
-        return lines + [f"{self.names.of('state', n)} = {self.following[n]}" for n in results]
+            return [let(self.names.of("state", n), value) for n, value in results.items()]
+        made = [let(self.following[n], value) for n, value in results.items()]
+        return made + [let(self.names.of("state", n), self.following[n]) for n in results]
+
+    def total(self, axes: Axes) -> Code:
+        """Where a sum over steps begins."""
+        return zeros(shape(*(f"block_{dim_of(a)}" for a in axes))) if axes else call("tl.cast", 0.0, "tl.float32")
 
     # --- what the launcher needs
 
-    def launch(self, lines: Iterable[str]) -> dict[str, Any]:
+    def parameters(self) -> list[tuple[Parameter, ...]]:
+        """Those of tensors and numbers, but for what says where sequences are."""
+        names = [[x.name for x in self.pointers], *(x.strides for x in self.pointers if x.strides)]
+        names += [[self.names.of("constant", v.name)] for v in self.constants]
+        return [tuple(map(Parameter, line)) for line in names]
+
+    def launch(self, f: KernelFunction) -> dict[str, Any]:
         """Arguments by their roles, the widths of tiles, and the size of the largest one."""
         states = [s.axes for s in self.c.step.states]
         parameters = [v.axes for v in self.c.step.variables if v.kind.endswith("parameter")]
@@ -201,18 +230,17 @@ class Kernel:
         )
         beside = [" * ".join(f"block_{dim_of(a)}" for a in axes if dim_of(a) != self.tiling.dim) for axes in states]
         return {
+            "function": f,
+            "kernel": self,
             "dims": self.dims,
-            "blocks": self.block_lines(),
             "tiled": self.tiling.dim,
             "beside": max(beside, key=lambda text: text.count("block_")) or "1",
-            "pointers": [x.name for x in self.pointers],
-            "strides": [x.strides for x in self.pointers if x.strides],
-            "calls": [x.call for x in self.pointers],
-            "strided": [x.call for x in self.pointers if x.strides],
+            "calls": [passed(x) for x in self.pointers],
+            "strided": [passed(x) for x in self.pointers if x.strides],
             "constants": [(self.names.of("constant", v.name), v.name) for v in self.constants],
             "parts": PART in self.tiling.kinds.values(),
             "groups": self.groups,
-            "smallest": 16 if any("tl.dot" in x for x in lines) else 1,
+            "smallest": 16 if multiplies(f.body) else 1,
             "entries": f"max({', '.join(largest)}, 1)" if largest else "1",
             "held": _entries(states),
             "loaded": _entries(list(self.matrices.values())),
@@ -220,15 +248,35 @@ class Kernel:
         }
 
 
+def passed(x: Pointer) -> str:
+    """What a launch passes for a tensor."""
+    if x.role == "scratch":
+        return "scratch"
+    return f'saved.get("{x.key}")' if x.role == "kept" else f'{x.role}["{x.key}"]'
+
+
+def multiplies(body: Iterable[Statement]) -> bool:
+    """Are there products of matrices, whose axes can't be narrow?"""
+    nodes = (y for x in statements(body) for e in expressions(x) for y in walk_code(e))
+    return any(isinstance(y, Call) and y.function == "tl.dot" for y in nodes)
+
+
 def _entries(tiles: list[Axes]) -> str:
     """How many entries tiles have together; empty where there are none."""
     return " + ".join(" * ".join(f"block_{dim_of(a)}" for a in axes) or "1" for axes in tiles)
 
 
-def over(axes: Axes, form: str) -> list[str]:
+def count_of(axes: Axes) -> Code:
+    """How many entries a tensor over these axes has."""
+    names: list[Code] = [Name(f"size_{dim_of(a)}") for a in axes]
+    return reduce(lambda a, b: a * b, names)
+
+
+def both(masks: Sequence[Code]) -> Code:
+    """All masks hold."""
+    return reduce(lambda a, b: a & b, masks)
+
+
+def over(axes: Axes, form: str) -> list[Code]:
     """`form`, such as in_{}, for each axis, as a vector that broadcasts over all of them."""
-    texts = []
-    for i, axis in enumerate(axes):
-        index = f"[{', '.join(':' if j == i else 'None' for j in range(len(axes)))}]" if len(axes) > 1 else ""
-        texts.append(form.format(dim_of(axis)) + index)
-    return texts
+    return [Name(form.format(dim_of(a))).along(i, len(axes)) for i, a in enumerate(axes)]

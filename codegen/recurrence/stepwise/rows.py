@@ -8,10 +8,12 @@ its own part of them. Everything else, scalars and what is made of vectors alone
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ...ir.code import Code, Literal, Load, Name, call, shape, summed, zeros
 from ...ir.expr import Node, dim_of, leaf, leaves, rename, replace, total, walk
+from ...ir.kernel_ir import Barrier, For, Let, Statement, Store, added, let
 from ...ir.step_program import StepProgram
 from ...printing.expressions import FINITE, ZERO, NodePrinter, Triton
 from .kernel import Kernel, Pointer
@@ -123,12 +125,12 @@ def _contraction(name: str, x: Node) -> Contraction | None:
     return Contraction(name, rename(body, {row: ROW}), ROW if row == bound else bound, along, dim_of(free))
 
 
-# --- printing -------------------------------------------------------------------------------------------------------
+# --- statements -----------------------------------------------------------------------------------------------------
 
 
-class RowPrinter:
-    """Prints the passes of one program. `vectors` has the pointers of arguments, which blocks of rows read for themselves;
-    `place` is the number of a program."""
+class RowStatements:
+    """The passes of one program. `vectors` has the pointers of arguments, which blocks of rows read for themselves; `place` is
+    the number of a program."""
 
     def __init__(
         self,
@@ -137,15 +139,15 @@ class RowPrinter:
         plan: RowPlan,
         scratch: Pointer,
         vectors: dict[str, Pointer],
-        place: str = "tl.program_id(0)",
+        place: Code,
     ) -> None:
         self.k, self.program, self.plan, self.scratch, self.vectors = k, program, plan, scratch, vectors
         self.place = place
         self.slots: dict[tuple[str, str], int] = {}
         self.decays = {v.name for v in program.variables if v.is_decay}
 
-    def lines(self, read: dict[str, str], write: dict[str, str]) -> tuple[list[str], dict[str, Node]]:
-        """The passes' statements, from the states at the addresses `read` to those at `write`, and what is left to print."""
+    def statements(self, read: dict[str, Code], write: dict[str, Code]) -> tuple[list[Statement], dict[str, Node]]:
+        """The passes, from the states at the addresses `read` to those at `write`, and what is left to compute."""
         plan = self.plan
         passes: list[tuple[list[Contraction], dict[str, Node]]] = [(level, {}) for level in plan.levels]
         names = {x.name for x in plan.levels[-1]} if plan.levels else set()
@@ -154,112 +156,120 @@ class RowPrinter:
             passes.append(([], plan.updates))
         else:
             passes[-1] = (plan.levels[-1], plan.updates)
-        inner = [line for level, updates in passes for line in self._pass(level, updates, read, write)]
+        inner = [x for level, updates in passes for x in self._pass(level, updates, read, write)]
         return [*self._kept(), *inner], plan.rest
 
-    def _kept(self) -> list[str]:
+    def _kept(self) -> list[Statement]:
         """Vectors in registers that blocks of rows read their part of."""
-        lines = [
-            f"tl.store({self._slot(key)} + at_{self.plan.row}, {self.k.names.of('state', key[1])}, mask=in_{self.plan.row})"
+        row = self.plan.row
+        found: list[Statement] = [
+            Store(self._slot(key, f"at_{row}"), Name(self.k.names.of("state", key[1])), Name(f"in_{row}"))
             for key in self.slots
             if key[0] != "known"
         ]
-        return [*lines, "tl.debug_barrier()"] if lines else []
+        return [*found, Barrier()] if found else []
 
     def _pass(
-        self, level: list[Contraction], updates: dict[str, Node], read: dict[str, str], write: dict[str, str]
-    ) -> list[str]:
-        lines, bodies = self._numbers({x.name: x.body for x in level} | updates)
+        self, level: list[Contraction], updates: dict[str, Node], read: dict[str, Code], write: dict[str, Code]
+    ) -> list[Statement]:
+        found, bodies = self._numbers({x.name: x.body for x in level} | updates)
         nodes = {x.name: total(bodies[x.name], x.bound) for x in level} | {n: bodies[n] for n in updates}
         sums = {x.name: self.k.names.fresh(f"{x.name}_all") for x in level if not x.along}
-        lines += [f"{name} = tl.zeros([block_{self.plan.column}], tl.float32)" for name in sums.values()]
         column = self.plan.column
-        block = [*row_indices(self.plan.row, column)]
+        found += [let(name, zeros(shape(f"block_{column}"))) for name in sums.values()]
+        block: list[Statement] = []
         used = {y.attrs[:2]: y for y in leaves(*nodes.values()) if ROW in y.axes}
         for (kind, name), y in sorted(used.items(), key=lambda item: (-len(item[1].axes), item[0])):
             if len(y.axes) == 2:
-                text = f"tl.load({read[name]} + at_row_{column}, mask=in_row_{column}, other=0.0).to(tl.float32)"
-                block.append(f"{self.k.names.leaf(y)} = {text}")
+                block.append(let(self.k.names.leaf(y), row_load(read[name], column).to("tl.float32")))
             else:
-                block.append(f"{self._row_name(kind, name)} = {self._slice(kind, name)}")
+                block.append(let(self._row_name(kind, name), self._slice(kind, name)))
         orders: dict[str, tuple[str, ...]]
         orders = {n: (ROW, next(a for a in bodies[n].axes if a != ROW)) for n in updates if len(bodies[n].axes) == 2}
-        inner, results = self._print(nodes, orders)
+        inner, results = self._values(nodes, orders)
         block += inner
         for x in level:
             if x.along:
-                block.append(f"tl.store({self._slot(('known', x.name))} + at_row, {results[x.name]}, mask=in_row)")
+                block.append(Store(self._slot(("known", x.name), "at_row"), results[x.name], Name("in_row")))
             else:
-                block.append(f"{sums[x.name]} += {results[x.name]}")
-        block += [f"tl.store({write[n]} + at_row_{column}, {results[n]}, mask=in_row_{column})" for n in updates]
-        lines += [row_loop(self.plan.row), *(f"    {line}" for line in block)]
-        lines += [
-            f"tl.store({self._slot(('known', n))} + at_{column}, {name}, mask=in_{column})" for n, name in sums.items()
+                block.append(added(sums[x.name], results[x.name]))
+        block += [row_store(write[n], column, results[n]) for n in updates]
+        found.append(row_loop(self.plan.row, column, block))
+        found += [
+            Store(self._slot(("known", n), f"at_{column}"), Name(name), Name(f"in_{column}"))
+            for n, name in sums.items()
         ]
-        lines.append("tl.debug_barrier()")
+        found.append(Barrier())
         for x in level:
-            text = f"tl.load({self._slot(('known', x.name))} + at_{x.dim}, mask=in_{x.dim}, other=0.0)"
-            lines.append(f"{self.k.names.of('known', x.name)} = {text}")
-        return lines
+            load = Load(self._slot(("known", x.name), f"at_{x.dim}"), Name(f"in_{x.dim}"), Literal(0.0))
+            found.append(let(self.k.names.of("known", x.name), load))
+        return found
 
-    def _numbers(self, nodes: dict[str, Node]) -> tuple[list[str], dict[str, Node]]:
+    def _numbers(self, nodes: dict[str, Node]) -> tuple[list[Statement], dict[str, Node]]:
         """Statements for the sums over vectors that nodes need, which become leaves."""
         sums = list(dict.fromkeys(x for x in walk(*nodes.values()) if x.op in ("sum", "peak") and not x.axes))
         if not sums:
             return [], nodes
         names = {x: self.k.names.fresh("number") for x in sums}
-        lines, results = self._print({names[x]: x for x in sums}, {})
-        lines += [f"{name} = {text}" for name, text in results.items()]
+        found: list[Statement] = []
+        made, results = self._values({names[x]: x for x in sums}, {})
         mapping = {x: leaf("known", name, ()) for x, name in names.items()}
         for name in names.values():
             self.k.names.known["known", name] = name
-        return lines, {n: replace(x, mapping) for n, x in nodes.items()}
+        found += [*made, *(let(name, value) for name, value in results.items())]
+        return found, {n: replace(x, mapping) for n, x in nodes.items()}
 
-    def _print(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> tuple[list[str], dict[str, str]]:
+    def _values(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> tuple[list[Let], dict[str, Code]]:
         def of(prefix: str) -> Callable[[str], str]:
             return lambda d: f"{prefix}_{self.plan.row if d == ROW and prefix == 'size' else d}"
 
         printer = NodePrinter(Triton(of("size"), of("at"), of("in"), of("block")), prefix="r", taken=self.k.names.taken)
-        return printer.statements(
+        made, results = printer.values(
             nodes,
             lambda x: self._row_name(*x.attrs[:2]) if x.attrs[2] == (ROW,) else self.k.names.leaf(x),
             orders=orders,
             padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
         )
+        return [let(name, x.code) for name, x in made], {name: x.code for name, x in results.items()}
 
     def _row_name(self, kind: str, name: str) -> str:
         return self.k.names.of(f"row of {kind}", f"{name}_row")
 
-    def _slice(self, kind: str, name: str) -> str:
+    def _slice(self, kind: str, name: str) -> Code:
         """A block of rows' part of a vector."""
         if name in self.vectors and kind != "known":
-            return self.k.load_strided(self.vectors[name], (ROW,), name in self.decays)
-        return f"tl.load({self._slot((kind, name))} + at_row, mask=in_row, other=0.0)"
+            return self.k.load_strided(self.vectors[name], name in self.decays, (ROW,))
+        return Load(self._slot((kind, name), "at_row"), Name("in_row"), Literal(0.0))
 
-    def _slot(self, key: tuple[str, str]) -> str:
-        """The address of a vector in the scratch memory of this program."""
+    def _slot(self, key: tuple[str, str], at: str) -> Code:
+        """The addresses of a vector's entries in the scratch memory of this program."""
         number = self.slots.setdefault(key, len(self.slots))
-        wide = f"(size_{self.plan.row} + size_{self.plan.column})"
-        return f"{self.scratch.name} + ({self.place} * slots + {number}) * {wide}"
+        wide = Name(f"size_{self.plan.row}") + f"size_{self.plan.column}"
+        return Name(self.scratch.name) + (self.place * "slots" + number) * wide + at
 
 
-def row_loop(row: str) -> str:
-    return f"for block in range(tl.cdiv(size_{row}, block_row)):"
+def row_loop(row: str, column: str, block: Iterable[Statement]) -> For:
+    """A loop over blocks of rows; the statements of one come after what it has in the place of the indices of the row's dim."""
+    at, ok = Name("at_row"), Name("in_row")
+    indices = (
+        let("at_row", Name("block") * "block_row" + call("tl.arange", 0, "block_row")),
+        let("wide_row", call("tl.cast", "at_row", "tl.int64")),
+        let("in_row", at < f"size_{row}"),
+        let(f"at_row_{column}", at.along(0, 2) * f"size_{column}" + Name(f"at_{column}").along(1, 2)),
+        let(f"in_row_{column}", ok.along(0, 2) & Name(f"in_{column}").along(1, 2)),
+    )
+    return For("block", call("range", call("tl.cdiv", f"size_{row}", "block_row")), (*indices, *block))
 
 
-def row_indices(row: str, column: str) -> list[str]:
-    """What a block of rows has in the place of the indices of the row's dim."""
-    return [
-        "at_row = block * block_row + tl.arange(0, block_row)",
-        "wide_row = tl.cast(at_row, tl.int64)",
-        f"in_row = at_row < size_{row}",
-        f"at_row_{column} = at_row[:, None] * size_{column} + at_{column}[None, :]",
-        f"in_row_{column} = in_row[:, None] & in_{column}[None, :]",
-    ]
+def row_load(address: Code, column: str) -> Load:
+    """A block of a state's rows."""
+    return Load(summed(address, Name(f"at_row_{column}")), Name(f"in_row_{column}"), Literal(0.0))
 
 
-def row_copy(row: str, column: str, source: str, target: str) -> list[str]:
+def row_store(address: Code, column: str, value: Code) -> Store:
+    return Store(summed(address, Name(f"at_row_{column}")), value, Name(f"in_row_{column}"))
+
+
+def row_copy(row: str, column: str, source: Code, target: Code) -> list[Statement]:
     """Statements that copy a state, rows after rows."""
-    text = f"tl.load({source} + at_row_{column}, mask=in_row_{column}, other=0.0)"
-    inner = [*row_indices(row, column), f"tl.store({target} + at_row_{column}, {text}, mask=in_row_{column})"]
-    return [row_loop(row), *(f"    {line}" for line in inner), "tl.debug_barrier()"]
+    return [row_loop(row, column, [row_store(target, column, row_load(source, column))]), Barrier()]

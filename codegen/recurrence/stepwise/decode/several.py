@@ -9,95 +9,98 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....ir.code import CastLike, Code, Group, Load, Name, call, summed
 from ....ir.expr import Node, leaves
+from ....ir.kernel_ir import Ahead, For, If, Statement, let
 from ...chunkwise.compiled import Compiled
-from ..kernel import Axes, Kernel, Loads, Pointer, over
+from ..kernel import Kernel, Pointer, over
 from ..names import tensors
 from ..tiling import WHOLE, tiling
+from .places import several_steps_kernel
+
+PLACE = Name("entry"), Name("begin")
 
 
 def several_steps(c: Compiled) -> dict[str, Any]:
-    """What the template prints. The arguments are in the order of `step_kernel`'s."""
+    """The kernel. The arguments are in the order of `step_kernel`'s."""
     p = c.step
     k = Kernel(c, tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states], parts_allowed=False))
     nodes: dict[str, Node] = {**p.updates, **{f"out {n}": x for n, x in k.tiling.outputs.items()}}
     read = {x.attrs[:2] for x in leaves(*nodes.values())}
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
-    advances: list[str] = []
-    once: list[str] = []
-    loads = Loads()
+    advances: list[Statement] = []
+    once: list[Statement] = []
+    loads: list[Statement] = []
     for v in tensors(p):
         if (v.kind, v.name) not in read:
             continue
         head = k.head_of(v.name)
-        x = k.strided(v.name, v.name, ("entry", "begin", head) if v.per_step else (head,), len(v.axes))
+        x = k.strided(v.name, "given", v.name, (*PLACE, head) if v.per_step else (head,), v.axes)
         advances.append(k.advance(x))
         name = k.names.of(v.kind, v.name)
         if v.per_step:
-            loads += k.loads(name, x, v.axes, v.is_decay)
+            loads.append(k.step_load(name, x, v.is_decay))
         else:
-            once.append(f"{name} = {k.load_strided(x, v.axes, v.is_decay)}")
-    before: list[str] = []
-    settled: list[str] = []
-    kept: list[str] = []
-    rounded: list[str] = []
-    last: list[str] = []
+            once.append(let(name, k.load_strided(x, v.is_decay)))
+    before: list[Statement] = []
+    settled: list[Statement] = []
+    kept: list[Statement] = []
+    rounded: list[Statement] = []
+    last: list[Statement] = []
     orders = {s.name: s.axes for s in p.states} | {f"out {n}": axes for n, axes in p.output_axes.items()}
-    lines, results = k.print(p, nodes, orders, set(p.updates))
+    made, results = k.values(p, nodes, orders, set(p.updates))
     for s in p.states:
-        x = k.strided(s.name, s.name, ("row", "head"), len(s.axes))
-        y = k.strided(f"kept_{s.name}", f"kept_{s.name}", ("kept_row", "head"), len(s.axes))
+        x = k.strided(s.name, "states", s.name, (Name("row"), Name("head")), s.axes)
+        y = k.strided(f"kept_{s.name}", "kept", s.name, (Name("kept_row"), Name("head")), s.axes)
         advances.append(k.advance(x))
-        here, there = _offsets(x, s.axes), _offsets(y, s.axes)
+        here, there = _offsets(x), _offsets(y)
         name, after = k.names.of("state", s.name), k.following[s.name]
         whole = k.tiling.dim is not None and k.kind(s.axes) == WHOLE
         if whole:  # each turn begins from what the row held before any
             held = k.names.fresh(f"{s.name}_before")
-            before.append(f"{held} = {k.load(x.name, s.axes, here)}")
-            once.append(f"{name} = {held}")
+            before.append(let(held, k.load(Name(x.name), s.axes, here)))
+            once.append(let(name, held))
         else:
-            once.append(f"{name} = {k.raw(x.name, s.axes, here)}")
-            settled.append(f"{name} = {k.value(name)}")
-        rounded.append(f"{after} = ({results[s.name]}).to({x.name}.dtype.element_ty)")
-        kept_at = f"{y.name} + kept_row * {y.strides[0]} + head * {y.strides[1]}"
-        kept.append(k.store(kept_at, s.axes, after, k.kind(s.axes), there))
-        last.append(k.store(x.name, s.axes, name, k.kind(s.axes), here))
-    stores = []
+            once.append(let(name, k.raw(Name(x.name), s.axes, here)))
+            settled.append(let(name, k.value(Name(name))))
+        rounded.append(let(after, CastLike(Group(results[s.name]), Name(x.name))))
+        kept_at = Name(y.name) + Name("kept_row") * y.strides[0] + Name("head") * y.strides[1]
+        kept.append(k.store(kept_at, s.axes, Name(after), k.kind(s.axes), there))
+        last.append(k.store(Name(x.name), s.axes, Name(name), k.kind(s.axes), here))
+    stores: list[Statement] = []
     for n, axes in p.output_axes.items():
-        x = k.strided(n, n, ("entry", "begin", "head"))
+        x = k.strided(n, "outputs", n, (*PLACE, Name("head")), axes, own=False)
         advances.append(k.advance(x))
-        stores.append(k.store(f"{x.name} + now * {x.strides[1]}", axes, results[f"out {n}"], k.tiling.kinds[n]))
-    names = {s.name: k.names.of("state", s.name) for s in p.states}
-    step = [
-        "now = tl.cast(offset, tl.int64)",
-        "then = tl.minimum(now + 1, count - 1)",
-        *loads.each,
-        *lines,
-        "if yields:",
-        *(f"    {x}" for x in stores),
+        at = Name(x.name) + Name("now") * x.strides[1]
+        stores.append(k.store(at, axes, results[f"out {n}"], k.tiling.kinds[n]))
+    step = (
+        let("now", call("tl.cast", "offset", "tl.int64")),
+        let("then", call("tl.minimum", Name("now") + 1, Name("count") - 1)),
+        *loads,
+        *made,
+        If(Name("yields"), tuple(stores)),
         *rounded,
-        "if keeps:",
-        "    if each_at is not None:",
-        "        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)",
-        "    else:",
-        "        kept_row = batch * steps + now",
-        "    if kept_row >= 0:",
-        *(f"        {x}" for x in kept),
-        *(f"{name} = {k.following[n]}.to(tl.float32)" for n, name in names.items()),
-    ]
-    body = [
+        If(Name("keeps"), (_kept_row(), If(Name("kept_row") >= 0, tuple(kept)))),
+        *(let(k.names.of("state", s.name), Name(k.following[s.name]).to("tl.float32")) for s in p.states),
+    )
+    body: list[Statement] = [
         *once,
-        "now = tl.cast(0, tl.int64)",
-        *loads.first,
+        let("now", call("tl.cast", 0, "tl.int64")),
         *settled,
-        "for offset in range(count):",
-        *(f"    {x}" for x in step),
-        "if ends:",
-        *(f"    {x}" for x in last),
+        For("offset", call("range", "count"), step, Ahead(next=(("now", Name("then")),))),
+        If(Name("ends"), tuple(last)),
     ]
-    return k.launch(lines) | {"advances": advances, "before": before, "lines": body, "several": True}
+    return k.launch(several_steps_kernel(k, advances, before, body))
 
 
-def _offsets(x: Pointer, axes: Axes) -> str:
+def _kept_row() -> If:
+    """The row of a pool that takes the state after a step."""
+    each = Load(Name("each_at") + Name("batch") * "steps" + "now")
+    given = (let("kept_row", call("tl.cast", each, "tl.int64")),)
+    return If(Name("each_at").given, given, (let("kept_row", Name("batch") * "steps" + "now"),))
+
+
+def _offsets(x: Pointer) -> Code | None:
     """Of a state's entries, with any strides: engines lay the two axes out in either order."""
-    return " + ".join(f"{at} * {s}" for at, s in zip(over(axes, "at_{}"), x.strides[2:], strict=True))
+    found = [at * s for at, s in zip(over(x.axes, "at_{}"), x.strides[2:], strict=True)]
+    return summed(*found) if found else None

@@ -7,9 +7,11 @@ from typing import Any
 
 from ....ir.expr import Node, leaves
 from ....printing.expressions import NodePrinter, Torch
+from ....printing.kernel_text import kernel_function_text
 from ....printing.templates import render
 from ...chunkwise.compiled import Compiled
 from .. import start_source
+from ..kernel_passes import finished
 from ..names import names_of, sizes, tensors
 from .kernel import step_kernel, step_rows
 from .several import several_steps
@@ -34,9 +36,8 @@ def decoding(c: Compiled, has_start: bool) -> Decoding:
     starts = any(s.initial is not None for s in c.step.states)
     k = step_kernel(c)
     rows = None if k["tiled"] else step_rows(c)
-    text = render(
-        "recurrence/stepwise/decode/decode.py.jinja", torch=_torch(c), kernel=k, rows=rows, steps=several_steps(c)
-    )
+    kernels = [kernel_function_text(finished(x["function"])) for x in (k, rows, several_steps(c)) if x]
+    text = render("recurrence/stepwise/decode/decode.py.jinja", torch=_torch(c), kernels=kernels)
     if starts and not has_start:
         text = f"{start_source(c, gradients=False)}\n\n\n{text}"
     return Decoding(text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})")
