@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, reduce
 
 from ..ir.code import Binary, Call, Cast, Code, Either, Expanded, Items, Literal, Load, Name, Negative
-from ..ir.kernel_ir import Barrier, Body, For, If, Let, Return, Statement, Store
+from ..ir.kernel_ir import Barrier, Body, Do, For, If, Let, Return, Statement, Store
 
 OPERATORS: dict[type, str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.BitAnd: "&",
@@ -40,6 +40,11 @@ def helper(function: Callable[..., object]) -> Helper:
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(plain))).body
     assert isinstance(node, ast.FunctionDef)
     return Helper(tuple(a.arg for a in node.args.args), _body(node.body), plain.__globals__)
+
+
+def body_of(text: str) -> Body:
+    """The statements of a text in Python, as kernels have them."""
+    return _body(ast.parse(textwrap.dedent(text)).body)
 
 
 def _body(nodes: list[ast.stmt]) -> Body:
@@ -74,7 +79,7 @@ def _called(call: ast.Call) -> Statement:
         return Barrier()
     if made.function == "tl.store":
         return Store(made.arguments[0], made.arguments[1], dict(made.keywords).get("mask"))
-    raise NoMeaning(ast.unparse(call))
+    return Do(made)
 
 
 def _names(target: ast.expr) -> tuple[str, ...]:

@@ -63,6 +63,9 @@ class Code:
     def __truediv__(self, other: Code | float | str) -> Code:
         return Binary("/", self, code(other))
 
+    def __rtruediv__(self, other: float) -> Code:
+        return Binary("/", code(other), self)
+
     def __floordiv__(self, other: Code | float | str) -> Code:
         return Binary("//", self, code(other))
 
@@ -382,6 +385,33 @@ def call(function: str, *arguments: Code | float | str, **keywords: Code | float
 
 def shape(*sizes: Code | float | str) -> Items:
     return Items(tuple(map(code, sizes)), shape=True)
+
+
+def plus(*parts: Code | float | str) -> Code:
+    """A sum as it is read from left to right, also of sums."""
+    return _chain("+", parts)
+
+
+def times(*parts: Code | float | str) -> Code:
+    """A product as it is read from left to right, also of products."""
+    return _chain("*", parts)
+
+
+def both(*conditions: Code | str) -> Code:
+    """Where all of these hold, entry by entry."""
+    return _chain("&", conditions)
+
+
+def _chain(operator: str, parts: tuple[Code | float | str, ...]) -> Code:
+    first, *others = map(code, parts)
+    for part in others:
+        for x in _links(operator, part):
+            first = Binary(operator, first, x)
+    return first
+
+
+def _links(operator: str, x: Code) -> list[Code]:
+    return [*_links(operator, x.left), x.right] if isinstance(x, Binary) and x.operator == operator else [x]
 
 
 def where(condition: Code, then: Code | float, otherwise: Code | float) -> Call:

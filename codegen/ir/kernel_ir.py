@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from .code import Code, Load, Name, code, loads_in, names_in, walk_code
+from .code import Code, Load, Name, code, loads_in, names_in, rebuilt, walk_code
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,16 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Slices:
+    """An axis of which a kernel has one slice at a time: the name of a slice's number, how many there are, and the names of what
+    is carried along the sequence for each."""
+
+    counter: str
+    count: Code
+    carried: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class KernelFunction:
     """A kernel. `parameters` are of tensors and constants, as many to a line as here; then come `integers`, such as lengths, on
     a line, `counts` on one more, and `words` that a kernel is compiled for, with `more_words`, as many to a line as here; it
@@ -123,6 +133,7 @@ class KernelFunction:
     counts: tuple[str, ...] = ()
     more_words: tuple[tuple[str, ...], ...] = ()
     as_laid: bool = False
+    slices: tuple[Slices, ...] = ()
 
     @property
     def optional(self) -> frozenset[str]:
@@ -193,6 +204,12 @@ def assigned(x: Statement) -> frozenset[str]:
     return own.union(*map(assigned, inner(x)))
 
 
+def names_of(k: KernelFunction) -> frozenset[str]:
+    """All names that a kernel has: its parameters, and what statements read and assign."""
+    given = frozenset(p.name for line in k.parameters for p in line).union(k.integers, k.counts, k.words, *k.more_words)
+    return given.union(*map(reads, k.body), *map(assigned, k.body))
+
+
 def loads(body: Iterable[Statement]) -> list[Load]:
     """All that a body loads, in order."""
     return [y for x in statements(body) for e in expressions(x) for y in loads_in(e)]
@@ -206,6 +223,34 @@ def stores(body: Iterable[Statement]) -> list[Store]:
 def argument_of(pointer: Code, among: frozenset[str]) -> str | None:
     """Which of these arguments a pointer points into: the first name in it."""
     return next((y.id for y in walk_code(pointer) if isinstance(y, Name) and y.id in among), None)
+
+
+def renamed(x: Statement, read: Callable[[str], Code], made: Callable[[str], str]) -> Statement:
+    """A statement with other names: what stands in the place of each that it reads, and of each that it assigns."""
+
+    def of(y: Code) -> Code:
+        return read(y.id) if isinstance(y, Name) else rebuilt(y, of)
+
+    def maybe(y: Code | None) -> Code | None:
+        return None if y is None else of(y)
+
+    def each(body: Body) -> Body:
+        return tuple(renamed(y, read, made) for y in body)
+
+    match x:
+        case Let(names=names, value=value, fallback=fallback):
+            return replace(x, names=tuple(map(made, names)), value=of(value), fallback=maybe(fallback))
+        case Store(pointer=pointer, value=value, mask=mask):
+            return replace(x, pointer=of(pointer), value=of(value), mask=maybe(mask))
+        case If(condition=condition, body=body, otherwise=otherwise):
+            return replace(x, condition=of(condition), body=each(body), otherwise=each(otherwise))
+        case For(name=name, over=over, body=body):
+            return replace(x, name=made(name), over=of(over), body=each(body))
+        case Do(call=call):
+            return replace(x, call=of(call))
+        case Return(value=value):
+            return Return(maybe(value))
+    return x
 
 
 def changed(body: Body, change: Callable[[Statement], Body]) -> Body:

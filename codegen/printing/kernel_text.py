@@ -51,6 +51,9 @@ def _lines(x: Statement) -> list[str]:
             return [f"tl.store({pointer.text}, {value.text}{where}){_note(note)}"]
         case If(condition=condition, body=body, otherwise=otherwise, note=note):
             lines = [f"if {condition.text}:{_note(note)}", *indented(lines_of(body))]
+            if len(otherwise) == 1 and isinstance(otherwise[0], If):
+                first, *rest = _lines(otherwise[0])
+                return [*lines, f"el{first}", *rest]
             return [*lines, "else:", *indented(lines_of(otherwise))] if otherwise else lines
         case For(name=name, over=over, body=body):
             return [f"for {name} in {over.text}:", *indented(lines_of(body))]

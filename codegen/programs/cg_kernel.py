@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ..ir.code import Literal, Load, Name, call, plus, times, where
 from ..ir.expr import COL, ROW, ZERO, Node, dim_of, factors_of, leaf, mul, plain_name, rebuild, total, walk
 from ..ir.expr import replace as substituted
+from ..ir.kernel_ir import Body, let
+from ..printing.kernel_text import lines_of
 from ..printing.templates import render
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
 from ..recurrence.step.adjoint import gradient_name
 from ..recurrence.triton.kernels.arguments import Argument, Role
-from ..recurrence.triton.kernels.tile_lowering import Tiles, Value
+from ..recurrence.triton.kernels.tile_lowering import Once, Tiles, Value
 from ..recurrence.triton.plan_passes.hoist import Opened, opened
 from ..recurrence.triton.plan_passes.roles import CannotPrint, at_row
 from ..recurrence.triton.print.axis_names import axis_name, block_name, size_name
@@ -51,11 +54,19 @@ PER_HEAD = ("parameter", "decay parameter")
 
 @dataclass(frozen=True)
 class Printed:
-    """A kernel's parts as lines, and its arguments."""
+    """A kernel's parts, and its arguments."""
 
     arguments: tuple[Argument, ...]
-    setup: list[str]
-    loop: list[str]
+    before: Body
+    steps: Body
+
+    @property
+    def setup(self) -> list[str]:
+        return lines_of(self.before)
+
+    @property
+    def loop(self) -> list[str]:
+        return lines_of(self.steps)
 
 
 def solve_source(op: Operation, fine: bool = False) -> tuple[str, dict[str, str]]:
@@ -92,17 +103,20 @@ class _Chunk(Tiles):
             raise CannotPrint("its decay isn't one argument, a scalar a step")
         name = self.name_of(node)
         self.argument(name, Role.GIVEN, "step", node)
-        if (name, "sums") not in self.loads:
-            self.loads[name, "sums"] = name
+        if Once(name, "sums") not in self.loads:
+            self.loads[Once(name, "sums")] = name
             self.names |= {f"{name}_{x}" for x in ("own", "a", "a_before", "a_end", "n")}
-            at = f"{name}_p + t0 * {name}_t + i * {name}_t"
+            number = Load(
+                plus(f"{name}_p", times("t0", f"{name}_t"), times("i", f"{name}_t")), Name("i_ok"), Literal(0.0)
+            )
+            own = Name(f"{name}_own")
             self.head += [
-                f"{name}_own = tl.load({at}, mask=i_ok, other=0.0).to(tl.float32) * LOG2E",
-                f"{name}_own = tl.maximum({name}_own, FLOOR)",
-                f"{name}_a = tl.cumsum({name}_own, axis=0)",
-                f"{name}_a_before = {name}_a - {name}_own",
-                f"{name}_a_end = tl.sum({name}_own, axis=0)",
-                f"{name}_n = 0",
+                let(own.id, number.to("tl.float32") * "LOG2E"),
+                let(own.id, call("tl.maximum", own, "FLOOR")),
+                let(f"{name}_a", call("tl.cumsum", own, axis=0)),
+                let(f"{name}_a_before", Name(f"{name}_a") - own),
+                let(f"{name}_a_end", call("tl.sum", own, axis=0)),
+                let(f"{name}_n", 0),
             ]
         suffix = "_end" if end else "" if inclusive else "_before"
         return f"{name}_a{suffix}", f"{name}_n"
@@ -151,10 +165,10 @@ class _Solve:
             raise CannotSolve("its state's sweep needs a prologue")
         tiles = _Chunk(o, self.name_of)
         own = tiles.ordered(tuple(o.rename.get(a, a) for a in s.axes))
-        tiles.memo[leaf("state in", s.name, tuple(o.rename.get(a, a) for a in s.axes))] = Value("state", own)
+        tiles.memo[leaf("state in", s.name, tuple(o.rename.get(a, a) for a in s.axes))] = Value(Name("state"), own)
         v = tiles.value(o.states[s.name])
-        lines = [*tiles.head, *tiles.lines, f"state = {v.over(own)}  # {tiles.note(o.states[s.name])}"]
-        return Printed(tuple(tiles.arguments.values()), [], lines), o
+        body = [*tiles.head, *tiles.body, let("state", v.over(own), note=tiles.note(o.states[s.name]))]
+        return Printed(tuple(tiles.arguments.values()), (), tuple(body)), o
 
     def steps(self) -> tuple[Printed, Opened]:
         """The solves of one chunk: what is fixed, and one product."""
@@ -164,25 +178,26 @@ class _Solve:
             raise CannotSolve("its product needs a prologue")
         tiles = _Chunk(o, self.name_of)
         axes = tuple(o.rename.get(a, a) for a in s.axes)
-        tiles.memo[leaf("state in", s.name, axes)] = Value("state", tiles.ordered(axes), raw=True)
+        tiles.memo[leaf("state in", s.name, axes)] = Value(Name("state"), tiles.ordered(axes), raw=True)
         ((read, node),) = o.outputs.items()
         vectors = {
             y for y in walk(node, at_row(self.value)) if y.op == "leaf" and y.attrs[:2] == ("input", self.vector)
         }
         for y in vectors:
-            tiles.memo[y] = Value("p", tiles.ordered(y.axes), raw=True, wide="widened(p)")
+            tiles.memo[y] = Value(Name("p"), tiles.ordered(y.axes), raw=True, wide=call("widened", "p"))
         node = self.fixed(node, tiles)
         (own,) = (a for a in at_row(self.value).axes if a != ROW)
         rest = self.fixed(at_row(self.value), tiles)
-        ahead, tiles.lines = tiles.lines, []
+        ahead, tiles.body = tiles.body, []
         v = tiles.value(self.inner_first(node, tiles))
-        name = v.text if v.text.isidentifier() else tiles.assign("y", v.over(v.axes), v.axes).text
+        name = v.name if v.named else tiles.assign("y", v.over(v.axes), v.axes).name
         made = leaf("fixed", name, (ROW, own))
-        tiles.memo[made] = Value(name, (ROW, own))
+        tiles.memo[made] = Value(Name(name), (ROW, own))
         rest = substituted(rest, {y: made for y in walk(rest) if y.op == "leaf" and y.attrs[:2] == read.attrs[:2]})
         out = tiles.value(rest)
-        lines = [*tiles.lines, f"hp = {out.over((ROW, own))}" + ("" if rest is made else f"  # {tiles.note(rest)}")]
-        return Printed(tuple(tiles.arguments.values()), [*tiles.head, *ahead], lines), o
+        product = let("hp", out.over((ROW, own)), note="" if rest is made else tiles.note(rest))
+        setup, loop = (*tiles.head, *ahead), (*tiles.body, product)
+        return Printed(tuple(tiles.arguments.values()), setup, loop), o
 
     def inner_first(self, x: Node, tiles: Tiles) -> Node:
         """x with leaves in place of what its products make of other products; these come before all else, in the dtype of
@@ -192,8 +207,8 @@ class _Solve:
             inside = [f for f in factors if set(f.axes) <= {ROW, COL}]
             if any(y.op == "sum" for y in walk(*inside)):
                 v = tiles.value(mul(*inside))
-                v = tiles.assign("g", f"{v.over(v.axes)}.to(DT)", v.axes, raw=True, note=tiles.note(mul(*inside)))
-                made = leaf("fixed", v.text, v.axes)
+                v = tiles.assign("g", v.over(v.axes).to("DT"), v.axes, raw=True, note=tiles.note(mul(*inside)))
+                made = leaf("fixed", v.name, v.axes)
                 tiles.memo[made] = v
                 return total(mul(made, *(f for f in factors if f not in inside)), x.attrs[0])
         return rebuild(x, (self.inner_first(a, tiles) for a in x.args)) if x.args else x
@@ -210,11 +225,11 @@ class _Solve:
             if y.op in ("const", "number", "size"):
                 return y
             v = tiles.value(y)
-            if not v.text.isidentifier():
+            if not v.named:
                 v = tiles.assign("f", v.over(v.axes), v.axes, note=tiles.note(y))
             if y.op == "leaf":
                 return y
-            made = leaf("fixed", v.text, y.axes)
+            made = leaf("fixed", v.name, y.axes)
             tiles.memo[made] = v
             return made
 
@@ -258,9 +273,9 @@ class _Solve:
             axes = (ROW, *node.axes)
             if set(value.axes) != set(axes):
                 continue
-            inside = "i_ok[:, None]" if node.axes else "i_ok"
-            found[v.name] = f"tl.sum(tl.where({inside}, {value.over(axes)}, 0.0), axis=0)", bool(node.axes)
-        return Printed(tuple(tiles.arguments.values()), [], [*tiles.head, *tiles.lines]), found
+            there = where(Name("i_ok").along(0, len(axes)), value.over(axes), 0.0)
+            found[v.name] = call("tl.sum", there, axis=0).text, bool(node.axes)
+        return Printed(tuple(tiles.arguments.values()), (), (*tiles.head, *tiles.body)), found
 
     # --- text -------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from ...ir.kernel_ir import (
     expressions,
     let,
 )
+from .kernels.strip_mine import in_slices
 
 
 def guarded(k: KernelFunction) -> KernelFunction:
@@ -38,7 +39,7 @@ def falling_back(k: KernelFunction) -> KernelFunction:
     return replace(k, body=changed(k.body, change))
 
 
-PASSES: tuple[Callable[[KernelFunction], KernelFunction], ...] = (falling_back, guarded)
+PASSES: tuple[Callable[[KernelFunction], KernelFunction], ...] = (in_slices, falling_back, guarded)
 
 
 def after(k: KernelFunction, name: str) -> KernelFunction:

@@ -10,7 +10,6 @@ from chunkform.runtime.launch.fingerprint import kernels_key
 from ...ir.expr import plain_name
 from ...ir.kernel_ir import KernelFunction
 from ...printing.kernel_text import kernel_function_text
-from ...printing.templates import render
 from ..chunkwise.compiled import Compiled, once
 from ..chunkwise.plan import Plan
 from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_sweep
@@ -39,10 +38,10 @@ from .print.launch_text import launch_text
 
 @dataclass(frozen=True)
 class TritonForm:
-    """Kernels, and the functions that launch them, in the order in which they stand in a file. `built` are the kernels that are
-    data, before all passes over them."""
+    """Kernels, and the functions that launch them, in the order in which they stand in a file. `built` are the kernels before all
+    passes over them."""
 
-    parts: tuple[Kernel | KernelFunction | Function, ...]
+    parts: tuple[KernelFunction | Function, ...]
     built: tuple[KernelFunction, ...] = ()
 
     @property
@@ -134,7 +133,7 @@ def _sweeps(
         hosts.append(FusedBackwardHost(c, alone, cuts, exchanges, t, stem))
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
-    parts: list[Kernel | KernelFunction | Function] = []
+    parts: list[KernelFunction | Function] = []
     for host in (forward, *hosts, backward):
         function = host.function_ir()
         backward.kept_by_head = forward.by_head
@@ -187,40 +186,24 @@ def cuttable(c: Compiled) -> bool:
     return True
 
 
-def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[Kernel | KernelFunction, ...]:
-    """What stands in a file for a kernel, gated where its statements are data."""
+def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[KernelFunction, ...]:
+    """What stands in a file for a kernel, after all passes, gated where there is a gate for its kind."""
     if isinstance(k, Kernel):
-        return (k, k.for_slow_path()) if k.slow_path else (k,)
+        return tuple(map(kernel_passes.finished, k.functions))
     f = kernel_passes.finished(k.function)
     gate_kernel(k, f)
     return (f,)
 
 
 def built(kernels: Iterable[Kernel | RowKernel | TransitionKernel]) -> tuple[KernelFunction, ...]:
-    """Those of them that are data, before all passes."""
-    return tuple(k.function for k in kernels if not isinstance(k, Kernel))
+    """The kernels before all passes."""
+    return tuple(f for k in kernels for f in (k.functions if isinstance(k, Kernel) else (k.function,)))
 
 
 def kernels_after(c: Compiled, name: str) -> str:
-    """The kernels that are data, printed as they are after the pass of this name, one of `kernel_passes.PASSES`."""
+    """The kernels, printed as they are after the pass of this name, one of `kernel_passes.PASSES`."""
     return "\n\n".join(kernel_function_text(kernel_passes.after(k, name)) for k in triton_form(c).built)
 
 
-def _text(x: Kernel | KernelFunction | Function) -> str:
-    if isinstance(x, Function):
-        return launch_text(x)
-    return kernel_text(x) if isinstance(x, Kernel) else kernel_function_text(x)
-
-
-def kernel_text(k: Kernel) -> str:
-    text = render(
-        "recurrence/triton/triton_kernel.py.jinja",
-        name=k.name,
-        arguments=k.signature(),
-        doc=k.doc,
-        setup=k.lines["setup"],
-        body=k.lines["loop"] if k.sweeps else None,
-        unspecialised=k.unspecialised,
-        after=k.lines["after"],
-    )
-    return text.removesuffix("\n")
+def _text(x: KernelFunction | Function) -> str:
+    return launch_text(x) if isinstance(x, Function) else kernel_function_text(x)

@@ -16,7 +16,6 @@ from chunkform.codegen.recurrence.chunkwise import coupled_states
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section
-from chunkform.codegen.recurrence.triton.kernels import strip_mine as slices
 from chunkform.codegen.recurrence.triton.launch import launch_plan as host
 from chunkform.spec.language import Recurrence
 
@@ -95,13 +94,6 @@ def test_degrees_are_found_when_a_report_asks_for_them(monkeypatch: pytest.Monke
     c = compile_spec(chain(1))
     assert not asked
     assert all(0 < g.error_bound < 1e-12 for g in c.gates) and asked
-
-
-def test_a_kernel_is_read_once_however_often_it_is_printed() -> None:
-    lines = ("a = 1", "for i in range(3):", "    a += b")
-    first = slices.statements(lines)
-    assert slices.statements(list(lines)) is first
-    assert [s.writes for s in first] == [{"a"}, {"a", "i"}]
 
 
 def test_names_are_told_from_functions_without_copies_of_the_text() -> None:

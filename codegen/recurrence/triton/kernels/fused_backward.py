@@ -1,6 +1,5 @@
 """A backward pass as a fused backward: the gradient of the state stays in registers, whole, while all sweeps of the plan make
-what they
-yield of a block of steps, one after the other.
+what they yield of a block of steps, one after the other.
 
 The forward pass has left the state that enters each block. So a block has <S before it, dS after it> for the decays' gradients,
 which then need no sums beyond the block; every tensor is loaded once, by the copy engine; and nothing goes through memory
@@ -14,6 +13,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ....ir.code import (
+    Attribute,
+    Code,
+    Either,
+    Expanded,
+    Group,
+    Literal,
+    Method,
+    Name,
+    Negative,
+    Not,
+    call,
+    plus,
+    shape,
+    times,
+    where,
+)
 from ....ir.expr import (
     COL,
     ROW,
@@ -30,6 +46,8 @@ from ....ir.expr import (
     terms_of,
     walk,
 )
+from ....ir.kernel_ir import Do, If, Let, Note, Statement, added, let, reads
+from ....ir.kernel_ir import Store as StoreTo
 from ...chunkwise.plan import Accumulate, Plan, Sweep
 from ...normal_form.form import StateForm
 from ..plan_passes.hoist import SIDES, Opened, Sums, made_here, opened
@@ -38,20 +56,30 @@ from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Fused, Store
 from ..print.axis_names import block_name, size_name
 from .arguments import Role
-from .sweep_kernels import Kernel, NameOf, bases, chunk_header, header, load_state, same_size, store_state
-from .tile_lowering import Tiles, Value
+from .sweep_kernels import (
+    Kernel,
+    NameOf,
+    bases,
+    chunk_header,
+    header,
+    load_state,
+    over_chunks,
+    same_size,
+    store_state,
+)
+from .tile_lowering import Cumulative, Once, Tiles, Value
 
 Inside = dict[
-    tuple[Node, str], str
+    tuple[Node, str], Code
 ]  # what pairs inside a block add to a decay's gradient so far: by the leaf, and the side
+APART, NOTHING = Name("APART"), Literal(None)
 READS = 3  # of states and their gradients, of which a program holds what is made of one at a time
 
 
 @dataclass(frozen=True)
 class FusedBackward:
     """The sweeps of a backward plan by stage, as a fused backward takes them; `first` is that over the gradient whose tile gives
-    the
-    states' rows."""
+    the states' rows."""
 
     state: StateForm
     gradient: StateForm
@@ -114,7 +142,7 @@ class WholeTiles(Tiles):
     """Tiles of axes that a program has whole, with steps in rows, as the copy engine brings them."""
 
     # which the compiler doesn't know: it moves nothing across a branch, and so what is loaded is in registers for a shorter time
-    surely = "T > 0"
+    surely: Code = Name("T") > 0
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
@@ -132,7 +160,7 @@ class WholeTiles(Tiles):
 
     def ahead(self, x: Node) -> None:
         """Make the operands of a product, so that what they are made of needs no registers later."""
-        sides = [v if v.raw else self.assign("w", f"{v.over(v.axes)}.to(DT)", v.axes, raw=True) for v in self._sides(x)]
+        sides = [v if v.raw else self.assign("w", v.over(v.axes).to("DT"), v.axes, raw=True) for v in self._sides(x)]
         self.sides[x] = sides
 
     def _sides(self, x: Node) -> list[Value]:
@@ -147,12 +175,12 @@ class WholeTiles(Tiles):
             and factors[1].attrs[0] == "matrix"
         ):
             v = self.value(factors[1])
-            return Value(f"(-{v.text})", v.axes, raw=True)
+            return Value(Group(Negative(v.code)), v.axes, raw=True)
         masks = [f for f in factors if f.op == "order_mask"]
         if len(masks) != 1 or len(factors) < 2:
             return super()._product(factors)
         v = super()._product(tuple(f for f in factors if f is not masks[0]))
-        return Value(f"tl.where({self._seen(*masks[0].attrs)}, {v.over((ROW, COL))}, 0.0)", (ROW, COL))
+        return Value(where(self._seen(*masks[0].attrs), v.over((ROW, COL)), 0.0), (ROW, COL))
 
     def _subtracted(self, x: Node) -> Node:
         """As of all tiles; also of a matrix over steps, which is small."""
@@ -163,7 +191,7 @@ class WholeTiles(Tiles):
                 return make("sum", (mul(const(-1), *factors),), rest.attrs, rest.axes)
         return super()._subtracted(x)
 
-    def paired_with(self, x: Node) -> tuple[Value, str]:
+    def paired_with(self, x: Node) -> tuple[Value, Code]:
         """A read of a state, and the tile of what the other side writes that it is times: decays go to the read, which goes on
         with them."""
         axes = self.ordered(x.axes)
@@ -172,18 +200,18 @@ class WholeTiles(Tiles):
         if len(written) == 1 and self._plain(written) and not any(t.op == "add" for t in factors):
             v = self.value(written[0])
             rest = self._product(tuple(f for f in factors if f is not written[0]))
-            return rest, v.text if v.axes == axes else f"tl.trans({v.text})"
-        return self.paired(x), "None"
+            return rest, v.code if v.axes == axes else call("tl.trans", v.code)
+        return self.paired(x), NOTHING
 
     def made(self, x: Node) -> Value:
         """Rounded at once, as products take it."""
-        return self.assign("t", f"{self.value(x).over((ROW, COL))}.to(DT)", (ROW, COL), raw=True, note=self.note(x))
+        return self.assign("t", self.value(x).over((ROW, COL)).to("DT"), (ROW, COL), raw=True, note=self.note(x))
 
-    def load(self, base: str, x: Node, own: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    def load(self, base: str, x: Node, own: tuple[str, ...]) -> tuple[Code, tuple[str, ...]]:
         if not own:
             return super().load(base, x, own)
         self.argument(base, Role.GIVEN, "step", x, own)
-        return f"{rows_name(base)}.load([first_row, 0])", (ROW, *own)
+        return Method(Name(rows_name(base)), "load", (shape("first_row", 0),)), (ROW, *own)
 
 
 def _is_read(x: Node) -> bool:
@@ -197,8 +225,7 @@ def rows_name(base: str) -> str:
 @dataclass
 class Steps:
     """What a block adds to the gradient of a state's decay at each step. A sweep of more than four warps leaves it APART, in
-    parts
-    that no warp waits for; another adds it up, in one number for each step, so that it takes no memory but what the sums of
+    parts that no warp waits for; another adds it up, in one number for each step, so that it takes no memory but what the sums of
     decays lay in."""
 
     state: str
@@ -210,22 +237,24 @@ class Steps:
         x = leaf("sums", f"{self.state}.{what}")
         return tiles.argument(self.name_of(x), Role.OUT, "sums", x, stores=True)
 
-    def add(self, slot: str, text: str, tiles: Tiles) -> str:
-        """The line that adds sums [1 or 16, C]."""
+    def add(self, slot: str, x: Code) -> Statement:
+        """The statement that adds sums [1 or 16, C]."""
         slot = "late" if self.at_once else slot
         if slot in self.begun:
-            return f"{self.begun[slot]} += {text}"
+            return added(self.begun[slot], x)
         self.begun[slot] = self.name_of(leaf("sums", f"{self.state}.{slot}"))
-        return f"{self.begun[slot]} = {text}"
+        return let(self.begun[slot], x)
 
     def store(self, tiles: Tiles) -> None:
         if not self.begun:
             return
         spans = self.name_of(spans_of(self.state))
-        tiles.lines.append("if not APART:")
-        for slot, text in self.begun.items():
-            tiles.lines.append(f"    store_sums({self.argument(slot, tiles)} + at + i, {text}, i_ok)")
-        tiles.lines.append(f"    tl.store({spans}_out + bh * chunks + c + tl.arange(0, 1), {spans})")
+        found: list[Statement] = []
+        for slot, sums in self.begun.items():
+            found.append(Do(call("store_sums", plus(self.argument(slot, tiles), "at", "i"), sums, "i_ok")))
+        chunk = plus(times("bh", "chunks"), "c", call("tl.arange", 0, 1))
+        found.append(StoreTo(plus(f"{spans}_out", chunk), Name(spans)))
+        tiles.body.append(If(Not(APART), tuple(found)))
 
 
 def fused_backward_kernel(
@@ -239,12 +268,13 @@ def fused_backward_kernel(
     tiles = _tiles(first, name_of)
     tiles.names |= {plain_name(state), plain_name(gradient), "tile", "count", "first_row"}
     known = {
-        leaf("state in", t.state.name, t.state.axes): Value(state, (rows, columns), raw=True),
-        leaf("state in", t.gradient.name, t.gradient.axes): Value(gradient, (rows, columns)),
+        leaf("state in", t.state.name, t.state.axes): Value(Name(state), (rows, columns), raw=True),
+        leaf("state in", t.gradient.name, t.gradient.axes): Value(Name(gradient), (rows, columns)),
     }
     tiles.memo |= known
     tiles.argument(state, Role.CHECKPOINTS, "border", leaf("border", t.state.name, t.state.axes), t.state.axes)
-    tiles.lines.append(f"{state} = {state}_rows.load([c * {block_name(rows)}, 0])")
+    place = shape(Name("c") * block_name(rows), 0)
+    tiles.body.append(let(state, Method(Name(rows_name(state)), "load", (place,))))
     if t.state.decay is not None and any(o.sums for o in t.opened.values()):
         _store_spans(t, first, tiles, state, gradient, name_of)
         # a number, which isn't loaded anew where what the block adds lies in the place of these sums already
@@ -266,14 +296,15 @@ def fused_backward_kernel(
     assert state_tiles is not None
     state_tiles.names, state_tiles.loads = tiles.names, _kept_loads(tiles)
     state_tiles.memo = {x: v for x, v in state_tiles.memo.items() if x in known or not _is_decay(x)}
-    state_tiles.lines.append("# the gradient before the block")
-    begin = len(state_tiles.lines)
+    state_tiles.body.append(Note("the gradient before the block"))
+    begin = len(state_tiles.body)
     node = first.states[t.gradient.name]
     after = state_tiles.until_ends(
         state_tiles.value(node).over((rows, columns)), node, (rows, columns), (rows, columns)
     )
-    in_place = not any(f"{name_of(d)}_sums" in line for line in state_tiles.lines[begin:] for d in first.decays)
-    state_tiles.lines.append(f"{gradient} = {after}  # {state_tiles.note(node)}")
+    loaded = frozenset[str]().union(*map(reads, state_tiles.body[begin:]))
+    in_place = not any(f"{name_of(d)}_sums" in loaded for d in first.decays)
+    state_tiles.body.append(let(gradient, after, note=state_tiles.note(node)))
     steps.store(state_tiles)
     s = t.gradient
     start = load_state(s, gradient, (rows, columns), tiles)
@@ -281,21 +312,21 @@ def fused_backward_kernel(
     end = store_state(s, gradient, (rows, columns), -1, False)
     arguments = tuple(tiles.arguments.values())
     setup = [*header((columns, rows), None, sweeps=True, sliced=False), *start, *bases(tiles)]
-    setup += ["APART: tl.constexpr = WARPS > 4"] if steps.begun else []
+    setup += [Let((APART.id,), Name("WARPS") > 4, constant=True)] if steps.begun else []
     for a in arguments:
         if a.layout == "step" and a.axes:
             base, axis = a.base, a.axes[0]
-            width = size_name(dim_of(axis))
-            setup.append(f"{rows_name(base)} = rows_of({a.name}, {width}, {base}_t, stop, C, {block_name(axis)})")
-    place, width, block = f"b * chunks * {block_name(rows)} * H + h", size_name(dim_of(columns)), block_name(rows)
-    setup.append(
-        f"{state}_rows = rows_of({state}_borders + ({place}) * {width}, {width}, H * {width}, chunks * {block}, "
-        f"{block}, {block_name(columns)})"
-    )
-    loop = [*chunk_header(-1), "first_row = t0.to(tl.int32)", *tiles.lines]
+            tile = a.name, size_name(dim_of(axis)), f"{base}_t", "stop", "C", block_name(axis)
+            setup.append(let(rows_name(base), call("rows_of", *tile)))
+    width, block = size_name(dim_of(columns)), block_name(rows)
+    begun = Group(plus(times("b", "chunks", block, "H"), "h"))
+    first_state = plus(f"{state}_borders", times(begun, width))
+    strides = width, Name("H") * width, Name("chunks") * block, block, block_name(columns)
+    setup.append(let(rows_name(state), call("rows_of", first_state, *strides)))
+    loop = [*chunk_header(-1), let("first_row", Name("t0").to("tl.int32")), *tiles.body]
     kernel = Kernel(
         name,
-        {"setup": setup, "loop": loop, "after": end},
+        (*setup, over_chunks(loop), *end),
         f"All of the backward pass on one walk backwards over blocks, carrying {t.gradient.name}.",
         arguments,
         (columns, rows),
@@ -313,7 +344,7 @@ def _tiles(o: Opened, name_of: NameOf) -> WholeTiles:
         o.full, o.tile, o.direction, o.decays, o.streams, {**o.prologue, **o.definitions}, name_of, sweeps=True
     )
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, replace(o, tile=()))}
-    tiles.head = tiles.lines  # what is loaded takes registers from there on: that is where it is used
+    tiles.head = tiles.body  # what is loaded takes registers from there on: that is where it is used
     tiles.parted = True  # nothing that sums read is rounded: they cancel nothing
     return tiles
 
@@ -323,9 +354,9 @@ def _next(before: WholeTiles, o: Opened, known: dict[Node, Value], name_of: Name
     take registers for as long as they are used."""
     tiles = _tiles(o, name_of)
     tiles.names |= before.names
-    tiles.arguments, tiles.lines = before.arguments, before.lines
+    tiles.arguments, tiles.body = before.arguments, before.body
     tiles.loads = before.loads if decays else _kept_loads(before)
-    tiles.head = tiles.lines
+    tiles.head = tiles.body
     tiles.sides = before.sides
     tiles.memo = {x: v for x, v in before.memo.items() if _is_shared(x) or (decays and _over_steps(x))} | known
     return tiles
@@ -335,8 +366,9 @@ def _over_steps(x: Node) -> bool:
     return x.op in ("decay_in", "decay_out", "decay_mask") and set(x.axes) <= {ROW, COL}
 
 
-def _kept_loads(tiles: Tiles) -> dict[tuple[str, ...], str]:
-    return {key: x for key, x in tiles.loads.items() if len(key) == 1}
+def _kept_loads(tiles: Tiles) -> dict[Cumulative | Once, str]:
+    """Matrices over the steps of a chunk, which are loaded once."""
+    return {key: x for key, x in tiles.loads.items() if isinstance(key, Once) and not key.what}
 
 
 def _is_shared(x: Node) -> bool:
@@ -418,7 +450,7 @@ def _sweep(
             reads.remove(read)
             _store_read(*read, tiles, steps)
         v = tiles.value(node)
-        if not v.text.isidentifier():
+        if not v.named:
             v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
         made.discard(x.attrs[:2])
@@ -447,10 +479,11 @@ def _store_spans(t: FusedBackward, o: Opened, tiles: Tiles, state: str, gradient
     target = tiles.argument(name_of(spans_of(t.state.name)), Role.OUT, "sums", spans_of(t.state.name), stores=True)
     note = f"the decays of the block times <{t.state.name}, {t.gradient.name}>"
     spans = name_of(spans_of(t.state.name))
-    paired = f"paired_states({state}, {gradient}, WARPS if APART else 1)"
-    tiles.lines.append(f"{spans} = {kept.text} * {paired}  # {note}")
-    tiles.lines.append("if APART:")
-    tiles.lines.append(f"    tl.store({target} + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), {spans})")
+    paired = call("paired_states", state, gradient, Either(Name("WARPS"), APART, Literal(1)))
+    tiles.body.append(let(spans, times(kept.code, paired), note=note))
+    chunk = times(plus(times("bh", "chunks"), "c"), "WARPS")
+    store = StoreTo(plus(target, chunk, call("tl.arange", 0, "WARPS")), Name(spans))
+    tiles.body.append(If(APART, (store,)))
 
 
 def spans_of(state: str) -> Node:
@@ -461,21 +494,22 @@ def _store_read(sums: Sums, slot: str, node: Node, tiles: WholeTiles, steps: Ste
     """What a block's reads add to the gradient of a decay at each step."""
     v, factor = tiles.paired_with(node)
     target = steps.argument(f"{sums.kind}.{slot}", tiles)
-    text, stored = _sum_over(target, v, tiles, factor)
-    tiles.lines += ["if APART:", f"    {stored}  # {sums.state}: {sums.kind}.{slot}"]
-    tiles.lines += ["else:", f"    {steps.add(slot, text, tiles)}"]
+    total, stored = _sum_over(target, v, tiles, factor, f"{sums.state}: {sums.kind}.{slot}")
+    summed = [steps.add(slot, total)]
     if sums.kind == "in":
-        tiles.lines.append(f"    {steps.name_of(spans_of(sums.state))} += total_of({text}, i_ok)")
+        spans = steps.name_of(spans_of(sums.state))
+        summed.append(added(spans, call("total_of", total, "i_ok")))
+    tiles.body.append(If(APART, (stored,), tuple(summed)))
 
 
 def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: Inside, o: Opened, tiles: Tiles) -> None:
     """What pairs inside a block add to it, so far: in parts, so that no warp waits for another."""
     for node, *slots in terms:
         node = _by_matrix(node, o, tiles)
-        pairs = tiles.assign("pairs", tiles.value(node).over((ROW, COL)), (ROW, COL), note=tiles.note(node)).text
+        pairs = tiles.assign("pairs", tiles.value(node).over((ROW, COL)), (ROW, COL), note=tiles.note(node)).code
         for slot, side in zip(slots, SIDES, strict=True):
-            key, text = (leaf("sums", f"{sums.state}.own.{slot}"), side), f"{side}_sums({pairs}, WARPS)"
-            own[key] = tiles.assign("sums", f"{own[key]} + {text}" if key in own else text, (ROW,)).text
+            key, more = (leaf("sums", f"{sums.state}.own.{slot}"), side), call(f"{side}_sums", pairs, "WARPS")
+            own[key] = tiles.assign("sums", own[key] + more if key in own else more, (ROW,)).code
 
 
 def _by_matrix(x: Node, o: Opened, tiles: Tiles) -> Node:
@@ -497,23 +531,22 @@ def _store_own(own: Inside, tiles: Tiles, steps: Steps) -> None:
         what = x.attrs[1].removeprefix(f"{steps.state}.")
         target = steps.argument(what, tiles)
         rows, columns = (own.get((x, side)) for side in SIDES)
-        tiles.lines += [
-            "if APART:",
-            f"    store_parts({target}, {rows}, {columns}, bh, t0, T, i_ok)  # {x.attrs[1]}",
-            "else:",
-        ]
-        text = f"{rows} - {columns}" if rows and columns else rows or f"-{columns}"
-        tiles.lines.append(f"    {steps.add(what.removeprefix('own.'), text, tiles)}")
+        parts = call("store_parts", target, rows or NOTHING, columns or NOTHING, "bh", "t0", "T", "i_ok")
+        total = rows - columns if rows and columns else rows or Negative(columns or NOTHING)
+        more = steps.add(what.removeprefix("own."), total)
+        tiles.body.append(If(APART, (Do(parts, x.attrs[1]),), (more,)))
 
 
-def _sum_over(target: str, v: Value, tiles: Tiles, factor: str = "None") -> tuple[str, str]:
-    """A value over steps, times a tile, summed over what else it is over [1 or 16, C]; and the line that stores it."""
+def _sum_over(target: str, v: Value, tiles: Tiles, factor: Code = NOTHING, note: str = "") -> tuple[Code, Statement]:
+    """A value over steps, times a tile, summed over what else it is over [1 or 16, C]; and the statement that stores it."""
+    place = plus(target, "at", "i")
     if len(v.axes) < 2:
-        text = v.over((ROW,))
-        return f"{text}[None, :]", f"tl.store({target} + at + i, {text}, mask=i_ok)"
+        number = v.over((ROW,))
+        return Expanded(number, (False, True)), StoreTo(place, number, Name("i_ok"), note)
     (axis,) = (a for a in v.axes if a != ROW)
-    total = tiles.assign("sums", f"over_rows({v.over((axis, ROW))}, {factor}, T, DT)", (axis, ROW)).text
-    return total, f"store_sums({target} + at + i, {total}, i_ok)"
+    over_rows = call("over_rows", v.over((axis, ROW)), factor, "T", "DT")
+    total = tiles.assign("sums", over_rows, (axis, ROW)).code
+    return total, Do(call("store_sums", place, total, "i_ok"), note)
 
 
 def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: set[str], steps: Steps) -> None:
@@ -522,23 +555,24 @@ def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: se
     v = tiles.value(at_row(rename(store.node, o.rename)))
     name, note = steps.name_of(x), store.root or steps.name_of(x)
     if store.kind == "sums":
-        tiles.lines.append(
-            f"{_sum_over(tiles.argument(name, Role.OUT, 'sums', x, stores=True), v, tiles)[1]}  # {note}"
-        )
+        target = tiles.argument(name, Role.OUT, "sums", x, stores=True)
+        tiles.body.append(_sum_over(target, v, tiles, note=note)[1])
         return
-    if not v.text.isidentifier():
+    if not v.named:
         v = tiles.assign("terms", v.over(v.axes), v.axes, note=note)
     tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *own))] = v
     if x in inside:
         return
     if not own:
         target = tiles.argument(name, Role.OUT, "out", x, own, stores=True)
-        tiles.lines.append(f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok)  # {note}")
+        place = plus(target, "step", times("i", "H"))
+        tiles.body.append(StoreTo(place, v.over((ROW,)), Name("i_ok"), note))
         return
     tiles.argument(name, Role.GIVEN, "step", x, own, stores=True)
     outputs.add(f"{name}_p")
     # what is loaded elsewhere is rounded as well, and takes half of the registers so
-    v = tiles.assign(f"{v.text}_rounded", f"{v.over(v.axes)}.to({rows_name(name)}.dtype)", v.axes, raw=True)
+    rounded = Method(v.over(v.axes), "to", (Attribute(Name(rows_name(name)), "dtype"),))
+    v = tiles.assign(f"{v.name}_rounded", rounded, v.axes, raw=True)
     tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *own))] = v
-    shown = v.text if v.axes == (ROW, *own) else f"tl.trans({v.text})"
-    tiles.lines.append(f"{rows_name(name)}.store([first_row, 0], {shown})  # {note}")
+    shown = v.code if v.axes == (ROW, *own) else call("tl.trans", v.code)
+    tiles.body.append(Do(Method(Name(rows_name(name)), "store", (shape("first_row", 0), shown)), note))

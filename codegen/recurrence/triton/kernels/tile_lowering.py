@@ -1,4 +1,4 @@
-"""Chunk-level nodes as Triton statements on tiles: the one place where the kernels' mathematics is printed.
+"""Chunk-level nodes as statements on tiles: the one place where the mathematics of kernels over chunks is lowered.
 
 A value is a tensor of at most two axes, in the order steps, full axis, tile axis; in a sweep the tile axis comes first, so that
 what one product leaves in registers is the left operand of the next one, and goes through no shared memory. A contraction of two
@@ -8,12 +8,39 @@ values that leave one axis each is a product on tensor cores; every other one is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from dataclasses import replace as replaced
+from fractions import Fraction
 
 import sympy
 
+from ....exact.rationals import irrational
+from ....ir.code import (
+    Attribute,
+    Binary,
+    Call,
+    Code,
+    Either,
+    Expanded,
+    Function,
+    Group,
+    Literal,
+    Load,
+    Name,
+    Negative,
+    Not,
+    both,
+    call,
+    code,
+    plus,
+    shape,
+    starts_with_minus,
+    times,
+    where,
+    without_minus,
+    zeros,
+)
 from ....ir.expr import (
     COL,
     ROW,
@@ -31,7 +58,7 @@ from ....ir.expr import (
     terms_of,
     walk,
 )
-from ....ir.functions import TABLE
+from ....ir.kernel_ir import Body, If, Let, Statement, Store, let
 from ....ir.notation import plain
 from ..plan_passes.roles import PER_HEAD, PER_STEP, STEPS, WEIGHT, CannotPrint, at_row, is_state
 from ..print.axis_names import axis_name, block_name, size_name
@@ -77,42 +104,71 @@ class Elements:
     `argument`: what it loads, where these elements may be a product's."""
 
     variable: str
-    statement: str
     argument: str | None
     taken: bool = False
 
 
 @dataclass(frozen=True)
+class Cumulative:
+    """Sums of a decay's logarithms that are loaded or made, or what these leave (`rests`): with each step, before it, or at the
+    chunk's end (`edge`); with steps in `rows`, whatever the kernel's own order; over these axes beside steps."""
+
+    decay: str
+    rests: bool
+    edge: str
+    rows: bool
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Once:
+    """What else is loaded or made once: of what, and where."""
+
+    base: str
+    what: str = ""
+
+
+@dataclass(frozen=True)
 class Value:
-    """`text` has the axes in this order; `raw` says that its dtype is that of a tensor in memory, not float32, in which it is
+    """`code` has the axes in this order; `raw` says that its dtype is that of a tensor in memory, not float32, in which it is
     `wide`."""
 
-    text: str
+    code: Code
     axes: tuple[str, ...]
     raw: bool = False
-    wide: str = ""
+    wide: Code | None = None
     elements: Elements | None = None
 
-    def over(self, axes: tuple[str, ...]) -> str:
-        """The text in float32, to be broadcast over `axes`."""
-        text = self.text
+    @property
+    def named(self) -> bool:
+        """Is it a name, which may be read more than once?"""
+        return isinstance(self.code, Name)
+
+    @property
+    def name(self) -> str:
+        assert isinstance(self.code, Name)
+        return self.code.id
+
+    def over(self, axes: tuple[str, ...]) -> Code:
+        """The value in float32, to be broadcast over `axes`."""
+        x = self.code
         if self.elements is not None:
             self.elements.taken = True
-            text = self.elements.variable
+            x = Name(self.elements.variable)
         turned = len(self.axes) == 2 == len(axes) and self.axes == axes[::-1]
         if self.raw:
-            if turned and not self.wide:
-                return f"tl.trans({text}).to(tl.float32)"
-            text = self.wide or f"{text}.to(tl.float32)"
+            if turned and self.wide is None:
+                return call("tl.trans", x).to("tl.float32")
+            x = x.to("tl.float32") if self.wide is None else self.wide
         if self.axes == axes or not self.axes:
-            return text
+            return x
         if len(axes) == 1:
-            raise CannotPrint(f"{self.text} over {axes}")
+            raise CannotPrint(f"a value over {self.axes} isn't one over {axes}")
         if self.axes != tuple(a for a in axes if a in self.axes):
-            text = f"tl.trans({text})"
+            x = call("tl.trans", x)
             if len(axes) == 2:
-                return text
-        return f"{text}[{', '.join(':' if a in self.axes else 'None' for a in axes)}]"
+                return x
+        return Expanded(x, tuple(a in self.axes for a in axes))
 
 
 def _over_steps(x: Node) -> bool:
@@ -122,9 +178,9 @@ def _over_steps(x: Node) -> bool:
 
 
 class Tiles:
-    """Prints nodes as statements into `lines`, once each, and collects the kernel's arguments."""
+    """Lowers nodes to statements of a `body`, once each, and collects the kernel's arguments."""
 
-    surely = "count > 0"  # holds where a chunk is taken
+    surely: Code = Name("count") > 0  # holds where a chunk is taken
     by_head = True  # are numbers of each step that the op is given laid out by heads, in float32?
 
     def __init__(
@@ -140,12 +196,12 @@ class Tiles:
     ) -> None:
         self.full, self.tile, self.forward, self.sweeps = full, tile, direction > 0, sweeps
         self.decays, self.streams, self.definitions, self.name_of = decays, streams, definitions, name_of
-        self.lines: list[str] = []
-        self.head: list[str] = []  # loads at the start of a chunk, so that nothing waits for them
+        self.body: list[Statement] = []
+        self.head: list[Statement] = []  # loads at the start of a chunk, so that nothing waits for them
         self.memo: dict[Node, Value] = {}
-        self.loads: dict[tuple[str, ...], str] = {}
-        self.checkpoints: dict[str, str] = {}  # what loads states where they are used first
-        self.parts: dict[str, tuple[str, str]] = {}  # of operands in two parts
+        self.loads: dict[Cumulative | Once, str] = {}  # the names of what is loaded or made once
+        self.checkpoints: dict[str, Code] = {}  # what loads states where they are used first
+        self.parts: dict[Code, tuple[str, str]] = {}  # of operands in two parts
         self.arguments: dict[str, Argument] = {}
         self.precise = (
             False  # are states two operands of products on tensor cores, of which one holds what rounding leaves?
@@ -206,17 +262,17 @@ class Tiles:
     def index(self, axis: str) -> str:
         return "i" if axis in STEPS else axis_name(axis)
 
-    def along(self, text: str, axis: str, axes: tuple[str, ...]) -> str:
+    def along(self, x: Code | str, axis: str, axes: tuple[str, ...]) -> Code:
         """A vector over an axis, to be broadcast over two."""
-        return text if len(axes) < 2 else f"{text}[:, None]" if axes[0] == axis else f"{text}[None, :]"
+        return code(x) if len(axes) < 2 else Expanded(code(x), (axes[0] == axis, axes[0] != axis))
 
-    def inside(self, axes: tuple[str, ...]) -> str:
+    def inside(self, axes: tuple[str, ...]) -> Code:
         """Where a tile has an entry."""
-        return " & ".join(self.along(self.ok(a), a, axes) for a in axes)
+        return both(*(self.along(self.ok(a), a, axes) for a in axes))
 
-    def stored(self, axes: tuple[str, ...]) -> str:
+    def stored(self, axes: tuple[str, ...]) -> Code:
         """Where a tile has an entry that this kernel stores."""
-        return " & ".join(self.along(self.stored_rows if a in STEPS else self.ok(a), a, axes) for a in axes)
+        return both(*(self.along(self.stored_rows if a in STEPS else self.ok(a), a, axes) for a in axes))
 
     @property
     def stored_rows(self) -> str:
@@ -231,10 +287,10 @@ class Tiles:
         self.names.add(name)
         return wish if n == 1 else f"{wish}{n}"
 
-    def assign(self, wish: str, text: str, axes: tuple[str, ...], raw: bool = False, note: str = "") -> Value:
+    def assign(self, wish: str, x: Code, axes: tuple[str, ...], raw: bool = False, note: str = "") -> Value:
         name = self.fresh(wish)
-        self.lines.append(f"{name} = {text}" + (f"  # {note}" if note else ""))
-        return Value(name, axes, raw)
+        self.body.append(let(name, x, note=note))
+        return Value(Name(name), axes, raw)
 
     def argument(
         self,
@@ -263,7 +319,7 @@ class Tiles:
             elif y.op == "leaf" and y.attrs[0] in NAMED:
                 names[y] = self.name_of(leaf(*y.attrs[:2]))
             elif y.op == "leaf" and y.attrs[0] in ("inner", "product"):
-                made = [v.text for d, v in self.memo.items() if d.op == "leaf" and d.attrs[:2] == y.attrs[:2]]
+                made = [v.code.text for d, v in self.memo.items() if d.op == "leaf" and d.attrs[:2] == y.attrs[:2]]
                 names[y] = made[0] if made else "w"
             elif y.op == "leaf" and y.attrs[0] == "stream":
                 known = [n for d, n in (*self.streams.items(), *self.decays.items()) if d.attrs[:2] == y.attrs[:2]]
@@ -289,13 +345,13 @@ class Tiles:
                 return self._leaf(x)
             case "const":
                 c = x.attrs[0]
-                return Value(repr(float(c)), ())
+                return Value(Literal(float(c), Fraction(c)), ())
             case "number":
-                return Value(repr(float(sympy.N(sympy.sympify(x.attrs[0])))), ())
+                n = float(sympy.N(sympy.sympify(x.attrs[0])))
+                return Value(Literal(n, irrational(x.attrs[0])), ())
             case "size":  # no tile here need have that axis
-                return Value(
-                    f"tl.full([], {self.argument(size_name(x.attrs[0]), Role.SIZE, 'size', x)}, tl.float32)", ()
-                )
+                size = self.argument(size_name(x.attrs[0]), Role.SIZE, "size", x)
+                return Value(call("tl.full", shape(), size, "tl.float32"), ())
             case "add":
                 return self._add(x)
             case "mul":
@@ -309,21 +365,21 @@ class Tiles:
             case "sum":
                 return self._sum(x)
             case "order_mask":
-                return Value(f"tl.where({self._seen(*x.attrs)}, 1.0, 0.0)", (ROW, COL))
+                return Value(where(self._seen(*x.attrs), 1.0, 0.0), (ROW, COL))
             case "apart_mask":
                 least, direction = x.attrs
-                later, sooner = ("i[:, None]", "i[None, :]") if direction > 0 else ("i[None, :]", "i[:, None]")
-                return Value(f"tl.where({later} >= {sooner} + {least}, 1.0, 0.0)", (ROW, COL))
+                later, sooner = (Name("i").along(n, 2) for n in ((0, 1) if direction > 0 else (1, 0)))
+                return Value(where(later >= sooner + least, 1.0, 0.0), (ROW, COL))
             case "decay_mask":
                 return self._mask(x)
             case "decay_in" | "decay_out" | "decay_all":
                 return self._edge(x)
             case "inverse":
-                text = self.value(x.args[0]).over((ROW, COL))
+                t = self.value(x.args[0]).over((ROW, COL))
                 late = ROW if self.forward else COL
                 # what comes before the end may not see beyond it
-                text = self.until_ends(text, x.args[0], (ROW, COL), (late,))
-                return self.assign("x", f"inverse({text}, C, LEVELS, DT)", (ROW, COL), note="(I - T)^-1")
+                t = self.until_ends(t, x.args[0], (ROW, COL), (late,))
+                return self.assign("x", call("inverse", t, "C", "LEVELS", "DT"), (ROW, COL), note="(I - T)^-1")
         raise CannotPrint(f"{x.op} in {x!r}")
 
     def _function(self, x: Node) -> Value:
@@ -331,11 +387,11 @@ class Tiles:
         axes = self.ordered(x.axes)
         if x.op == "fn":
             v = self.value(x.args[0])
-            return Value(f"({TABLE[x.attrs[0]].triton.format(v.over(v.axes))})", v.axes)
+            return Value(Group(Function(x.attrs[0], v.over(v.axes))), v.axes)
         first, *rest = [self.value(a).over(axes) for a in sorted(x.args, key=lambda a: not a.axes)]
-        for other in rest:
-            first = f"tl.maximum({first}, {other}, propagate_nan=tl.PropagateNan.ALL)"  # as torch.maximum
-        return Value(f"({first})", axes)
+        for other in rest:  # as torch.maximum
+            first = call("tl.maximum", first, other, propagate_nan="tl.PropagateNan.ALL")
+        return Value(Group(first), axes)
 
     def _add(self, x: Node) -> Value:
         """A sum. Products on tensor cores are added up where they are made, onto what else there is."""
@@ -346,19 +402,18 @@ class Tiles:
             key=lambda a: not self._in_slices(a.attrs[0])
         )  # first what can be made where slices of states are read
         parts = [self.value(a) for a in sorted((a for a in args if a not in dots), key=lambda a: not _over_steps(a))]
-        text = ""
+        found: Code | None = None
         for p in parts:
-            shown = p.over(axes)
-            text += f" - {shown[1:]}" if text and shown.startswith("-") else f" + {shown}" if text else shown
-        if not dots:
-            return Value(f"({text})", axes)
-        if not parts:
+            found = _added(found, p.over(axes))
+        if found is None:
             total, dots = self.value(dots[0]), dots[1:]
-        elif len(dots) > 0 and any(not set(axes) <= set(p.axes) for p in parts):
+        elif not dots:
+            return Value(Group(found), axes)
+        elif any(not set(axes) <= set(p.axes) for p in parts):
             dots, first = dots[1:], self.value(dots[0])
-            return self._onto(Value(f"({text} + {first.over(axes)})", axes), dots)
+            return self._onto(Value(Group(plus(found, first.over(axes))), axes), dots)
         else:
-            total = Value(text if len(parts) == 1 else f"({text})", axes)
+            total = Value(found if len(parts) == 1 else Group(found), axes)
         return self._onto(total, dots)
 
     def _onto(self, total: Value, dots: list[Node]) -> Value:
@@ -390,11 +445,11 @@ class Tiles:
         """The product of factors, those over the same axes first."""
         if len(factors) == 1:
             return self.value(factors[0])
-        groups: dict[tuple[str, ...], list[str]] = {}
-        sign = ""
+        groups: dict[tuple[str, ...], list[Code]] = {}
+        negative = False
         for f in factors:
             if f.op == "const" and f.attrs[0] == -1:
-                sign = "-"
+                negative = True
                 continue
             v = self.value(f)
             groups.setdefault(v.axes, []).append(v.over(v.axes))
@@ -402,21 +457,22 @@ class Tiles:
         if len(axes) > 2:
             raise CannotPrint(f"a product over {axes}")
         parts = []
-        for own, texts in sorted(groups.items(), key=lambda g: (len(g[0]), g[0])):
-            text = " * ".join(texts)
-            parts.append(Value(f"({text})" if len(texts) > 1 else text, own).over(axes))
-        return Value(f"({sign}{' * '.join(parts)})" if sign or len(parts) > 1 else parts[0], axes)
+        for own, found in sorted(groups.items(), key=lambda g: (len(g[0]), g[0])):
+            parts.append(Value(Group(times(*found)) if len(found) > 1 else found[0], own).over(axes))
+        if negative:
+            parts[0] = Negative(parts[0])
+        return Value(Group(times(*parts)) if negative or len(parts) > 1 else parts[0], axes)
 
     def _power(self, x: Node) -> Value:
         v, n = self.value(x.args[0]), x.attrs[0]
         base = v.over(v.axes)
         if n.denominator == 2 and n.numerator in (1, -1):
-            root = f"tl.sqrt({base})"
-            return Value(root if n > 0 else f"(1.0 / {root})", v.axes)
+            root = call("tl.sqrt", base)
+            return Value(root if n > 0 else Group(1.0 / root), v.axes)
         if n.denominator != 1:
-            return Value(f"tl.exp2({float(n)} * tl.log2({base}))", v.axes)
-        text = " * ".join([base] * abs(n.numerator))
-        return Value(f"({text})" if n > 0 else f"(1.0 / ({text}))", v.axes)
+            return Value(call("tl.exp2", Literal(float(n), n) * call("tl.log2", base)), v.axes)
+        product = Group(times(*[base] * abs(n.numerator)))
+        return Value(product if n > 0 else Group(1.0 / product), v.axes)
 
     # --- contractions -----------------------------------------------------------------------------------------------
 
@@ -431,18 +487,16 @@ class Tiles:
             order, summed = running
             inclusive, direction = order.attrs
             v = self.value(rename(summed, {COL: ROW}))
-            text = f"summed({v.over(self.ordered(v.axes))}, C, {direction > 0}, {inclusive}, DT)"
-            return self.assign("sums", text, self.ordered(v.axes), note=note)
+            sums = call("summed", v.over(self.ordered(v.axes)), "C", direction > 0, inclusive, "DT")
+            return self.assign("sums", sums, self.ordered(v.axes), note=note)
         if len(axes) < 2:
             v = self._product(factors)
             inside = self.ordered({bound, *axes})
-            text = v.over(inside)
-            text = self.until_ends(text, body, inside, (bound,))
-            text = f"tl.sum({text}, axis={inside.index(bound)})"
+            total = call("tl.sum", self.until_ends(v.over(inside), body, inside, (bound,)), axis=inside.index(bound))
             if not self._in_slices(bound):
-                return self.assign("s", text, axes, note=note)
+                return self.assign("s", total, axes, note=note)
             v = self.assign("s", self.zeros(axes), axes)
-            self.lines.append(f"{v.text} += {text}  # {note}")
+            self.body.append(Let((v.name,), total, "+=", note))
             return v
         return self._dot(x)
 
@@ -462,21 +516,20 @@ class Tiles:
             if again[side]:
                 sides[side], rests[side] = self._in_parts(sides[side])
         a, b = sides
-        operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
-        plus = f", {onto.over(axes)}" if onto is not None else ""
-        note = ("... + " if plus else "") + self.note(x)
+        operands = self._operand(a, (p, bound)), self._operand(b, (bound, q))
+        note = ("... + " if onto is not None else "") + self.note(x)
         apart = self.sweeps and onto is None and set(axes) == {ROW, COL}
         if self._in_slices(bound) or apart:
             v = self.assign("p", self.zeros(axes) if onto is None else onto.over(axes), axes)
-            line = f'{v.text} = tl.dot({operands}, {v.text}, input_precision="tf32x3")  # {note}'
+            added = let(v.name, _dot(*operands, v.code), note=note)
             # in a region of its own, or else the compiler has each row of it made by two warps, as a sweep's tile has more rows
-            self.lines += [f"if {self.surely}:", f"    {line}"] if apart else [line]
+            self.body.append(If(self.surely, (added,)) if apart else added)
         else:
-            v = self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
+            v = self.assign("p", _dot(*operands, *([] if onto is None else [onto.over(axes)])), axes, note=note)
         others = [(rests[0], b)] * again[0] + [(a, rests[1])] * again[1]
-        for n, (y, z) in enumerate(others):
-            operands = f"{self._operand(y, (p, bound))}, {self._operand(z, (bound, q))}"
-            self.lines += [*["if not EXACT:"][n:], f"    {v.text} = tl.dot({operands}, {v.text})"]
+        if others:
+            each = [(self._operand(y, (p, bound)), self._operand(z, (bound, q))) for y, z in others]
+            self.body.append(If(Not(Name("EXACT")), tuple(let(v.name, call("tl.dot", *x, v.code)) for x in each)))
         return v
 
     def _factors(self, x: Node) -> tuple[list[Node], list[Node]]:
@@ -516,16 +569,15 @@ class Tiles:
         """Does a sweep take an axis slice by slice, so that sums over it are added up?"""
         return self.sweeps and axis in self.full
 
-    def zeros(self, axes: tuple[str, ...]) -> str:
-        sizes = ", ".join("C" if a in STEPS else block_name(a) for a in axes)
-        return f"tl.zeros([{sizes}], tl.float32)" if axes else "tl.full([], 0.0, tl.float32)"
+    def zeros(self, axes: tuple[str, ...]) -> Code:
+        return zeros_of("C" if a in STEPS else block_name(a) for a in axes)
 
     def _in_parts(self, v: Value) -> tuple[Value, Value]:
         """What v is rounded to, and what that leaves of it."""
-        if v.text not in self.parts:
-            self.parts[v.text] = self.fresh("rounded"), self.fresh("rest")
-            self.lines.append(f"{', '.join(self.parts[v.text])} = rounded_and_rest({v.text}, DT)")
-        first, rest = (Value(x, v.axes, raw=True) for x in self.parts[v.text])
+        if v.code not in self.parts:
+            self.parts[v.code] = self.fresh("rounded"), self.fresh("rest")
+            self.body.append(Let(self.parts[v.code], call("rounded_and_rest", v.code, "DT")))
+        first, rest = (Value(Name(x), v.axes, raw=True) for x in self.parts[v.code])
         return first, rest
 
     def _in_two_parts(self, side: list[Node]) -> bool:
@@ -548,29 +600,29 @@ class Tiles:
         """A read of a state times what the other side writes, each rounded as it is there, if it is; so that sums of such terms
         over the chunks of two sweeps cancel as <S, dS> does."""
         axes = self.ordered(x.axes)
-        text = ""
+        found: list[Code] = []
         for term in terms_of(x):
             factors = factors_of(term)
             read = tuple(f for f in factors if any(is_state(y) for y in walk(f)))
             written = self._product(tuple(f for f in factors if f not in read))
-            factor = written.over(axes) if self.parted else f"rounded_to({written.over(axes)}, DT)"
-            text += f"{' + ' if text else ''}{factor} * {self._product(read).over(axes)}"
-        return Value(text, axes)
+            factor = written.over(axes) if self.parted else call("rounded_to", written.over(axes), "DT")
+            found.append(times(factor, self._product(read).over(axes)))
+        return Value(plus(*found), axes)
 
     def _plain(self, factors: list[Node]) -> bool:
         return len(factors) == 1 and self.value(factors[0]).raw
 
-    def _operand(self, v: Value, axes: tuple[str, ...]) -> str:
+    def _operand(self, v: Value, axes: tuple[str, ...]) -> Code:
         if v.axes == axes:
-            return f"{v.text}.to(DT)"
+            return v.code.to("DT")
         if v.axes == axes[::-1]:
-            return f"tl.trans({v.text}.to(DT))"
-        raise CannotPrint(f"{v.text} has the axes {v.axes}, not {axes}")
+            return call("tl.trans", v.code.to("DT"))
+        raise CannotPrint(f"an operand has the axes {v.axes}, not {axes}")
 
-    def until_ends(self, text: str, x: Node, axes: tuple[str, ...], ends: Collection[str] = (ROW,)) -> str:
-        """`text`, which is x over these axes, with zeros beyond the ends of some: of the sequence, for an axis of steps."""
+    def until_ends(self, value: Code, x: Node, axes: tuple[str, ...], ends: Collection[str] = (ROW,)) -> Code:
+        """`value`, which is x over these axes, with zeros beyond the ends of some: of the sequence, for an axis of steps."""
         oks = [self.along(self.ok(a), a, axes) for a in axes if a in ends and not self._vanishes(x, a)]
-        return f"tl.where({' & '.join(oks)}, {text}, 0.0)" if oks else text
+        return where(both(*oks), value, 0.0) if oks else value
 
     def _vanishes(self, x: Node, axis: str) -> bool:
         """Is x certainly zero beyond the end of `axis`, of the sequence where that is one of steps? A decay is one there."""
@@ -614,16 +666,26 @@ class Tiles:
         alone = (
             self.apart is not None and inclusive and late == write_late
         )  # a step's own write, which no decay is before
-        text = (
-            f"decayed_sum({p.over((ROW, COL))}, {w.over((ROW, axis))}, {self.halves(masks[0], axis)}, C, {self.chunk}, "
-            f"LEVELS, {masks[0].attrs[3] > 0}, {inclusive and not alone}, {self.by_range is not None and 'FLAT'}, EXACT, DT)"
+        made = call(
+            "decayed_sum",
+            p.over((ROW, COL)),
+            w.over((ROW, axis)),
+            *self.halves(masks[0], axis),
+            "C",
+            self.chunk,
+            "LEVELS",
+            masks[0].attrs[3] > 0,
+            inclusive and not alone,
+            Literal(False) if self.by_range is None else "FLAT",
+            "EXACT",
+            "DT",
         )
-        own = self.assign("own", f"diagonal({p.over((ROW, COL))}, C)", (ROW,)) if alone else None
-        v = self.assign("p", text, (ROW, axis), note=self.note(x))
+        own = self.assign("own", call("diagonal", p.over((ROW, COL)), "C"), (ROW,)) if alone else None
+        v = self.assign("p", made, (ROW, axis), note=self.note(x))
         if own is not None and self.apart is not None:
             self.apart[x] = v
-            text = f"{v.text} + {own.over((ROW, axis))} * {w.over((ROW, axis))}"
-            v = self.assign("p", text, (ROW, axis), note="with each step's own")
+            with_own = plus(v.code, times(own.over((ROW, axis)), w.over((ROW, axis))))
+            v = self.assign("p", with_own, (ROW, axis), note="with each step's own")
         self.from_slow_path(
             masks[0], axis, None if masks[0].attrs[3] > 0 else (p.over((ROW, COL)), w.over((ROW, axis)))
         )
@@ -642,42 +704,44 @@ class Tiles:
         if edges and self.apart is not None and not self.forward:
             y, v = leaf("apart", x.key[:12], x.axes), self.value(x)
             if y not in self.memo:
-                text = f"tl.where({self.along('(i < last)', ROW, v.axes)}, {v.over(v.axes)}, 0.0)"
-                self.memo[y] = Value(text, v.axes)
+                before_last = self.along(Group(Name("i") < "last"), ROW, v.axes)
+                self.memo[y] = Value(where(before_last, v.over(v.axes), 0.0), v.axes)
             return y
         return rebuild(x, map(self.without_own, x.args)) if x.args else x
 
-    def from_slow_path(self, mask: Node, axis: str, read: tuple[str, str] | None = None) -> None:
+    def from_slow_path(self, mask: Node, axis: str, read: tuple[Code, Code] | None = None) -> None:
         """Which rows are stored by the kernel for those that are of a large decay range: from the first of these on, and the rows
         before it
         where they `read`, by a matrix, what these write."""
         if self.by_range is None:
             return
         late, write_late, _, direction = mask.attrs
-        later = ", ".join(self._cumulative(mask.args[0], late if direction > 0 else not write_late, over=(ROW, axis)))
-        self.lines.append("if not FLAT:")
-        self.lines.append(f"    steep_from = first_steep(steep_from, {later}, {self.index(axis)}_ok, C, DT)")
+        later = self._cumulative(mask.args[0], late if direction > 0 else not write_late, over=(ROW, axis))
+        first = call("first_steep", "steep_from", *later, self.ok(axis), "C", "DT")
+        lines: list[Statement] = [let("steep_from", first)]
         if read is not None:
-            self.lines.append(f"    again = adds_steep(again, {read[0]}, {read[1]}, steep_from, C)")
-        self.lines.append("    i_new = i_ok & ((i >= steep_from) | (again > 0))")
+            lines.append(let("again", call("adds_steep", "again", *read, "steep_from", "C")))
+        lines.append(let("i_new", Name("i_ok") & Binary("|", Name("i") >= "steep_from", Name("again") > 0)))
+        self.body.append(If(Not(Name("FLAT")), tuple(lines)))
 
     def tile_of(self, factors: tuple[Node, ...], axis: str) -> Value:
         """A product of what the steps of a chunk have, over an axis, even if all of it is the same along that."""
-        v = self._product(factors) if factors else Value("1.0", ())
+        v = self._product(factors) if factors else Value(Literal(1.0), ())
         v = replaced(v, axes=tuple(ROW if a == COL else a for a in v.axes))
         if axis in v.axes:
             if self._vanishes(mul(*factors), axis):
                 return v
             return Value(self.until_ends(v.over(v.axes), mul(*factors), v.axes, (axis,)), v.axes)
         axes = self.ordered((ROW, axis))
-        return self.assign("x", f"tl.where({self.inside(axes)}, {v.over(axes)}, 0.0)", axes)
+        return self.assign("x", where(self.inside(axes), v.over(axes), 0.0), axes)
 
     def reads_of_writes(self, factors: tuple[Node, ...], axis: str) -> Value:
         """What each read takes of each write, but for decays over `axis` and numbers of each write: so that it is rounded as it
         is where these take from those."""
         others = tuple(f for f in factors if axis not in f.axes and f.axes != (COL,))
-        p = self._product(others) if others else Value("tl.full([C, C], 1.0, tl.float32)", (ROW, COL))
-        return p if len(p.axes) == 2 else Value(f"tl.broadcast_to({p.over((ROW, COL))}, [C, C])", (ROW, COL))
+        square = shape("C", "C")
+        p = self._product(others) if others else Value(call("tl.full", square, 1.0, "tl.float32"), (ROW, COL))
+        return p if len(p.axes) == 2 else Value(call("tl.broadcast_to", p.over((ROW, COL)), square), (ROW, COL))
 
     def ends(self, mask: Node, axis: str) -> None:
         """Store the sums of a whole chunk for others, where the kernel makes them."""
@@ -686,30 +750,31 @@ class Tiles:
         if name not in self.making:
             return
         end, _ = self._cumulative(d, True, end=True)
-        index, width = self.index(axis), size_name(dim_of(axis))
-        place = f"{name}_sums + step * {width} + last * (H * {width}) + {index}"
-        self.lines += ["if SUMS:", f"    tl.store({place}, {end}, mask={index}_ok)"]
+        index, width = self.index(axis), Name(size_name(dim_of(axis)))
+        place = plus(f"{name}_sums", times("step", width), times("last", Group(Name("H") * width)), index)
+        self.body.append(If(Name("SUMS"), (Store(place, Name(end), Name(f"{index}_ok")),)))
 
-    def halves(self, mask: Node, axis: str) -> str:
+    def halves(self, mask: Node, axis: str) -> list[Code]:
         """What the helpers of `runtime/chunk_kernels/kernels.py` that work by halves take of a decay over an axis."""
         (d,) = mask.args
         late, write_late, _, direction = mask.attrs
         high, low = (late, write_late) if direction > 0 else (not write_late, not late)
         name = self._decay_name(d)
-        width = size_name(dim_of(axis))
-        sums, counts = f"{name}_sums + step * {width}", f"{name}_rests + step * {width} if EXACT else None"
+        width = Name(size_name(dim_of(axis)))
+        sums, counts = (plus(f"{name}_{x}", times("step", width)) for x in ("sums", "rests"))
         if self.by_range is not None and name not in self.by_range:
             self.by_range.append(name)
             self.argument(name, Role.EXTENTS, "extent", self.decays[d], (axis,))
-        edges = ", ".join(", ".join(self._cumulative(d, x, over=(ROW, axis))) for x in (high, low))
+        edges = [Name(y) for x in (high, low) for y in self._cumulative(d, x, over=(ROW, axis))]
         index = self.index(axis)
-        return f"{sums}, {counts}, {edges}, {index}, {index}_ok, last, H * {width}"
+        given = Either(counts, Name("EXACT"), Literal(None))
+        return [sums, given, *edges, Name(index), Name(f"{index}_ok"), Name("last"), Name("H") * width]
 
     # --- decays -----------------------------------------------------------------------------------------------------
 
-    def _seen(self, inclusive: bool, direction: int) -> str:
+    def _seen(self, inclusive: bool, direction: int) -> Code:
         sign = (">" if direction > 0 else "<") + ("=" if inclusive else "")
-        return f"i[:, None] {sign} i[None, :]"
+        return Binary(sign, Name("i").along(0, 2), Name("i").along(1, 2))
 
     def _decay_name(self, d: Node) -> str:
         name = self.name_of(self.decays[d])
@@ -725,69 +790,85 @@ class Tiles:
         name = self._decay_name(d)
         own = tuple(a for a in d.axes if a not in STEPS)
         axes = self.ordered((ROW, *own)) if over is None else over
-        suffix = "_end" if end else "" if inclusive else "_before"
-        suffix += "_rows" if axes != self.ordered(axes) else ""
+        edge = "end" if end else "with" if inclusive else "before"
+        in_rows = axes != self.ordered(axes)
+        suffix = {"end": "_end", "with": "", "before": "_before"}[edge] + ("_rows" if in_rows else "")
         names = []
-        for what, letter in (("sums", "a"), ("rests", "n")):
-            if (name, letter, suffix, *own) not in self.loads:
-                variable = self.loads[name, letter, suffix, *own] = self.fresh(f"{name}_{letter}{suffix}")
-                row = "last" if end else "row" if inclusive else "tl.minimum(i - 1, last)"
-                masks = [] if end or inclusive else [("i > 0", 0)]
-                if own:
-                    axis = self.index(own[0])
-                    width = size_name(dim_of(own[0]))
-                    masks.append((f"{axis}_ok", 1))
-                    place = f"{row} * (H * {width}) + {axis}"
-                    if not end:
-                        rows, columns = self.along(f"({row})", ROW, axes), self.along(axis, own[0], axes)
-                        place = f"{rows} * (H * {width}) + {columns}"
-                    base = f"step * {width}"
-                else:
-                    place, base = row, "at"
-                shown = [m if not own or end else self.along(f"({m})", (ROW, *own)[n], axes) for m, n in masks]
-                mask = f", mask={' & '.join(shown)}, other=0" if shown else ""
-                where = self.lines if own and not (end and self.by_range is None) else self.head
-                text = f"tl.load({name}_{what} + {base} + {place}{mask})"
-                if own and not self.sweeps:
-                    rows, columns = ("", "") if end else ("[:, None]", "[None, :]")
-                    which = f"({row}){rows}, {axis}{columns}, {axis}_ok{columns}, last, H * {width}"
-                    text = f"over_block({text}, {name}_{what} + {base}, {which}, C, CHUNK)"
-                if own and not end and self.sweeps and what == "sums":
-                    text = f"tl.where({shown[-1]}, {text}, 0.0)"  # as `_apart` has it
-                if what == "sums" and name in self.making:
-                    text = f"{self._made(d, name, own[0], inclusive, end)} if SUMS else {text}"
-                if what == "rests":
-                    none = "tl.full([1], 0, tl.int32)" if own and end else "0"
-                    text += f" if EXACT else {none}"
-                where.append(f"{variable} = {text}")
-                if what == "sums" and name in self.making and not suffix:
+        for rests, letter in ((False, "a"), (True, "n")):
+            key = Cumulative(name, rests, edge, in_rows, own)
+            if key not in self.loads:
+                variable = self.loads[key] = self.fresh(f"{name}_{letter}{suffix}")
+                loaded = self._loaded_sums(name, rests, edge, own, axes)
+                made = not rests and name in self.making
+                if made:
+                    loaded = Either(self._made(d, key, inclusive, end), Name("SUMS"), loaded)
+                in_body = own and not (end and self.by_range is None)
+                (self.body if in_body else self.head).append(let(variable, loaded))
+                if made and edge == "with" and not in_rows:
                     self._reached(variable, name)
-            names.append(self.loads[name, letter, suffix, *own])
+            names.append(self.loads[key])
         return names[0], names[1]
 
-    def _made(self, d: Node, name: str, axis: str, inclusive: bool, end: bool) -> str:
+    def _loaded_sums(self, name: str, rests: bool, edge: str, own: tuple[str, ...], axes: tuple[str, ...]) -> Code:
+        """What loads cumulative sums of a decay, or what these leave."""
+        end = edge == "end"
+        row: Code = {"end": Name("last"), "with": Name("row"), "before": call("tl.minimum", Name("i") - 1, "last")}[
+            edge
+        ]
+        masks: list[tuple[Code, int]] = [(Name("i") > 0, 0)] if edge == "before" else []
+        sums = Name(f"{name}_{'rests' if rests else 'sums'}")
+        if own:
+            axis, width = Name(self.index(own[0])), Name(size_name(dim_of(own[0])))
+            masks.append((Name(f"{axis.id}_ok"), 1))
+            rows: Code = row
+            columns: Code = axis
+            if not end:
+                rows, columns = self.along(Group(row), ROW, axes), self.along(axis, own[0], axes)
+            place = plus(times(rows, Group(Name("H") * width)), columns)
+            base = times("step", width)
+        else:
+            place, base = row, Name("at")
+        shown = [m if not own or end else self.along(Group(m), (ROW, *own)[n], axes) for m, n in masks]
+        x: Code = Load(plus(sums, base, place), *((both(*shown), Literal(0)) if shown else ()))
+        if own and not self.sweeps:
+            at = [Group(row), axis, Name(f"{axis.id}_ok")]
+            if not end:
+                at = [Expanded(y, (n == 0, n > 0)) for n, y in enumerate((Group(row), axis))]
+                at.append(Expanded(Name(f"{axis.id}_ok"), (False, True)))
+            x = call("over_block", x, plus(sums, base), *at, "last", Name("H") * width, "C", "CHUNK")
+        if own and not end and self.sweeps and not rests:
+            x = where(shown[-1], x, 0.0)  # as `_apart` has it
+        if rests:
+            none = call("tl.full", shape(1), 0, "tl.int32") if own and end else Literal(0)
+            return Either(x, Name("EXACT"), none)
+        return x
+
+    def _made(self, d: Node, key: Cumulative, inclusive: bool, end: bool) -> Code:
         """Sums of a decay for each channel, from its logarithms: with each step, before it, or of the whole chunk."""
+        log2 = Once(key.decay, "log2")
         if end or not inclusive:
             sums, _ = self._cumulative(d, True)
-            return f"last_of({sums}, C)" if end else f"{sums} - {self.loads[name, 'log2']}"
-        variable = self.loads[name, "log2"] = self.fresh(f"{name}_log2")
-        self.lines.append(f"{variable} = {self.log2(d, axis)} if SUMS else 0.0")
-        return f"sums_of({variable}, C)"
+            return call("last_of", sums, "C") if end else Name(sums) - self.loads[log2]
+        variable = self.loads[log2] = self.fresh(f"{key.decay}_log2")
+        self.body.append(let(variable, Either(self.log2(d, key.axes[0]), Name("SUMS"), Literal(0.0))))
+        return call("sums_of", variable, "C")
 
-    def log2(self, d: Node, axis: str) -> str:
+    def log2(self, d: Node, axis: str) -> Code:
         """A decay for each channel, of each step, as log2."""
         base, index = self.name_of(self.decays[d]), self.index(axis)
         self.argument(base, Role.GIVEN, "step", self.decays[d], (axis,))
-        place = f"{base}_p + t0 * {base}_t + i[:, None] * {base}_t + {index}[None, :]"
-        return f"log2_of(tl.load({place}, mask=i_ok[:, None] & {index}_ok[None, :], other=0.0))"
+        rows, columns = times(Name("i").along(0, 2), f"{base}_t"), Name(index).along(1, 2)
+        place = plus(f"{base}_p", times("t0", f"{base}_t"), rows, columns)
+        mask = both(Name("i_ok").along(0, 2), Name(f"{index}_ok").along(1, 2))
+        return call("log2_of", Load(place, mask, Literal(0.0)))
 
     def _reached(self, sums: str, name: str) -> None:
         """How far sums that were made reach so far."""
-        self.lines += [
-            "if SUMS:",
-            f"    {name}_most = tl.maximum({name}_most, tl.max(tl.max({sums}, axis=1), axis=0))",
-            f"    {name}_least = tl.minimum({name}_least, tl.min(tl.min({sums}, axis=1), axis=0))",
-        ]
+        found = []
+        for which, end in (("max", "most"), ("min", "least")):
+            inside = call(f"tl.{which}", call(f"tl.{which}", sums, axis=1), axis=0)
+            found.append(let(f"{name}_{end}", call(f"tl.{which}imum", f"{name}_{end}", inside)))
+        self.body.append(If(Name("SUMS"), tuple(found)))
 
     def _mask(self, x: Node) -> Value:
         """Decays between the write of step j and the read of step i, where the read sees it."""
@@ -796,19 +877,15 @@ class Tiles:
         late, write_late, inclusive, direction = x.attrs
         (d,) = x.args
         if direction > 0:
-            high, low, later, earlier = self._cumulative(d, late), self._cumulative(d, write_late), ":, None", "None, :"
+            high, low = self._cumulative(d, late), self._cumulative(d, write_late)
         else:  # the write is the later one in time
-            high, low, later, earlier = (
-                self._cumulative(d, not write_late),
-                self._cumulative(d, not late),
-                "None, :",
-                ":, None",
-            )
-        between, rest = (f"{x}[{later}] - {y}[{earlier}]" for x, y in zip(high, low, strict=True))
-        seen = self.assign("seen", self._seen(inclusive, direction), (ROW, COL)).text
-        log2 = self.assign("log2", between, (ROW, COL)).text
-        self.lines += ["if EXACT:", f"    {log2} = {log2} + ({rest})"]
-        return self.assign("m", f"power({log2}, {seen})", (ROW, COL), note="decays from write to read")
+            high, low = self._cumulative(d, not write_late), self._cumulative(d, not late)
+        n = 0 if direction > 0 else 1
+        between, rest = (Name(x).along(n, 2) - Name(y).along(1 - n, 2) for x, y in zip(high, low, strict=True))
+        seen = self.assign("seen", self._seen(inclusive, direction), (ROW, COL))
+        log2 = self.assign("log2", between, (ROW, COL))
+        self.body.append(If(Name("EXACT"), (let(log2.name, log2.code + rest),)))
+        return self.assign("m", call("power", log2.code, seen.code), (ROW, COL), note="decays from write to read")
 
     def _edge(self, x: Node) -> Value:
         """Decays from the chunk's start to a read, from a write to the chunk's end, or of the whole chunk."""
@@ -817,19 +894,17 @@ class Tiles:
         wish = {"decay_in": "since", "decay_out": "until", "decay_all": "kept"}[x.op]
         if x.op == "decay_all":
             a, n = self._cumulative(d, True, end=True)
-            return self.assign(wish, f"span({a}, {n}, 0.0, 0)", own)
+            return self.assign(wish, call("span", a, n, 0.0, 0), own)
         late, direction = x.attrs
         axes = self.ordered((ROW, *own))
         from_start = (x.op == "decay_in") == (direction > 0)
         inclusive = late if direction > 0 else not late
         a, n = self._cumulative(d, inclusive)
         if from_start:
-            text = f"span({a}, {n}, 0.0, 0)"
-        else:
-            ends = self._cumulative(d, True, end=True)
-            shown = ", ".join(self.along(x, own[0], axes) for x in ends) if own else ", ".join(ends)
-            text = f"span({shown}, {a}, {n})"
-        return self.assign(wish, text, axes)
+            return self.assign(wish, call("span", a, n, 0.0, 0), axes)
+        ends = self._cumulative(d, True, end=True)
+        shown = [self.along(x, own[0], axes) for x in ends] if own else list(map(Name, ends))
+        return self.assign(wish, call("span", *shown, a, n), axes)
 
     # --- leaves -----------------------------------------------------------------------------------------------------
 
@@ -851,14 +926,13 @@ class Tiles:
             return replaced(self.memo[known], axes=order)
         if kind == "matrix":
             variable = self.argument(self.name_of(x), Role.WHOLE, "matrix", x)
-            at = f"{variable} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
-            if (variable,) not in self.loads:
-                self.loads[variable,] = self.assign("t", f"tl.load({at})", order, raw=True).text
-            return Value(self.loads[variable,], order, raw=True)
+            if Once(variable) not in self.loads:
+                self.loads[Once(variable)] = self.assign("t", Load(matrix_place(variable)), order, raw=True).name
+            return Value(Name(self.loads[Once(variable)]), order, raw=True)
         if kind == WEIGHT:
             return self._weight(leaf(kind, name), order)
         if kind == "constant":
-            return Value(self.argument(self.name_of(x), Role.NUMBER, "number", x), ())
+            return Value(Name(self.argument(self.name_of(x), Role.NUMBER, "number", x)), ())
         own = tuple(a for a in order if a not in STEPS)
         if kind == "intra" and name in self.intra:
             return self.decayed_sums(self.intra[name])
@@ -871,33 +945,35 @@ class Tiles:
         base = self.name_of(leaf(kind, name, own))
         if self.by_head and not own and kind in ("input", "decay"):
             self.argument(base, Role.BY_HEAD, "chunked", leaf(kind, name, own))
-            loaded = f"tl.load({base}_by_head + at + i, mask=i_ok, other=0.0)"
-            return self.assign(base, f"tl.exp({loaded})" if kind == "decay" else loaded, (ROW,))
+            number: Code = Load(plus(f"{base}_by_head", "at", "i"), Name("i_ok"), Literal(0.0))
+            return self.assign(base, Function("exp", number) if kind == "decay" else number, (ROW,))
         loaded, axes = self.load(base, leaf(kind, name, own), own)
         if kind == "decay":
-            text = f"tl.exp({loaded}.to(tl.float32))"
+            decay: Code = Function("exp", loaded.to("tl.float32"))
             summed = next((d for d, x in self.decays.items() if x == leaf(kind, name, own)), None)
             if own and summed is not None and self.by_range is not None:  # its sums are loaded anyway
-                edges = ", ".join(", ".join(self._cumulative(summed, x, over=axes)) for x in (True, False))
-                text = f"{text} if EXACT else span({edges})"
-            return self.assign(base, text, axes)
+                edges = [y for x in (True, False) for y in self._cumulative(summed, x, over=axes)]
+                decay = Either(decay, Name("EXACT"), call("span", *edges))
+            return self.assign(base, decay, axes)
         return self._apart(self.assign(base, loaded, axes, raw=True), f"{base}_p")
 
     def _weight(self, x: Node, order: tuple[str, ...]) -> Value:
         """How much of one state is in another at each step; or, over no axis, at the last one that the sweep takes of a chunk."""
         base = self.argument(self.name_of(x), Role.WHOLE, "chunked", x)
-        place, mask = ("i", ", mask=i_ok, other=0.0") if order else ("last" if self.forward else "0", "")
-        if (base, place) not in self.loads:
-            variable = self.loads[base, place] = self.fresh(f"{base}_{'each' if order else 'whole'}")
-            self.head.append(f"{variable} = tl.load({base} + at + {place}{mask})")
-        return Value(self.loads[base, place], order)
+        place = Name("i") if order else Name("last") if self.forward else Literal(0)
+        key = Once(base, "each" if order else "whole")
+        if key not in self.loads:
+            variable = self.loads[key] = self.fresh(f"{base}_{key.what}")
+            masked = (Name("i_ok"), Literal(0.0)) if order else ()
+            self.head.append(let(variable, Load(plus(base, "at", place), *masked)))
+        return Value(Name(self.loads[key]), order)
 
     def made(self, x: Node) -> Value:
         """A matrix over the steps of a chunk that is made here."""
         v = self.value(x)
-        return v if v.text.isidentifier() else self.assign("t", v.over((ROW, COL)), (ROW, COL), note=self.note(x))
+        return v if v.named else self.assign("t", v.over((ROW, COL)), (ROW, COL), note=self.note(x))
 
-    def load(self, base: str, x: Node, own: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    def load(self, base: str, x: Node, own: tuple[str, ...]) -> tuple[Code, tuple[str, ...]]:
         """What loads numbers of each step, or a tile of them, and its axes."""
         layout = "chunked" if x.attrs[0] in ("scaled", "intra") else "step"
         self.argument(base, Role.GIVEN, layout, x, own)
@@ -905,13 +981,13 @@ class Tiles:
         rows = self.along("i", ROW, axes)
         if layout == "chunked":
             width = size_name(dim_of(own[0]))
-            place = f"{base}_p + at * {width} + {rows} * {width}"
+            place = plus(f"{base}_p", times("at", width), times(rows, width))
         else:
-            place = f"{base}_p + t0 * {base}_t + {rows} * {base}_t"
+            place = plus(f"{base}_p", times("t0", f"{base}_t"), times(rows, f"{base}_t"))
         if own:
             self.loaded.append((f"{base}_p", own[0]))
-            place += f" + {self.along(self.index(own[0]), own[0], axes)}"
-        return f"tl.load({place}, mask={self.inside(axes)}, other=0.0)", axes
+            place = plus(place, self.along(self.index(own[0]), own[0], axes))
+        return Load(place, self.inside(axes), Literal(0.0)), axes
 
     def _apart(self, v: Value, argument: str) -> Value:
         """A tile that was loaded, whose elements are taken through a select that changes nothing.
@@ -924,19 +1000,21 @@ class Tiles:
         """
         if not self.sweeps or len(v.axes) < 2:
             return v
-        variable = self.fresh(f"{v.text}_each")
-        text, products = f"tl.where({self.inside(v.axes)}, {v.text}, 0.0)", self.products and v.axes[1] == ROW
+        variable = self.fresh(f"{v.name}_each")
+        each: Code = where(self.inside(v.axes), v.code, 0.0)
+        products = self.products and v.axes[1] == ROW
         if products:
-            text = f"tl.dot({v.text}.to(DT), identity) if PRODUCTS and {v.text}.dtype == DT else {text}"
-        elements = Elements(variable, f"{variable} = {text}", argument if products else None)
+            fits = Binary("and", Name("PRODUCTS"), Attribute(v.code, "dtype").equals("DT"))
+            each = Either(call("tl.dot", v.code.to("DT"), "identity"), fits, each)
+        elements = Elements(variable, argument if products else None)
         self.elements.append(elements)
-        self.lines.append(elements.statement)
+        self.body.append(let(variable, each))
         return replaced(v, elements=elements)
 
-    def used(self, lines: list[str]) -> list[str]:
-        """The lines without elements that nothing takes: of tiles that are operands of products alone."""
-        unused = {x.statement for x in self.elements if not x.taken}
-        return [x for x in lines if x not in unused]
+    def used(self, body: list[Statement]) -> Body:
+        """The statements without elements that nothing takes: of tiles that are operands of products alone."""
+        unused = {(x.variable,) for x in self.elements if not x.taken}
+        return tuple(x for x in body if not isinstance(x, Let) or x.names not in unused)
 
     @property
     def by_products(self) -> frozenset[str]:
@@ -949,18 +1027,18 @@ class Tiles:
         self.argument(base, Role.GIVEN, "head", leaf(kind, name, own), own)
         if own:
             axis, width = self.index(own[0]), size_name(dim_of(own[0]))
-            text = f"tl.load({base}_p + h * {width} + {axis}, mask={axis}_ok, other=0.0)"
+            loaded = Load(plus(f"{base}_p", times("h", width), axis), Name(f"{axis}_ok"), Literal(0.0))
         else:
-            text = f"tl.load({base}_p + h)"
-        text = f"{text}.to(tl.float32)"
-        return self.assign(base, f"tl.exp({text})" if kind.startswith("decay") else text, own)
+            loaded = Load(plus(f"{base}_p", "h"))
+        number = loaded.to("tl.float32")
+        return self.assign(base, Function("exp", number) if kind.startswith("decay") else number, own)
 
     def _inner(self, x: Node) -> Value:
         """A definition, perhaps over other names of its axes."""
         base = next(d for d in self.definitions if d.attrs[1] == x.attrs[1])
         if base not in self.memo:
             v = self.value(self.definitions[base])
-            if not v.text.isidentifier():
+            if not v.named:
                 v = self.assign("w", v.over(v.axes), v.axes)
             self.memo[base] = v
         v = self.memo[base]
@@ -974,8 +1052,8 @@ class Tiles:
         if node.op == "leaf" and ROW in v.axes and node.attrs[0] != "decay":  # which is one where nothing is loaded
             return v
         axes = self.ordered({ROW, *v.axes})  # also what is the same at each step
-        oks = " & ".join(Value(self.ok(a), (a,)).over(axes) for a in axes)
-        return self.assign("x", f"tl.where({oks}, {v.over(axes)}, 0.0)", axes, note=self.note(node))
+        oks = both(*(Value(Name(self.ok(a)), (a,)).over(axes) for a in axes))
+        return self.assign("x", where(oks, v.over(axes), 0.0), axes, note=self.note(node))
 
 
 def _running(x: Node) -> tuple[Node, Node] | None:
@@ -987,3 +1065,26 @@ def _running(x: Node) -> tuple[Node, Node] | None:
     if len(order) != 1 or x.attrs != (COL,) or len(rest) != 1 or rest[0].op != "leaf" or rest[0].attrs[0] != "inner":
         return None
     return order[0], rest[0]
+
+
+def zeros_of(sizes: Iterable[str]) -> Code:
+    """A tile of zeros, or zero where it has no axes."""
+    of = shape(*sizes)
+    return zeros(of) if of.values else call("tl.full", of, 0.0, "tl.float32")
+
+
+def matrix_place(variable: str) -> Code:
+    """Where a matrix over the steps of a chunk lies in [B, H, chunks, C, C]."""
+    chunk = plus(times("bh", "chunks"), "c")
+    return plus(variable, times(chunk, "C", "C"), times(Name("i").along(0, 2), "C"), Name("i").along(1, 2))
+
+
+def _added(total: Code | None, x: Code) -> Code:
+    """A sum with one more term, which is subtracted where it has a minus."""
+    if total is None:
+        return x
+    return total - without_minus(x) if starts_with_minus(x) else plus(total, x)
+
+
+def _dot(*operands: Code) -> Code:
+    return Call("tl.dot", operands, (("input_precision", Literal("tf32x3")),))

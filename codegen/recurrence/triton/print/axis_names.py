@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....ir.code import Code, Name
 from ....ir.expr import (
     dim_of,
     plain_name,
@@ -44,6 +45,6 @@ def counter(axis: str) -> str:
     return f"n_{axis_name(axis)}"
 
 
-def count_of(axis: str) -> str:
+def count_of(axis: str) -> Code:
     """How many slices there are."""
-    return f"({size_name(dim_of(axis))} + {block_name(axis)} - 1) // {block_name(axis)}"
+    return (Name(size_name(dim_of(axis))) + block_name(axis) - 1) // block_name(axis)

@@ -6,8 +6,11 @@ import pytest
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.expr import ROW, leaf, make, mul, terms_of, walk
+from chunkform.codegen.ir.kernel_ir import For
+from chunkform.codegen.printing.kernel_text import lines_of
 from chunkform.codegen.recurrence.chunkwise.plan import Sweep
 from chunkform.codegen.recurrence.triton import kernel_plan, simplified
+from chunkform.codegen.recurrence.triton.kernel_passes import finished
 from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
 from chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule import checkpoint_schedule
 from chunkform.codegen.recurrence.triton.plan_passes.hoist import _Opening, opened
@@ -127,7 +130,7 @@ def test_a_sweep_takes_elements_of_tiles_through_products_or_selects_and_operand
     host = Host(c, c.forward, False, True)
     host.text()
     (sweep_,) = [k for k in host.kernels if k.sweeps and "sweep" in k.name]
-    loop = sweep_.lines["loop"]
+    loop = lines_of(next(x.body for x in finished(sweep_.function).body if isinstance(x, For) and x.name == "n"))
     product = "tl.dot(v.to(DT), identity) if PRODUCTS and v.dtype == DT"
     assert [x for x in loop if "_each = " in x] == [
         f"v_each = {product} else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)"

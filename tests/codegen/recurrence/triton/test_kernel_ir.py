@@ -50,7 +50,7 @@ from chunkform.codegen.ir.kernel_ir import (
     statements,
     stores,
 )
-from chunkform.codegen.printing.kernel_text import lines_of
+from chunkform.codegen.printing.kernel_text import kernel_function_text, lines_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import kernels_after, section, triton_form
 from chunkform.codegen.recurrence.triton.kernel_gate import gate_kernel
@@ -61,6 +61,7 @@ from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, ones, sigmoid, tanh
 
 OPS = ["mamba2", "leaky_integrator", "gradient_descent_squared_momentum", "bounded_normaliser"]
+SWEPT = ["lightning_attention", "kimi_delta_attention"]
 Made = tuple[RowKernel | TransitionKernel, KernelFunction]
 
 
@@ -92,7 +93,11 @@ def test_fields_say_what_the_text_says(kernels: list[Made]) -> None:
 
 def test_no_part_of_a_kernel_is_text(kernels: list[Made]) -> None:
     assert len(kernels) > 10 and any(isinstance(k, TransitionKernel) for k, _ in kernels)
-    for _, f in kernels:
+    functions = [
+        f for name in (*OPS, *SWEPT) for f in triton_form(compiled(name)).parts if isinstance(f, KernelFunction)
+    ]
+    assert len(functions) > 30
+    for f in functions:
         assert not [x for x in everything(f) if isinstance(x, Text)], f.name
 
 
@@ -296,10 +301,11 @@ def test_what_keeps_zero_needs_no_mask() -> None:
 def test_kernels_are_printed_after_each_pass() -> None:
     c = compiled("leaky_integrator")
     before, last = kernels_after(c, "falling_back"), kernels_after(c, "guarded")
-    assert "is not None:" not in before.replace("_first is not None:", "").replace("_linear is not None:", "")
+    assert before.count("is not None:") < last.count("is not None:")
+    assert "static_range" in before and "static_range" not in "".join(map(kernel_function_text, triton_form(c).built))
     text = triton_form(c).text
     assert last != before and all(x in text for x in last.split("\n\n"))
-    with pytest.raises(ValueError, match="one of falling_back, guarded, got 'fused'"):
+    with pytest.raises(ValueError, match="one of in_slices, falling_back, guarded, got 'fused'"):
         kernels_after(c, "fused")
 
 

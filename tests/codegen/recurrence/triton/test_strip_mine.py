@@ -1,16 +1,20 @@
 """Statements of sweeps, slice by slice; how many chunks are prefetched; and the tiles of intra-chunk output kernels."""
 
 import ast
-import itertools
 from dataclasses import replace
 
 import pytest
 from shared.triton_errors import compiled
 
+from chunkform.codegen.exact.jit_source import body_of
+from chunkform.codegen.ir.code import Literal, Name, call
+from chunkform.codegen.ir.kernel_ir import For, KernelFunction, Slices
 from chunkform.codegen.performance.compile_report import inspect_op
+from chunkform.codegen.printing.kernel_text import lines_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import triton_source
-from chunkform.codegen.recurrence.triton.kernels.strip_mine import needed_for, sliced
+from chunkform.codegen.recurrence.triton.kernels.strip_mine import in_slices
+from chunkform.codegen.recurrence.triton.kernels.sweep_kernels import needed_for
 from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
 from chunkform.codegen.recurrence.triton.plan_passes.roles import CannotPrint
 from chunkform.codegen.recurrence.triton.print.axis_names import axis_name, block_name, size_name
@@ -20,63 +24,60 @@ from chunkform.runtime.launch import launch
 from chunkform.runtime.launch.launch import Config
 from chunkform.spec.language import Recurrence
 
-SETUP = ["d = n_d * 2", "S = zeros(2)", "if first:", "    S += load(d)"]
+SETUP = "d = n_d * 2\nS = zeros(2)\nif first:\n    S += load(d)"
+ALONG_D = Slices("n_d", Literal(2), ("S",))
 
 
-def run(loop, after, values, counters=None, **names):
-    """What Python makes of a sweep over two chunks, sliced: S is a list of two slices."""
-    numbers = itertools.count()
-    counters = {"n_d": "2"} if counters is None else counters
-    found = sliced(
-        {"setup": SETUP, "loop": loop, "after": after}, counters, {"S": "n_d"}, lambda x: f"{x}_{next(numbers)}"
-    )
-    text = [*found["setup"], "for n in range(2):", *(f"    {x}" for x in found["loop"]), *found["after"]]
-    text = [x.replace("tl.static_range", "range") for x in text]
-    scope = {"first": True, "zeros": lambda n: 0, "load": lambda d: values[d // 2], "out": {}, **names}
-    exec("\n".join(text), scope)
-    return found, scope
+def run(loop: str, values: list[int], slices: tuple[Slices, ...] = (ALONG_D,), after: str = "keep(d, S)"):
+    """What Python makes of a sweep over two chunks, sliced: S is a list of two slices. The loop's lines, the names, and the
+    states that are left, by d."""
+    chunks = For("n", call("tl.range", 0, 2), body_of(loop))
+    body = (*body_of(SETUP), chunks, *body_of(after))
+    k = in_slices(KernelFunction("some", (), (), (), "Some.", body, slices=slices))
+    left: dict[int, int] = {}
+    text = "\n".join(lines_of(k.body)).replace("tl.static_range", "range").replace("tl.range", "range")
+    scope = {"first": True, "zeros": lambda n: 0, "load": lambda d: values[d // 2], "keep": left.__setitem__}
+    exec(text, scope)
+    (found,) = (x for x in k.body if isinstance(x, For) and x.name == "n")
+    return lines_of(found.body), scope, left
 
 
 def test_sums_over_slices_are_added_up_and_states_carried():
-    loop = ["p = 0", "p = S + p  # a sum over d", "w = p * 10", "S = S + w + d"]
-    found, scope = run(loop, ["out[d] = S"], [1, 2])
+    lines, _, left = run("p = 0\np = S + p\nw = p * 10\nS = S + w + d", [1, 2])
     # chunk 1: p = 3, w = 30, S = 31, 34; chunk 2: p = 65, w = 650
-    assert scope["out"] == {0: 31 + 650, 2: 34 + 650 + 2}
-    assert sum("static_range" in x for x in found["loop"]) == 2  # all of p is known before w is made
-    assert "# a sum over d" in "\n".join(found["loop"])
+    assert left == {0: 31 + 650, 2: 34 + 650 + 2}
+    assert sum("static_range" in x for x in lines) == 2  # all of p is known before w is made
 
 
 def test_what_a_loop_does_not_need_stays_behind_it_and_what_it_needs_comes_ahead():
-    loop = ["a = 5", "k = d + 1", "other = 7", "b = a * 2", "q = k + b", "S = S + q", "late = other"]
-    found, scope = run(loop, ["out[d] = S"], [0, 0])
-    assert scope["out"] == {0: 2 * 11, 2: 2 * 13}
-    order = [x.strip() for x in found["loop"]]
+    loop = "a = 5\nk = d + 1\nother = 7\nb = a * 2\nq = k + b\nS = S + q\nlate = other"
+    lines, _, left = run(loop, [0, 0])
+    assert left == {0: 2 * 11, 2: 2 * 13}
+    order = [x.strip() for x in lines]
     start = next(n for n, x in enumerate(order) if x.startswith("for n_d"))
     assert order.index("b = a * 2") < start < order.index("other = 7") < order.index("late = other")
     assert sum(x.startswith("for n_d") for x in order) == 1
 
 
 def test_what_another_loop_uses_is_held_in_a_tuple():
-    loop = ["k = d + 1", "p = 0", "p += k", "S = S + k * p"]
-    found, scope = run(loop, ["out[d] = S"], [0, 0])
-    assert scope["out"] == {0: 2 * 4, 2: 2 * 3 * 4}
-    assert "k = ()" in found["loop"] and isinstance(scope["k"], tuple)
+    lines, scope, left = run("k = d + 1\np = 0\np += k\nS = S + k * p", [0, 0])
+    assert left == {0: 2 * 4, 2: 2 * 3 * 4}
+    assert "k = ()" in lines and isinstance(scope["k"], tuple)
 
 
 def test_a_whole_sum_is_one_name_in_blocks_and_conditions():
-    loop = ["p = 0", "if first:", "    p = p + S", "S = S + p"]
-    _, scope = run(loop, ["out[d] = S"], [1, 2])
-    assert scope["out"] == {0: 1 + 3 + 9, 2: 2 + 3 + 9}
+    _, _, left = run("p = 0\nif first:\n    p = p + S\nS = S + p", [1, 2])
+    assert left == {0: 1 + 3 + 9, 2: 2 + 3 + 9}
 
 
 def test_slices_of_two_axes_in_one_statement_are_refused():
-    with pytest.raises(CannotPrint, match="two axes: S = S \\+ n_e"):
-        run(["S = S + n_e"], [], [0, 0], counters={"n_d": "2", "n_e": "2"})
+    with pytest.raises(CannotPrint, match="two axes: n_d, n_e in what makes S"):
+        run("S = S + n_e", [0, 0], (ALONG_D, Slices("n_e", Literal(2), ())))
 
 
 def test_without_such_axes_nothing_changes():
-    lines = {"setup": ["a = 1"], "loop": ["a += 1"], "after": []}
-    assert sliced(lines, {}, {}, str) is lines
+    k = KernelFunction("some", (), (), (), "Some.", body_of("a = 1\nfor n in range(2):\n    a += 1"))
+    assert in_slices(k) is k
 
 
 def test_as_many_chunks_come_ahead_as_two_programs_have_buffers_for():
@@ -164,9 +165,9 @@ def test_as_many_programs_of_a_sweep_as_it_is_launched_for_fit_on_a_multiprocess
 
 
 def test_what_a_sweep_only_yields_is_not_loaded_for_states():
-    loop = ["k = load(k_p)", "w = k * S", "q = load(q_p)", "if YIELD:", "    store(q * S)", "S = S + w"]
+    loop = body_of("k = load(k_p)\nw = k * S\nq = load(q_p)\nif YIELD:\n    store(q * S)\nS = S + w")
     assert {"k_p", "S"} <= needed_for(loop, {"S"}) and "q_p" not in needed_for(loop, {"S"})
-    assert {"k_p", "q_p"} <= needed_for(loop, {"S"}, "if YIELD:")
+    assert {"k_p", "q_p"} <= needed_for(loop, {"S"}, Name("YIELD"))
 
 
 def test_what_one_read_loads_is_known():
