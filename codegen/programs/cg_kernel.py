@@ -20,7 +20,8 @@ from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
 from ..recurrence.step.adjoint import gradient_name
 from ..recurrence.triton.kernels.arguments import Argument, Role
-from ..recurrence.triton.kernels.tile_lowering import Once, Tiles, Value
+from ..recurrence.triton.kernels.tile_lowering import Tiles
+from ..recurrence.triton.kernels.tile_values import Once, Value
 from ..recurrence.triton.plan_passes.hoist import Opened, opened
 from ..recurrence.triton.plan_passes.roles import CannotPrint, at_row
 from ..recurrence.triton.print.axis_names import axis_name, block_name, size_name

@@ -1,7 +1,7 @@
 """The Triton backend: a plan's sweeps as kernels, and the functions that launch them."""
 
 from .kernels.fused_backward import FusedBackward
-from .kernels.tile_lowering import Fine
+from .kernels.tile_values import Fine
 from .launch.elementwise_scan import scanned
 from .plan_passes.checkpoint_schedule import CheckpointSchedule
 from .plan_passes.roles import CannotPrint

@@ -17,11 +17,11 @@ from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
 from . import kernel_passes
 from .kernel_gate import gate_kernel
+from .kernels.chunk_kernel import Kernel
 from .kernels.coupling_weights import TransitionKernel
 from .kernels.fused_backward import FusedBackward, fused_backward
 from .kernels.per_step import RowKernel
-from .kernels.sweep_kernels import Kernel
-from .kernels.tile_lowering import Fine
+from .kernels.tile_values import Fine
 from .launch.elementwise_scan import ScanHost, scanned
 from .launch.fused_backward import FusedBackwardHost
 from .launch.launch_plan import HASH, Host, without

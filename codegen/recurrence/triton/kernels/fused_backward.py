@@ -56,18 +56,10 @@ from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Fused, Store
 from ..print.axis_names import block_name, size_name
 from .arguments import Role
-from .sweep_kernels import (
-    Kernel,
-    NameOf,
-    bases,
-    chunk_header,
-    header,
-    load_state,
-    over_chunks,
-    same_size,
-    store_state,
-)
-from .tile_lowering import Cumulative, Once, Tiles, Value
+from .chunk_kernel import Kernel, NameOf
+from .places import bases, chunk_header, header, load_state, over_chunks, same_size, store_state
+from .tile_lowering import Tiles
+from .tile_values import Cumulative, Once, Value
 
 Inside = dict[
     tuple[Node, str], Code

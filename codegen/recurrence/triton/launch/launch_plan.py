@@ -33,6 +33,7 @@ from ...normal_form.log_decay import log_of
 from ...step.adjoint import gradient_name
 from ...stepwise.initial import initial_adjoints
 from ..kernels.arguments import Argument, Role
+from ..kernels.chunk_kernel import Kernel
 from ..kernels.coupling_weights import (
     TransitionKernel,
     Transitions,
@@ -41,17 +42,11 @@ from ..kernels.coupling_weights import (
     with_transitions,
 )
 from ..kernels.fused_backward import FusedBackward
+from ..kernels.output_kernels import CheckpointReads, kept_apart, output_kernel, unroll_kernel
 from ..kernels.per_step import Result, RowKernel, launched, matrix_product, outer_vectors, printable, row_kernel
-from ..kernels.sweep_kernels import (
-    CheckpointReads,
-    Kernel,
-    intra_chunk_kernel,
-    kept_apart,
-    output_kernel,
-    sweep_kernel,
-    unroll_kernel,
-)
-from ..kernels.tile_lowering import Fine
+from ..kernels.prologue_kernels import intra_chunk_kernel
+from ..kernels.sweep_kernels import sweep_kernel
+from ..kernels.tile_values import Fine
 from ..launch_ir import (
     NONE,
     Alloc,

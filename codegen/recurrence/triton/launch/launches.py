@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ....ir.expr import ROW, dim_of, leaf
 from ..kernels.arguments import Argument, Role
-from ..kernels.sweep_kernels import Kernel, slow_path_name
+from ..kernels.chunk_kernel import Kernel, slow_path_name
 from ..launch_ir import HEADS, NONE, STEPS, TILES, Define, Expr, For, Launch, Passed, Statement, joined, py, ref
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import WEIGHT

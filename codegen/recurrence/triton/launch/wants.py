@@ -15,7 +15,7 @@ from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Plan, Sweep, Unroll
 from ...step.adjoint import gradient_name
 from ...stepwise.initial import initial_adjoints
-from ..kernels.sweep_kernels import Alone
+from ..kernels.chunk_kernel import Alone
 from ..plan_passes.checkpoint_schedule import CheckpointSchedule
 from ..plan_passes.hoist import Opened, uses
 from ..plan_passes.value_placement import Fused, Store

@@ -1,0 +1,117 @@
+"""What a kernel over chunks has made, or loaded: tiles, cumulative sums of decays, and matrices over the steps of a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ....ir.code import (
+    Code,
+    Expanded,
+    Name,
+    call,
+    plus,
+    shape,
+    times,
+    zeros,
+)
+from ..plan_passes.roles import CannotPrint
+
+
+@dataclass(frozen=True)
+class Fine:
+    """An op that stands between others, which its roundings go through. What is float32 between kernels enters products on tensor
+    cores in two parts, the second of which is what rounding left of the first; so do states, and what is added to them.
+
+    `given` are inputs in float32, `gradients` the variables whose gradients are handed on so. `states`: those of all sweeps
+    backwards are taken in two parts, not only of those that sum for decays.
+    """
+
+    given: frozenset[str] = frozenset()
+    gradients: frozenset[str] = frozenset()
+    states: bool = False
+
+
+@dataclass
+class Elements:
+    """The elements of a tile that a sweep loads, by a variable of their own; `taken` where anything but a product uses them.
+    `argument`: what it loads, where these elements may be a product's."""
+
+    variable: str
+    argument: str | None
+    taken: bool = False
+
+
+@dataclass(frozen=True)
+class Cumulative:
+    """Sums of a decay's logarithms that are loaded or made, or what these leave (`rests`): with each step, before it, or at the
+    chunk's end (`edge`); with steps in `rows`, whatever the kernel's own order; over these axes beside steps."""
+
+    decay: str
+    rests: bool
+    edge: str
+    rows: bool
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Once:
+    """What else is loaded or made once: of what, and where."""
+
+    base: str
+    what: str = ""
+
+
+@dataclass(frozen=True)
+class Value:
+    """`code` has the axes in this order; `raw` says that its dtype is that of a tensor in memory, not float32, in which it is
+    `wide`."""
+
+    code: Code
+    axes: tuple[str, ...]
+    raw: bool = False
+    wide: Code | None = None
+    elements: Elements | None = None
+
+    @property
+    def named(self) -> bool:
+        """Is it a name, which may be read more than once?"""
+        return isinstance(self.code, Name)
+
+    @property
+    def name(self) -> str:
+        assert isinstance(self.code, Name)
+        return self.code.id
+
+    def over(self, axes: tuple[str, ...]) -> Code:
+        """The value in float32, to be broadcast over `axes`."""
+        x = self.code
+        if self.elements is not None:
+            self.elements.taken = True
+            x = Name(self.elements.variable)
+        turned = len(self.axes) == 2 == len(axes) and self.axes == axes[::-1]
+        if self.raw:
+            if turned and self.wide is None:
+                return call("tl.trans", x).to("tl.float32")
+            x = x.to("tl.float32") if self.wide is None else self.wide
+        if self.axes == axes or not self.axes:
+            return x
+        if len(axes) == 1:
+            raise CannotPrint(f"a value over {self.axes} isn't one over {axes}")
+        if self.axes != tuple(a for a in axes if a in self.axes):
+            x = call("tl.trans", x)
+            if len(axes) == 2:
+                return x
+        return Expanded(x, tuple(a in self.axes for a in axes))
+
+
+def zeros_of(sizes: Iterable[str]) -> Code:
+    """A tile of zeros, or zero where it has no axes."""
+    of = shape(*sizes)
+    return zeros(of) if of.values else call("tl.full", of, 0.0, "tl.float32")
+
+
+def matrix_place(variable: str) -> Code:
+    """Where a matrix over the steps of a chunk lies in [B, H, chunks, C, C]."""
+    chunk = plus(times("bh", "chunks"), "c")
+    return plus(variable, times(chunk, "C", "C"), times(Name("i").along(0, 2), "C"), Name("i").along(1, 2))
