@@ -87,7 +87,7 @@ class Kernel:
             self.body,
             ("T", "chunks", *(("parts", "length") if self.sweeps else ("programs",))),
             ("blocks",) if self.checkpoints else (),
-            self.slices,
+            slices=self.slices,
         )
 
     @property
