@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (
     "tests/codegen/specs",
     "tests/codegen/recurrence/triton/specs",
-    "benchmarks/published",
+    "spec/published",
     "benchmarks/recurrent_form",
 )
 COUPLED, INDEPENDENT, ANY = (
@@ -84,7 +84,7 @@ def specs() -> Iterator[tuple[str, Recurrence, float]]:
     yield "independent states", independent(20), INDEPENDENT
     yield from (("spec", r, ANY) for r in catalogue())
     for folder in FOLDERS:
-        for file in sorted((ROOT / folder).glob("*.py")):
+        for file in sorted((ROOT / folder).glob("[!_]*.py")):
             yield from ((folder, r, ANY) for r in load(file) if isinstance(r, Recurrence))
 
 

@@ -26,6 +26,7 @@ import chunkform
 import chunkform.generated
 from chunkform.codegen.recurrence.predict import predict
 from chunkform.errors import ChunkformError
+from chunkform.spec.language.load import PUBLISHED as PUBLISHED_SPECS
 
 from . import accuracy, peers, report, timing, tuning
 from .calls import forward, forward_backward
@@ -35,7 +36,6 @@ from .peers import FLA, PUBLISHED, SOFTMAX, Peer, Subject
 from .plots import draw_plots
 
 OPS = "lightning_attention,gated_linear_attention,gated_delta_rule,kimi_delta_attention,inverse_attention"
-PUBLISHED_SPECS = Path(__file__).parent / "published"
 HOST = Shape("S4, T=256", 1, 256, 16, 128)
 GRAPH_TOKENS = 2**17  # B T H at most: above it launches cost nothing that a graph could save
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -167,7 +167,7 @@ def _names(ops: str) -> list[str]:
         elif name in known:
             names.append(name)
         elif (path := PUBLISHED_SPECS if name == "published" else Path(name)).is_dir() or name.endswith(".py"):
-            files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+            files = sorted(path.glob("[!_]*.py")) if path.is_dir() else [path]
             try:
                 names += [x for file in files for x in peers.compiled(file)]
             except ChunkformError as why:

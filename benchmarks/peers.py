@@ -109,7 +109,7 @@ FLA = (
     ),
 )
 _GATES = {**_QKV, "g": "log_g"}
-PUBLISHED = (  # of the specs in published/
+PUBLISHED = (  # of specs in spec/published
     Peer("comba", "fla.ops.comba:chunk_comba", {**_GATES, "p": "p", "beta": "beta"}, fixed=_FLA),
     Peer(
         "dplr",

@@ -2,7 +2,7 @@
 
     python -m benchmarks.rounding [--device cuda] [--out DIR] [--dtypes bfloat16,float16] [SPEC..]
 
-A SPEC is a name of the catalogue, a spec file or a folder; the recurrences of tests/codegen/specs and benchmarks/published where
+A SPEC is a name of the catalogue, a spec file or a folder; the recurrences of tests/codegen/specs and spec/published where
 there is none. Each output, final state and gradient is compared, head by head, with a run in float64 on the same rounded
 inputs. The eager run is the op's own torch form, made from the same plan: over chunks, in float32, states in float32, with the
 operands of its products of matrices rounded to 16 bits, as tensor cores take them, and results rounded at the end. Without a GPU
@@ -35,7 +35,7 @@ from chunkform.runtime.op.signature import Signature
 from chunkform.runtime.op.torch_library import make_call
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("tests/codegen/specs", "benchmarks/published")
+FOLDERS = ("tests/codegen/specs", "spec/published")
 PRODUCTS = {torch.matmul, torch.bmm, torch.mm, torch.einsum, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__}
 PRODUCTS |= {torch.linalg.solve_triangular}
 MORE = 2.0  # times the error of the eager run, from which on a cause is wanted
@@ -223,7 +223,7 @@ def specs_of(given: Any) -> list[str]:
     found: list[str] = []
     for x in given:
         path = ROOT / x if (ROOT / x).is_dir() else Path(x)
-        found += map(str, sorted(path.glob("*.py"))) if path.is_dir() else [x]
+        found += map(str, sorted(path.glob("[!_]*.py"))) if path.is_dir() else [x]
     return found
 
 

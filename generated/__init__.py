@@ -3,18 +3,21 @@
     from chunkform.generated import lightning_attention
     o, final_state = lightning_attention(q, k, v, log_lam)
 
-Each name is the op itself, loaded on first use; its module is `chunkform.generated.<name>` in `sys.modules`.
+Each name is the op itself, loaded on first use; its module is `chunkform.generated.<name>` in `sys.modules`. Files lie on two
+shelves: here, and in `published`, recurrences of papers and of other libraries.
 """
 
 import importlib
 import pkgutil
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from chunkform.errors import need_triton
 
 need_triton()
+__path__.append(str(Path(__file__).with_name("published")))
 
 
 class _Ops(ModuleType):

@@ -25,6 +25,474 @@ class _Op(Protocol):
     derivation: Derivation
     def source(self) -> str: ...
 
+class _comba_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _comba_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _comba(_Op, Protocol):
+    """comba: Comba (Hu et al. 2025, arXiv 2506.02475): a delta rule that reads with another key than it writes with."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _comba_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _comba_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _comba_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _comba_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _comba_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _comba_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _comba_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _comba_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+comba: _comba
+
+class _delta_product_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _delta_product_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _delta_product(_Op, Protocol):
+    """delta_product: DeltaProduct (Siems et al. 2025, arXiv 2502.10297): two Householder steps per token, the second reads what the first wrote."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _delta_product_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _delta_product_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _delta_product_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _delta_product_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _delta_product_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _delta_product_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _delta_product_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _delta_product_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+delta_product: _delta_product
+
 class _delta_rule_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
@@ -279,6 +747,486 @@ class _distance_attention(_Op, Protocol):
     ) -> Tensor | _distance_attention_lse_result: ...
 
 distance_attention: _distance_attention
+
+class _dplr_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _dplr_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _dplr(_Op, Protocol):
+    """dplr: The delta rule whose transition is diagonal plus low rank, which RWKV-7 is (Peng et al. 2025, arXiv 2503.14456)."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _dplr_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _dplr_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _dplr_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _dplr_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _dplr_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _dplr_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _dplr_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _dplr_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+dplr: _dplr
+
+class _gated_delta_product_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _gated_delta_product_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _gated_delta_product(_Op, Protocol):
+    """gated_delta_product: Gated DeltaProduct (arXiv 2502.10297): decay first, then two Householder steps."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gated_delta_product_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gated_delta_product_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gated_delta_product_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_delta_product_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_delta_product_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _gated_delta_product_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gated_delta_product_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_delta_product_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+gated_delta_product: _gated_delta_product
 
 class _gated_delta_rule_result(NamedTuple, Generic[_Last]):
     o: Tensor
@@ -699,6 +1647,450 @@ class _gated_linear_attention(_Op, Protocol):
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gated_linear_attention: _gated_linear_attention
+
+class _gated_oja_rule_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _gated_oja_rule_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _gated_oja_rule(_Op, Protocol):
+    """gated_oja_rule: Oja's rule with a decay for each channel of the value: keys are corrected by what is read for a value."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gated_oja_rule_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gated_oja_rule_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gated_oja_rule_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_oja_rule_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_oja_rule_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _gated_oja_rule_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gated_oja_rule_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gated_oja_rule_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+gated_oja_rule: _gated_oja_rule
+
+class _gdn2_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _gdn2_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _gdn2(_Op, Protocol):
+    """gdn2: Gated DeltaNet 2: a delta rule with a decay, a gate for what is erased and one for what is written, for every channel."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gdn2_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gdn2_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gdn2_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gdn2_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gdn2_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _gdn2_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gdn2_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gdn2_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+gdn2: _gdn2
 
 class _gradient_descent_logistic_result(NamedTuple, Generic[_Last]):
     o: Tensor
@@ -1779,6 +3171,594 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
     def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
 
 gradient_descent_squared_weight_decay: _gradient_descent_squared_weight_decay
+
+class _gsa_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _gsa_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _gsa(_Op, Protocol):
+    """gsa: Gated slot attention (Zhang et al. 2024, arXiv 2409.07146): two gated passes joined by a softmax over the slots."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gsa_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gsa_result[tuple[Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _gsa_result[tuple[Tensor, Tensor] | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor],
+        state_indices: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gsa_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gsa_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: tuple[Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _gsa_step_result[tuple[Tensor, Tensor]]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _gsa_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | tuple[Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _gsa_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: tuple[Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
+
+gsa: _gsa
+
+class _hgrn_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _hgrn_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _hgrn(_Op, Protocol):
+    """hgrn: HGRN (Qin et al. 2023, arXiv 2311.04823): a gated recurrence of every channel for itself."""
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _hgrn_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _hgrn_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _hgrn_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _hgrn_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _hgrn_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _hgrn_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _hgrn_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _hgrn_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+hgrn: _hgrn
+
+class _hgrn2_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _hgrn2_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _hgrn2(_Op, Protocol):
+    """hgrn2: HGRN2 (Qin et al. 2024, arXiv 2404.07904): the key is one minus the forget gate."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _hgrn2_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _hgrn2_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _hgrn2_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _hgrn2_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _hgrn2_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _hgrn2_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _hgrn2_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _hgrn2_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+hgrn2: _hgrn2
 
 class _inverse_attention_result(NamedTuple, Generic[_Last]):
     v: Tensor
@@ -3062,6 +5042,246 @@ class _linear_attention(_Op, Protocol):
 
 linear_attention: _linear_attention
 
+class _mamba2_result(NamedTuple, Generic[_Last]):
+    y: Tensor
+    final_state: _Last
+
+class _mamba2_step_result(NamedTuple, Generic[_Last]):
+    y: Tensor
+    state: _Last
+
+class _mamba2(_Op, Protocol):
+    """mamba2: Mamba-2 / SSD (Dao and Gu 2024, arXiv 2405.21060): h = exp(dt A) h + dt B x^T, with a skip connection D."""
+    @overload
+    def __call__(
+        self,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _mamba2_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _mamba2_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _mamba2_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _mamba2_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _mamba2_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _mamba2_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _mamba2_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _mamba2_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+mamba2: _mamba2
+
 class _mesa_result(NamedTuple, Generic[_Last]):
     o: Tensor
     final_state: _Last
@@ -3531,6 +5751,906 @@ class _mesa_neumann(_Op, Protocol):
 
 mesa_neumann: _mesa_neumann
 
+class _min_gru_result(NamedTuple, Generic[_Last]):
+    y: Tensor
+    final_state: _Last
+
+class _min_gru_step_result(NamedTuple, Generic[_Last]):
+    y: Tensor
+    state: _Last
+
+class _min_gru(_Op, Protocol):
+    """min_gru: minGRU (Feng et al. 2024, arXiv 2410.01201): a gate of every channel that reads no state; c + 1/2, or a sigmoid below 0."""
+    @overload
+    def __call__(
+        self,
+        z: Tensor,
+        c: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _min_gru_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        z: Tensor,
+        c: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _min_gru_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        z: Tensor,
+        c: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _min_gru_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        z: Tensor,
+        c: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        z: Tensor,
+        c: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        z: Tensor,
+        c: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _min_gru_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        z: Tensor,
+        c: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _min_gru_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        z: Tensor,
+        c: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _min_gru_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        z: Tensor,
+        c: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _min_gru_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        z: Tensor,
+        c: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _min_gru_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        z: Tensor,
+        c: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        z: Tensor,
+        c: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+min_gru: _min_gru
+
+class _mlstm_result(NamedTuple, Generic[_Last]):
+    h: Tensor
+    final_state: _Last
+
+class _mlstm_step_result(NamedTuple, Generic[_Last]):
+    h: Tensor
+    state: _Last
+
+class _mlstm(_Op, Protocol):
+    """mlstm: The mLSTM (Beck et al. 2024, arXiv 2405.04517), whose exponents are less their running maximum."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _mlstm_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _mlstm_result[tuple[Tensor, Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _mlstm_result[tuple[Tensor, Tensor, Tensor] | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor, Tensor],
+        state_indices: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _mlstm_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _mlstm_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: tuple[Tensor | None, Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _mlstm_step_result[tuple[Tensor, Tensor, Tensor]]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _mlstm_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | tuple[Tensor | None, Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _mlstm_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: tuple[Tensor | None, Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Prefixes[tuple[Tensor, Tensor, Tensor]]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor, Tensor]: ...
+
+mlstm: _mlstm
+
+class _momentum_delta_rule_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _momentum_delta_rule_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _momentum_delta_rule(_Op, Protocol):
+    """momentum_delta_rule: The delta rule with momentum: the correction goes into a velocity, which decays by itself."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _momentum_delta_rule_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _momentum_delta_rule_result[tuple[Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _momentum_delta_rule_result[tuple[Tensor, Tensor] | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor],
+        state_indices: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _momentum_delta_rule_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _momentum_delta_rule_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: tuple[Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _momentum_delta_rule_step_result[tuple[Tensor, Tensor]]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _momentum_delta_rule_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | tuple[Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _momentum_delta_rule_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: tuple[Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
+
+momentum_delta_rule: _momentum_delta_rule
+
+class _precond_gated_delta_rule_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _precond_gated_delta_rule_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _precond_gated_delta_rule(_Op, Protocol):
+    """precond_gated_delta_rule: The gated delta rule with a preconditioner: a running mean of squared keys scales the key that is written with."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _precond_gated_delta_rule_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _precond_gated_delta_rule_result[tuple[Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _precond_gated_delta_rule_result[tuple[Tensor, Tensor] | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor],
+        state_indices: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _precond_gated_delta_rule_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _precond_gated_delta_rule_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: tuple[Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _precond_gated_delta_rule_step_result[tuple[Tensor, Tensor]]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _precond_gated_delta_rule_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | tuple[Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _precond_gated_delta_rule_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: tuple[Tensor | None, Tensor | None] | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
+
+precond_gated_delta_rule: _precond_gated_delta_rule
+
 class _relay_nodes_result(NamedTuple):
     B: Tensor
     pairwise: Tensor
@@ -3787,6 +6907,210 @@ class _retention(_Op, Protocol):
 
 retention: _retention
 
+class _rg_lru_result(NamedTuple, Generic[_Last]):
+    y: Tensor
+    final_state: _Last
+
+class _rg_lru_step_result(NamedTuple, Generic[_Last]):
+    y: Tensor
+    state: _Last
+
+class _rg_lru(_Op, Protocol):
+    """rg_lru: The RG-LRU of Griffin (De et al. 2024, arXiv 2402.19427): a gated decay of every channel, whose writes keep the variance."""
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _rg_lru_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _rg_lru_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _rg_lru_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _rg_lru_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _rg_lru_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _rg_lru_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _rg_lru_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _rg_lru_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+rg_lru: _rg_lru
+
 class _rotary_attention_lse_result(NamedTuple):
     o: Tensor
     lse: Tensor
@@ -3837,6 +7161,450 @@ class _rotary_attention(_Op, Protocol):
     ) -> Tensor | _rotary_attention_lse_result: ...
 
 rotary_attention: _rotary_attention
+
+class _rwkv6_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _rwkv6_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _rwkv6(_Op, Protocol):
+    """rwkv6: RWKV-6 "Finch" (Peng et al. 2024, arXiv 2404.05892): a decay for each channel, and a bonus for the current token."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _rwkv6_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _rwkv6_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _rwkv6_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _rwkv6_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _rwkv6_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _rwkv6_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _rwkv6_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _rwkv6_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+rwkv6: _rwkv6
+
+class _rwkv7_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    final_state: _Last
+
+class _rwkv7_step_result(NamedTuple, Generic[_Last]):
+    o: Tensor
+    state: _Last
+
+class _rwkv7(_Op, Protocol):
+    """rwkv7: RWKV-7 "Goose" (Peng et al. 2025, arXiv 2503.14456): S is value x key, and its transition diagonal plus rank one."""
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _rwkv7_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _rwkv7_result[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+    ) -> _rwkv7_result[Tensor | None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: Tensor,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_pool: SmallPool,
+        state_indices: Tensor,
+    ) -> tuple[Tensor, SmallPool]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _rwkv7_result[None]: ...
+    @overload
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _rwkv7_result[ChunkState]: ...
+    @overload
+    def step(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        inplace: bool = False,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        state_indices: Tensor | None = None,
+    ) -> _rwkv7_step_result[Tensor]: ...
+    @overload
+    def step(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+    ) -> _rwkv7_step_result[SmallPool]: ...
+    @overload
+    def step(
+        self,
+        state: ChunkState | Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
+    ) -> _rwkv7_step_result[ChunkState]: ...
+    def draft(
+        self,
+        state: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts]: ...
+    def prefixes(
+        self,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default",
+        state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
+        every: int,
+    ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
+    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+
+rwkv7: _rwkv7
 
 class _self_attention_lse_result(NamedTuple):
     y: Tensor

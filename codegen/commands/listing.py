@@ -18,6 +18,7 @@ from rich.table import Table
 from chunkform.errors import LoadError, nearest
 
 GENERATED = Path(__file__).resolve().parents[2] / "generated"
+SHELVES = (GENERATED, GENERATED / "published")
 FAMILIES = ("chunk-parallel", "strata", "scan", "segment-parallel", "sequential", "attention", "program")
 NARROW = 100  # columns that a table of ops wants
 _PRINTED = {"pairwise": "attention"}  # where a generated file has another word
@@ -43,14 +44,18 @@ class Listed:
 
 
 def names() -> list[str]:
-    """The names of the catalogue's ops."""
-    return sorted(p.stem for p in GENERATED.glob("*.py") if p.stem[0] != "_")
+    """The names of the catalogue's ops, of both shelves."""
+    return sorted(_files())
+
+
+def _files() -> dict[str, Path]:
+    return {p.stem: p for shelf in SHELVES for p in shelf.glob("*.py") if p.stem[0] != "_"}
 
 
 @functools.cache
 def listed() -> tuple[Listed, ...]:
     """Every op of the catalogue, by name."""
-    return tuple(_read(GENERATED / f"{n}.py") for n in names())
+    return tuple(_read(path) for _, path in sorted(_files().items()))
 
 
 def catalogue(*words: str, family: str | None = None) -> list[Listed]:

@@ -60,7 +60,7 @@ _TORCH = {
 }
 _SCANS = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
-    "chunkform.runtime.torch_form.scans": "LONG backward_in_parts entering forward_in_parts scanned",
+    "chunkform.runtime.torch_form.scans": "LONG backward_in_parts entering forward_in_parts scan_maps",
     "chunkform.runtime.torch_form.chunks": "dtype_of expanded from_heads from_steps per_head steps_first",
 }
 _SEQUENTIAL = {

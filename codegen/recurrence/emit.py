@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 import re
 import subprocess
 import symtable
 import sys
 
 from chunkform import __version__
-from chunkform.errors import BuildError, NameError_
+from chunkform.errors import BuildError, CompilerError, NameError_
 from chunkform.runtime.op.version import release
 from chunkform.spec.language import Declaration, Recurrence
 
@@ -181,6 +182,11 @@ def imported_names(parts: tuple[Section, ...]) -> dict[str, set[str]]:
         everything |= used
         for module, names in section.modules.items():
             wanted.setdefault(module, set()).update(used & set(names.split()))
+    for name, several in itertools.groupby(
+        sorted((n, m) for m, names in wanted.items() for n in names), lambda x: x[0]
+    ):
+        if len(found := [m for _, m in several]) > 1:
+            raise CompilerError(f"{name} of a generated file is imported from {' and from '.join(found)}")
     return {
         **({"torch": set()} if "torch" in everything else {}),
         **({"triton": set()} if "tl" in everything else {}),

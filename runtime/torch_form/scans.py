@@ -69,7 +69,9 @@ LAWS = {
 EXTREMES: dict[str, Extreme] = {"minimum": torch.minimum, "logaddexp": torch.logaddexp}
 
 
-def scanned(kind: str, maps: tuple[Tensor, ...], first: Tensor, forward: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+def scan_maps(
+    kind: str, maps: tuple[Tensor, ...], first: Tensor, forward: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
     """The states before and after each step, [B, H, T, ...], and the last one, [B, H, ...], from the maps of steps,
     [B, H, T, ...]; where not `forward`, from the last step to the first."""
     law, extreme = LAWS[kind], EXTREMES.get(kind, torch.maximum)

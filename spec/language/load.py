@@ -21,6 +21,7 @@ from .row_map import RowMap
 from .source import Source
 
 CATALOGUE = Path(__file__).resolve().parent.parent
+PUBLISHED = CATALOGUE / "published"
 Kind = TypeVar("Kind", bound=Declaration)
 
 
@@ -122,7 +123,7 @@ def declared(module: object, where: str) -> list[Any]:
 
 def catalogue_files() -> list[Path]:
     """The catalogue's spec files, sorted by name."""
-    return sorted(p for p in CATALOGUE.glob("*.py") if p.name != "__init__.py")
+    return _specs_in(CATALOGUE)
 
 
 def catalogue(kind: type[Kind] = Recurrence) -> list[Kind]:  # type: ignore[assignment]
@@ -130,19 +131,27 @@ def catalogue(kind: type[Kind] = Recurrence) -> list[Kind]:  # type: ignore[assi
     return [r for file in catalogue_files() for r in load(file) if isinstance(r, kind)]
 
 
+def published(kind: type[Kind] = Recurrence) -> list[Kind]:  # type: ignore[assignment]
+    """Every declaration of a kind on the catalogue's second shelf: recurrences of papers and of other libraries."""
+    return [r for file in _specs_in(PUBLISHED) for r in load(file) if isinstance(r, kind)]
+
+
 def row_maps() -> list[RowMap]:
     """The row maps of layers, sorted by name."""
-    files = sorted(p for p in (CATALOGUE / "rows").glob("*.py") if p.name != "__init__.py")
-    return [r for file in files for r in load(file)]
+    return [r for file in _specs_in(CATALOGUE / "rows") for r in load(file)]
+
+
+def _specs_in(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob("*.py") if p.name != "__init__.py")
 
 
 def find(name: str) -> list[Any]:
     """The declarations that `name` means: a spec file on disk, or a name in the catalogue."""
     if name.endswith(".py") or os.sep in name:
         return load(name)
-    direct = CATALOGUE / f"{name}.py"
-    if direct.is_file():
-        return load(direct)
+    for direct in (CATALOGUE / f"{name}.py", PUBLISHED / f"{name}.py"):
+        if direct.is_file():
+            return load(direct)
     everything = catalogue(Declaration)
     for r in everything:
         if r.name == name:
@@ -151,7 +160,7 @@ def find(name: str) -> list[Any]:
         return load(name)
     here = [f"{name}.py"] if Path(f"{name}.py").is_file() else []
     near = (
-        nearest(name, [*here, *sorted(r.name for r in everything)])
+        nearest(name, [*here, *sorted(r.name for r in everything), *(p.stem for p in _specs_in(PUBLISHED))])
         or ": give a file, or a name that `chunkform list` shows"
     )
     raise LoadError(f"no spec named {name!r}{near}")

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = (
     "tests/codegen/specs",
     "tests/codegen/recurrence/triton/specs",
-    "benchmarks/published",
+    "spec/published",
     "benchmarks/recurrent_form",
     "examples",
 )
@@ -102,7 +102,7 @@ def test_letters_are_macros_that_an_author_may_define(documents):
 
 def test_what_depends_on_a_state_keeps_its_name_in_every_form():
     """Also where a product takes its factors apart, and over the rows and the columns of a chunk."""
-    text = document(load(ROOT / "benchmarks/published/precond_gated_delta_rule.py")[0])
+    text = document(load(ROOT / "spec/published/precond_gated_delta_rule.py")[0])
     body = text.split(r"\subsection*{Read-write form}")[1]
     assert r"\cfkey^\top" in body and r"\cfd \cfS_{t}^\top \cfkey_{t}" in body
     assert r"\log(" not in body

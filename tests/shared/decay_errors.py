@@ -31,7 +31,7 @@ from shared.triton_errors import CRASHED, EXTRA, module, named, poisoned, refere
 LEVELS = (-0.01, -1.0, -4.0, -8.0, -12.0, -20.0)  # log decays of a step
 AMPLIFIED = 10.0  # times the error of a step-by-step run with a state in float32 is allowed
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-2}
-PUBLISHED = Path(__file__).parents[2] / "benchmarks" / "published"
+PUBLISHED = Path(__file__).parents[2] / "spec" / "published"
 
 Run = Callable[[str, Sample], dict[str, Tensor]]
 
@@ -40,7 +40,7 @@ Run = Callable[[str, Sample], dict[str, Tensor]]
 def specs() -> dict[str, Any]:
     """All recurrences of the catalogue, the tests and the benchmarks that have decays."""
     folders = (PUBLISHED, EXTRA, CRASHED)
-    found = [*(r for x in folders for path in sorted(x.glob("*.py")) for r in find(str(path))), *catalogue()]
+    found = [*(r for x in folders for path in sorted(x.glob("[!_]*.py")) for r in find(str(path))), *catalogue()]
     return {r.name: r for r in found}
 
 

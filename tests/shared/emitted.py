@@ -24,13 +24,13 @@ from chunkform.codegen.commands.kinds import kind_of
 from chunkform.codegen.recurrence.emit import version_lines
 from chunkform.runtime.launch.fingerprint import said
 from chunkform.spec.language import Declaration, catalogue, load
+from chunkform.spec.language.load import published
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "tests/codegen/recurrence/emitted_text.json"
 FOLDERS = (
     "tests/codegen/specs",
     "tests/codegen/recurrence/triton/specs",
-    "benchmarks/published",
     "benchmarks/recurrent_form",
 )
 Hashes = dict[str, str]  # text, code
@@ -52,9 +52,9 @@ def texts_of(file: str) -> dict[str, str]:
 
 def catalogue_texts() -> dict[str, str]:
     """The catalogue's texts as they are committed."""
-    return {
-        f"generated/{r.name}.py": unversioned((GENERATED / f"{r.name}.py").read_text()) for r in catalogue(Declaration)
-    }
+    shelves = {"": catalogue(Declaration), "published/": published(Declaration)}
+    files = [f"{folder}{r.name}.py" for folder, specs in shelves.items() for r in specs]
+    return {f"generated/{file}": unversioned((GENERATED / file).read_text()) for file in files}
 
 
 def unversioned(text: str) -> str:

@@ -70,7 +70,7 @@ class ScanText(PassText):
         first = self.state_name(s.name) if forward else f"{s.name}_last"
         names = [f"{s.name}_{when}" for when in (BEFORE, AFTER)]
         last = f"{s.name}_last" if forward and not self.backward else f"{s.name}_end" if forward else f"{s.name}_first"
-        call = f'scanned("{e.kind}", ({maps}), {first}{"" if forward else ", False"})'
+        call = f'scan_maps("{e.kind}", ({maps}), {first}{"" if forward else ", False"})'
         self.lines.append(f"{', '.join([*names, last])} = {call}")
         for when, name in zip((BEFORE, AFTER), names, strict=True):
             self.leaves.taken["stored", f"{s.name}.{when}"] = name

@@ -19,6 +19,7 @@ from chunkform.codegen.commands.check import check_table
 from chunkform.codegen.commands.cli import app
 from chunkform.codegen.commands.listing import listed
 from chunkform.spec.language import Declaration, catalogue
+from chunkform.spec.language.load import published
 
 COMMANDS = ("list", "new", "verify", "explain", "build", "check", "inspect", "plan", "tune")
 
@@ -98,7 +99,7 @@ def test_a_shell_completes_names_and_files(tmp_path):
 
 
 def test_the_list_is_the_catalogue():
-    assert [x.name for x in listed()] == sorted(r.name for r in catalogue(Declaration))
+    assert [x.name for x in listed()] == sorted(r.name for r in (*catalogue(Declaration), *published(Declaration)))
     for x in listed():
         assert x.doc and x.arguments and x.family in ("chunk-parallel", "sequential", "attention", "program")
 

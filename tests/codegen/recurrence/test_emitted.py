@@ -27,7 +27,7 @@ SOME = [  # a scan, matrices of parameters, several corrections, step by step, s
     "tests/codegen/specs/delta_product.py",
     "tests/codegen/specs/oja_subspace.py",
     "tests/codegen/specs/momentum.py",
-    "benchmarks/published/rwkv6.py",
+    "tests/codegen/specs/rwkv6.py",
     "benchmarks/recurrent_form/slstm.py",
 ]
 ADVICE = "if it was meant to: make emitted ARGS=--write"

@@ -154,7 +154,7 @@ def test_nothing_is_launched_where_it_is_traced_or_batched(name, case):
         assert launches == []
 
 
-@pytest.mark.parametrize("path", ["benchmarks/published/hgrn.py", "tests/codegen/specs/delta_product.py"])
+@pytest.mark.parametrize("path", ["spec/published/hgrn.py", "tests/codegen/specs/delta_product.py"])
 def test_nothing_is_launched_for_scans_and_substeps(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path))
     found = vars(compile_module(find(str(ROOT / path))[0]))["OP"]

@@ -20,7 +20,7 @@ from chunkform.codegen.recurrence.step.lower import lower
 from chunkform.codegen.recurrence.step.monoids import found_in
 from chunkform.codegen.recurrence.step.stabilize import stable
 from chunkform.errors import GateError
-from chunkform.runtime.torch_form.scans import EXTREMES, LAWS, scanned
+from chunkform.runtime.torch_form.scans import EXTREMES, LAWS, scan_maps
 from chunkform.spec.language import (
     Recurrence,
     absolute,
@@ -159,7 +159,7 @@ def test_a_scan_is_one_map_after_the_other(kind, forward):
         if count > 5:
             maps[1 if kind == "logaddexp" else 0][:, :, 5] = -torch.inf if kind == "logaddexp" else 0.0
         state = first = torch.rand(2, 1, 3, dtype=torch.float64)
-        before, after, last = scanned(kind, maps, first, forward)
+        before, after, last = scan_maps(kind, maps, first, forward)
         for t in range(count) if forward else reversed(range(count)):
             torch.testing.assert_close(before[:, :, t], state, rtol=1e-12, atol=1e-13)
             state = law.applied(tuple(x[:, :, t] for x in maps), state, extreme)

@@ -22,7 +22,7 @@ from chunkform.codegen.recurrence.step.stabilize import stable
 from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, exp, hadamard, load, softmax, total
 
-GSA = Path(__file__).parents[4] / "benchmarks" / "published" / "gsa.py"
+GSA = Path(__file__).parents[4] / "spec" / "published" / "gsa.py"
 
 
 def pooled(name, weigh):
