@@ -19,15 +19,18 @@ import math
 import multiprocessing
 import sysconfig
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+Key = tuple[str, int]  # a library, and a seed
+Kda = Callable[..., tuple[Tensor, Tensor | None]]
 MODULES = {"chunkform": "chunkform.runtime.compat.fla", "fla": "fla.ops.kda"}
 SMOOTHED, EVERY, HELD_OUT = 50, 100, 8  # steps of a mean; steps between held-out losses, and batches of one
 WARM_UP, RATE, DECAY, CLIP = 100, 1e-3, 0.1, 1.0
@@ -73,7 +76,7 @@ def text(limit: int) -> Tensor:
 class Layer(nn.Module):
     """x + mixer(norm(x)), then x + mlp(norm(x)); `kda` is either library's function."""
 
-    def __init__(self, width: int, kda: Any) -> None:
+    def __init__(self, width: int, kda: Kda) -> None:
         super().__init__()
         self.kda, self.heads = kda, max(1, width // 64)
         self.norms = nn.ModuleList([nn.RMSNorm(width), nn.RMSNorm(width)])
@@ -101,7 +104,7 @@ class Layer(nn.Module):
 class Model(nn.Module):
     """[B, T] bytes -> [B, T, 256] logits of the next one."""
 
-    def __init__(self, setup: Setup, kda: Any) -> None:
+    def __init__(self, setup: Setup, kda: Kda) -> None:
         super().__init__()
         self.embedding = nn.Embedding(256, setup.width)
         self.layers = nn.ModuleList(Layer(setup.width, kda) for _ in range(setup.layers))
@@ -165,29 +168,27 @@ def smoothed(losses: list[float]) -> Tensor:
     return x.unfold(0, min(SMOOTHED, len(x)), 1).mean(1)
 
 
-def compared(runs: list[Run]) -> dict[str, Any]:
+def compared(runs: list[Run]) -> dict[str, dict[str, float] | bool]:
     """Mean distances of smoothed curves: of two libraries with one seed, and of two seeds with one library."""
     curves = {(r.library, r.seed): smoothed(r.training) for r in runs}
     last = {(r.library, r.seed): r.held_out[max(r.held_out)] for r in runs}
     libraries, seeds = ({key[n] for key in curves} for n in (0, 1))
 
-    def far(pairs: list[tuple[Any, Any]]) -> dict[str, float]:
+    def far(pairs: list[tuple[Key, Key]]) -> dict[str, float]:
         found = {
             "training": max(float((curves[a] - curves[b]).abs().mean()) for a, b in pairs),
             "held_out": max(abs(last[a] - last[b]) for a, b in pairs),
         }
         return {n: round(x, 5) for n, x in found.items()}
 
-    said: dict[str, Any] = {}
+    said: dict[str, dict[str, float] | bool] = {}
     if len(seeds) > 1:
         a, b = sorted(seeds)[:2]
-        said["two seeds"] = far([((x, a), (x, b)) for x in libraries])
+        said["two seeds"] = apart = far([((x, a), (x, b)) for x in libraries])
     if len(libraries) > 1:
-        said["two libraries"] = far([(("chunkform", s), ("fla", s)) for s in seeds])
+        said["two libraries"] = beside = far([(("chunkform", s), ("fla", s)) for s in seeds])
     if len(said) > 1:
-        said["within the spread"] = all(
-            said["two libraries"][n] <= said["two seeds"][n] for n in ("training", "held_out")
-        )
+        said["within the spread"] = all(beside[n] <= apart[n] for n in beside)
     return said
 
 
@@ -216,7 +217,7 @@ def draw(runs: list[Run], path: Path) -> None:
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def about(setup: Setup) -> dict[str, Any]:
+def about(setup: Setup) -> dict[str, object]:
     import triton
 
     device = torch.cuda.get_device_name() if setup.device == "cuda" else setup.device

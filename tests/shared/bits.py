@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+import pkgutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from torch import Tensor
 import chunkform.generated
 from chunkform.runtime.op.signature import Signature
 
+NAMES = sorted(m.name for m in pkgutil.iter_modules(chunkform.generated.__path__[:1]) if not m.ispkg)
 RECURRENCES = tuple(
     n
-    for n in dir(chunkform.generated)
+    for n in NAMES
     if "Signature(" in (Path(chunkform.generated.__file__).parent / f"{n}.py").read_text()
     and "AttentionSignature(" not in (Path(chunkform.generated.__file__).parent / f"{n}.py").read_text()
 )
@@ -248,9 +250,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 # --- attentions -------------------------------------------------------------------------------------------------------
 
-ATTENTIONS = tuple(
-    n for n in dir(chunkform.generated) if n not in RECURRENCES and hasattr(getattr(chunkform.generated, n), "__code__")
-)
+ATTENTIONS = tuple(n for n in NAMES if n not in RECURRENCES and hasattr(getattr(chunkform.generated, n), "__code__"))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from chunkform.runtime.op import op
 from chunkform.spec.language import find
 
 ROOT = Path(__file__).parents[3]
-NAMES = [m.name for m in pkgutil.iter_modules(chunkform.generated.__path__) if not m.ispkg]
+NAMES = [m.name for m in pkgutil.iter_modules(chunkform.generated.__path__[:1]) if not m.ispkg]
 DIMS = {"B": 2, "T": 5, "H": 2}
 EMPTY = {
     "no sequences": ({"B": 0}, None),

@@ -39,7 +39,7 @@ STRUCTURES = {  # what the catalogue has no example of
 
 def catalogue() -> list[str]:
     """The chunk-parallel recurrences of the catalogue."""
-    names = [m.name for m in pkgutil.iter_modules(chunkform.generated.__path__)]
+    names = [m.name for m in pkgutil.iter_modules(chunkform.generated.__path__[:1])]
     ops = {n: getattr(importlib.import_module(f"chunkform.generated.{n}"), "OP", None) for n in names}
     return [n for n, op in ops.items() if isinstance(op, Op) and op.backends["torch"].forward_states is not None]
 
