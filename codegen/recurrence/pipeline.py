@@ -38,6 +38,7 @@ from .step.adjoint import Adjoint, adjoint
 from .step.decays import with_decays
 from .step.elementwise import Scans, scans
 from .step.entries import EntryMaps, entry_maps
+from .step.lossless import lossless_terms
 from .step.lower import lower
 from .step.stabilize import stable
 from .strata.split import Stratum, strata
@@ -80,7 +81,9 @@ def _stabilize(k: Known) -> None:
 
 
 def _decays(k: Known) -> None:
-    k.step, k.decays = with_decays(k.stabilized)
+    lossless, terms = lossless_terms(k.stabilized)
+    k.step, decays = with_decays(lossless)
+    k.decays = terms | decays
 
 
 def _adjoint(k: Known) -> None:

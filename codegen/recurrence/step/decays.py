@@ -141,13 +141,13 @@ class _Decays:
         made = self.logarithms.product(x)
         if made is None:
             log = self.logarithms.log(x)
-            made = None if log is None else _exponential(log)
+            made = None if log is None else exponential(log)
         if made is not None:
             self.made[x] = made
         return made
 
 
-def _exponential(log: Node) -> Node:
+def exponential(log: Node) -> Node:
     """exp(log): a sigmoid where its logarithm is that of one, of something that isn't made of logarithms itself."""
     logs = [y for y in walk(log) if y.op == "fn" and y.attrs[0].startswith("log")]
     return fn("sigmoid", log.args[0]) if logs == [log] and log.attrs[0] == "logsigmoid" else fn("exp", log)

@@ -53,7 +53,8 @@ def _written_out(roots: tuple[Node, ...]) -> dict[Node, Node]:
             exponents = [_exponent(t) for t in x.args[0].args]
             if None not in exponents:
                 own = [replaced(y, table) for y in exponents if y is not None]
-                last, *rest = sorted(own, key=lambda y: (not _reads(y), y))  # of states inside, as scans have it
+                # of states inside, as scans have it, and numbers outside: log(1 + exp(x)) is softplus(x)
+                last, *rest = sorted(own, key=lambda y: (not _reads(y), y.op == "const", y))
                 for y in rest:
                     last = add(y, fn("softplus", add(last, mul(-1, y))))
                 table[x] = expand(last, x.axes)

@@ -1,0 +1,118 @@
+"""Coefficients without loss, wherever they stand: `1 - sigmoid(x)` is `sigmoid(-x)`, of which float32 has all digits at x = 20.
+
+A sum that depends on no state, and in which terms cancel, is written over terms that are never negative, where the analysis of
+decays knows such terms (`positive_terms.py`): `1 - tanh(x)` is `2 sigmoid(-2x)`, `1 - exp(-softplus(x))` is `sigmoid(x)`,
+`1 - sigmoid(x)^2` is `sigmoid(-x) + sigmoid(x) sigmoid(-x)`. A quotient by `1 + exp(x)` is a sigmoid, which doesn't overflow, and
+the logarithm of a sigmoid a function of its own. The gate `decays` compares each with what it takes the place of, in many digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_parts
+from fractions import Fraction
+
+from ...ir.expr import ONE, Node, add, const, expand, fn, leaf_names, mul, power, rebuild, split_constant, walk
+from ...ir.logarithms import Logarithms
+from ...ir.ranges import Ranges
+from ...ir.step_program import StepProgram
+from .decays import exponential, known_range
+
+ROUNDED = ("sigmoid", "exp")  # functions of inputs, near whose bounds a difference has no digits left
+
+
+def lossless_terms(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
+    """The step with such coefficients, and which took whose place; the very same step where there are none."""
+    states = {("state", s.name) for s in step.states}
+    logarithms = Logarithms(Ranges(lambda x: known_range(step, x)))
+    made: dict[Node, Node] = {}
+    whole: dict[Node, Node] = {}  # each node -> with these in it
+    for x in walk(*step.updates.values(), *step.outputs.values(), *step.names, *step.origins):
+        if not leaf_names(x) & states and (found := _lossless(x, logarithms)) is not None:
+            made[x] = whole[x] = found
+        else:
+            whole[x] = rebuild(x, [whole[a] for a in x.args]) if x.args else x
+    if not made:
+        return step, {}
+    return (
+        with_parts(
+            step,
+            updates={n: whole[x] for n, x in step.updates.items()},
+            outputs={n: whole[x] for n, x in step.outputs.items()},
+            names={whole[x]: n for x, n in step.names.items()},
+            origins={whole[x]: where for x, where in step.origins.items()},
+        ),
+        made,
+    )
+
+
+def _lossless(x: Node, logarithms: Logarithms) -> Node | None:
+    found = None
+    match x.op:
+        case "add":
+            found = _of_sum(x, logarithms)
+        case "pow":
+            found = _root(x, logarithms) if x.attrs[0].denominator > 1 else _share(x.args[0], -x.attrs[0])
+        case "mul":
+            found = _of_product(x)
+        case "fn" if x.attrs[0] == "log":
+            y = x.args[0]
+            if (exponent := _exponent(y)) is not None:
+                found = fn("softplus", exponent)
+            elif y.op == "fn" and y.attrs[0] == "sigmoid":
+                found = fn("logsigmoid", y.args[0])
+            elif y.op == "add" and _of_sum(y, logarithms) is not None:
+                found = logarithms.log(y)
+    return None if found is None or found is x else expand(found, x.axes)
+
+
+def _of_sum(x: Node, logarithms: Logarithms) -> Node | None:
+    """A sum in which terms cancel, over terms that don't."""
+    if not any(_cancels(a) for a in x.args):
+        return None
+    for sign in (1, -1):
+        t = logarithms.polynomials.terms(x if sign > 0 else mul(-1, x))
+        if t is None or not t.terms:
+            continue
+        parts = [t.part(f).node for exponents in t.terms for f, _ in exponents]
+        if any(y.op == "fn" and y.attrs[0] in ROUNDED for part in parts for y in (part, *part.args)):
+            return mul(sign, t.node())
+    return None
+
+
+def _cancels(x: Node) -> bool:
+    """May this term of a sum take digits of the others?"""
+    c, core = split_constant(x)
+    return c < 0 or (core.op == "fn" and core.attrs[0] == "tanh")
+
+
+def _root(x: Node, logarithms: Logarithms) -> Node | None:
+    """A root, whose derivative has no value where what is below it is too small for a float: by its logarithm."""
+    if x.args[0].op != "add" or _of_sum(x.args[0], logarithms) is None:
+        return None
+    log = logarithms.log(x.args[0])
+    return None if log is None else exponential(mul(x.attrs[0], log))
+
+
+def _share(x: Node, n: Fraction) -> Node | None:
+    """(1 + exp(y))^-n"""
+    y = _exponent(x) if n > 0 else None
+    return None if y is None else power(fn("sigmoid", mul(-1, y)), n)
+
+
+def _exponent(x: Node) -> Node | None:
+    """y where x = 1 + exp(y)."""
+    if x.op == "add" and len(x.args) == 2 and const(1) in x.args:
+        rest = add(x, mul(-1, ONE))
+        if rest.op == "fn" and rest.attrs[0] == "exp":
+            return rest.args[0]
+    return None
+
+
+def _of_product(x: Node) -> Node | None:
+    """A product with exp(y) / (1 + exp(y)), which would overflow: sigmoid(y)."""
+    for a in x.args:
+        y = _exponent(a.args[0]) if a.op == "pow" and a.attrs[0] <= -1 else None
+        if y is not None and fn("exp", y) in x.args:
+            rest = [b for b in x.args if b is not a and b is not fn("exp", y)]
+            return mul(*rest, fn("sigmoid", y), power(fn("sigmoid", mul(-1, y)), -a.attrs[0] - 1))
+    return None

@@ -1,0 +1,86 @@
+"""Coefficients keep their digits wherever they stand, whatever the author's spelling: float32 against what they mean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import chunkform
+from chunkform.codegen.recurrence.gates import gates
+from chunkform.codegen.recurrence.step.lossless import lossless_terms
+from chunkform.codegen.recurrence.step.lower import lower
+from chunkform.errors import GateError
+from chunkform.spec.language import Recurrence, exp, hadamard, log, sigmoid, softplus, sqrt, tanh
+
+FORMS = {
+    "1 - sigmoid": (lambda g: 1 - sigmoid(g), lambda x: torch.sigmoid(-x)),
+    "sigmoid - 1": (lambda g: sigmoid(g) - 1, lambda x: -torch.sigmoid(-x)),
+    "1 - exp(-softplus)": (lambda g: 1 - exp(-softplus(g)), torch.sigmoid),
+    "1 - tanh": (lambda g: 1 - tanh(g), lambda x: 2 * torch.sigmoid(-2 * x)),
+    "(1 + tanh) / 2": (lambda g: (1 + tanh(g)) / 2, lambda x: torch.sigmoid(2 * x)),
+    "1 - sigmoid^2": (lambda g: 1 - sigmoid(g) ** 2, lambda x: torch.sigmoid(-x) * (1 + torch.sigmoid(x))),
+    "sqrt(1 - sigmoid^2)": (
+        lambda g: sqrt(1 - sigmoid(g) ** 2),
+        lambda x: (torch.sigmoid(-x) * (1 + torch.sigmoid(x))).sqrt(),
+    ),
+    "exp(log(sigmoid))": (lambda g: exp(log(sigmoid(g))), torch.sigmoid),
+    "log(sigmoid)": (lambda g: log(sigmoid(g)), torch.nn.functional.logsigmoid),
+    "log(1 - sigmoid)": (lambda g: log(1 - sigmoid(g)), lambda x: torch.nn.functional.logsigmoid(-x)),
+    "log(1 + exp)": (lambda g: log(1 + exp(g)), lambda x: -torch.nn.functional.logsigmoid(-x)),
+    "1 / (1 + exp)": (lambda g: 1 / (1 + exp(g)), lambda x: torch.sigmoid(-x)),
+    "exp / (1 + exp)": (lambda g: exp(g) / (1 + exp(g)), torch.sigmoid),
+}
+POINTS = [-80.0, -20.0, -3.0, 0.0, 3.0, 20.0, 80.0]
+
+
+def written(form, channels=False):
+    """S = S + f(g) k v^T"""
+    r = Recurrence("written")
+    d, e = r.dims("d e")
+    k, q = r.inputs("k q", d)
+    v = r.inputs("v", e)
+    S = r.state("S", d, e)
+    if channels:
+        r.update(S, S.prev + hadamard(form(r.inputs("g", d)), k) * v.T)
+    else:
+        r.update(S, S.prev + form(r.inputs("g")) * k * v.T)
+    r.output("o", S.next.T * q)
+    return r
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_write_keeps_its_digits(name):
+    form, meaning = FORMS[name]
+    op = chunkform.compile(written(form))
+    x = torch.tensor(POINTS)
+    g = x.reshape(-1, 1, 1).clone().requires_grad_()
+    one = torch.ones(len(x), 1, 1, 1)
+    o, _ = op(one, one, one, g)
+    expected = meaning(x.double())
+    large = expected.abs() > 1e-37  # which float32 can hold
+    torch.testing.assert_close(o.flatten().double()[large], expected[large], rtol=1e-6, atol=0)
+    o.sum().backward()
+    assert g.grad.isfinite().all()
+
+
+def test_each_channel_of_a_vector_does():
+    op = chunkform.compile(written(lambda g: 1 - sigmoid(g), channels=True))
+    x = torch.tensor([20.0, 60.0])
+    one = torch.ones(1, 1, 1, 2)
+    o, _ = op(one, one, one[..., :1], x.reshape(1, 1, 1, 2))
+    torch.testing.assert_close(o.item(), torch.sigmoid(-x).sum().item(), rtol=1e-6, atol=0.0)
+
+
+def test_what_loses_nothing_stays():
+    for form in (lambda g: 1 - g, lambda g: 1 + sigmoid(g), lambda g: sigmoid(g) - g):
+        step = lower(written(form))
+        assert lossless_terms(step)[0] is step
+
+
+def test_a_wrong_form_is_refused():
+    step = lower(written(lambda g: 1 - sigmoid(g)))
+    _, made = lossless_terms(step)
+    ((old, _),) = made.items()
+    wrong = lossless_terms(lower(written(lambda g: 1 - sigmoid(2 * g))))[0]
+    with pytest.raises(GateError, match="the pass `decays` changed the meaning"):
+        gates.gate_decays(step, wrong, {old: old})
