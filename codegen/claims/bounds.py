@@ -194,7 +194,7 @@ def unit_box(
             first.append((symbol, between_limits(limits.within(domain_of(q, setting)), w)))
         elif domain_of(q, setting) == "decay":
             first.append((symbol, w))
-        elif q.domain == "positive":
+        elif domain_of(q, setting) == "positive":
             first.append((symbol, w / (1 - w)))
         else:
             first.append((symbol, (2 * w - 1) / (w * (1 - w))))

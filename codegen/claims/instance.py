@@ -157,7 +157,8 @@ class Instance:
         for v in r.variables:
             dims = dims_of(v.dims)
             steps = (0,) if v.kind.endswith(("parameter", "constant")) else range(1, self.sizes[LENGTH] + 1)
-            domain = "decay" if v.kind.startswith("decay") else "real"
+            said = self.setting.quantities.get(v.name)
+            domain = "decay" if v.kind.startswith("decay") else said.domain if said is not None else "real"
             found[v.name] = {t: self.sample(v.name, (t,), dims, domain) for t in steps}
         return found
 
@@ -307,4 +308,6 @@ def integer(x: Formula, env: Mapping[str, int], sizes: Mapping[str, int]) -> int
             for a in x.args:
                 result *= integer(a, env, sizes)
             return result
+        case "function" if x.attrs == ("relu",):
+            return max(0, integer(x.args[0], env, sizes))
     raise Undefined(f"{x} can't be an index")

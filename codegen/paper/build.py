@@ -4,14 +4,16 @@ it isn't judged."""
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from chunkform.errors import LoadError
 from chunkform.spec.language.claims import Claim, Setting
-from chunkform.spec.language.formula import formula, substitute
+from chunkform.spec.language.formula import formula, substitute, walk
 from chunkform.spec.language.source import Source as Place
 
+from .counting import recounted
 from .document import Equation, ReadRow, Taken, read_document
 from .header import Header, find_header
 from .paper import Paper
@@ -84,7 +86,10 @@ def paper_of(text: str, path: str, header: Header, taken: Taken = Taken()) -> Pa
         rows = [r for r in document.rows if start <= r.line < stop]
         if rows or not (header.parts or paper.parts):
             part = document.part(own, rows)
+            counted = recounted(part)
             symbols = symbols_of(part, part.equations, name)
+            for said in counted:
+                symbols.guess(said)
             paper.parts.append(symbols)
             Builder(paper, part, symbols, title, [r for r in document.rows if r.line < start]).run()
     return paper
@@ -126,6 +131,12 @@ class Builder(Statements):
                     if core(y).op == "at"
                 ]
                 self.s.setting.below_one |= {self.s.names[n] for n in names if n in self.s.names}
+        bodies = [*self.s.steps.states.values(), *self.s.steps.lets.values(), *self.s.steps.outputs.values()]
+        roots = [y.args[0] for x in bodies for y in walk(x) if y.op in ("log", "sqrt") and y.args[0].op == "at"]
+        for name in {self.s.names[y.attrs[0]] for y in roots if y.attrs[0] in self.s.names}:
+            self.s.setting.lookup(name)
+            known = self.s.setting.quantities[name]
+            self.s.setting.quantities[name] = replace(known, domain="positive") if known.domain == "real" else known
 
     def judge_row(self, r: ReadRow, made: set[int]) -> None:
         """The claims of a row."""

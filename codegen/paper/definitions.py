@@ -183,6 +183,7 @@ class Definitions:
                 return q if q.parameters else Formula("at", (), (known,))
         except Fault as fault:
             self.refused[name] = fault.message
+            self.s.unknown.setdefault(name, fault.message)
         finally:
             self.busy.discard(name)
         return None

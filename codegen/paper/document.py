@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from chunkform.errors import LoadError
 from chunkform.spec.language.formula import Formula, formula, walk
@@ -259,9 +260,10 @@ COUNTING = "tsijlpurm"  # letters that count, in the order in which one is taken
 
 
 def with_steps_counted(source: Source, header: Header) -> Source:
-    """The document with a letter of its own for steps, where it counts them with n, as in S_n = S_{n-1} + ..: elsewhere n says
-    how many there are."""
-    if "n" in header.sizes or not any(counts_steps(r.tokens) for r in source.rows):
+    """The document with a letter of its own for steps, where it counts them with n, as in S_n = S_{n-1} + .. or
+    w_n = \\sum_{t=1}^{n-1} ..: elsewhere n says how many there are."""
+    rows = [r.tokens for r in source.rows]
+    if "n" in header.sizes or not (any(map(counts_steps, rows)) or sums_to_its_own_step(rows)):
         return source
     readings = [*(r.tokens for r in source.rows), *source.inline]
     used = {t.text for tokens in readings for t in tokens if t.kind == "letter"}
@@ -283,6 +285,22 @@ def counts_steps(tokens: list[Token]) -> bool:
         return False
     before = [*head[:start], "_", "{", "n", "-", "1", "}"]
     return any(texts[k : k + len(before)] == before for k in range(at, len(texts)))
+
+
+def sums_to_its_own_step(rows: list[list[Token]]) -> bool:
+    """Whether n is an index of what two rows say by sums up to it, or to the step before, and the end of no other sum."""
+    found = 0
+    for tokens in rows:
+        texts = [t.text for t in tokens if t.text not in ("{", "}")]
+        if {("n", "times"), ("times", "n")} & set(pairwise(texts)):  # of a matrix
+            return False
+        at = next((k for k, t in enumerate(texts) if t in RELATIONS), 0)
+        ends = sum((a, b) == ("^", "n") for a, b in pairwise(texts[at:]))
+        own = any((a, b) == ("_", "n") for a, b in pairwise(texts[:at]))
+        if ends and not own and at:
+            return False
+        found += bool(ends)
+    return found > 1
 
 
 # --- what the whole document says about its letters -----------------------------------------------------------------

@@ -13,6 +13,7 @@ from .row import Fault, spelled
 from .words import RELATIONS
 
 OPEN = ("neither proved nor refuted", "says nothing: at no index", "can't be tried: it takes")  # of what isn't decided
+NO_NUMBERS = ("the log of a number that isn't positive", "the root of a negative number", "the root of a non-square")
 
 
 def without_doubtful(paper: Paper, verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -36,6 +37,8 @@ def doubt(paper: Paper, v: Verdict, unread: dict[str, int]) -> str:
     """Why a claim is set aside; nothing for others."""
     if v.verdict == "error" and v.error is not None and any(x in v.error.message for x in OPEN):
         return v.error.message.split(f"the claim {v.claim.id} ")[-1]
+    if v.verdict == "fails" and v.counterexample is not None and v.counterexample.message in NO_NUMBERS:
+        return f"no numbers were found at which both sides have a value, as {v.counterexample.message} is taken"
     misfit = v.counterexample is not None and not v.counterexample.sides
     if v.verdict != "fails" or not unread or misfit:
         return ""

@@ -25,6 +25,7 @@ UNICODE = {
 DROPPED = {
     **dict.fromkeys(
         "displaystyle textstyle scriptstyle limits nolimits nonumber notag left right middle big Big bigg Bigg bigl bigr "
+        "IEEEyesnumber IEEEnonumber IEEEyessubnumber IEEEnosubnumber IEEEeqnarraynumspace "
         "Bigl Bigr biggl biggr Biggl Biggr bigm Bigm mathopen mathclose allowdisplaybreaks relax centering hfill hline "
         "toprule bottomrule midrule smallskip medskip bigskip noindent small footnotesize normalsize itshape bfseries "
         "mathstrut strut null protect ensuremath nobreak qty".split(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from chunkform.spec.language.formula import Formula, add, differences, formula, product, substitute, walk
+from chunkform.spec.language.formula import Formula, add, differences, formula, negative, product, substitute, walk
 
 from .row import Fault, Item
 
@@ -63,6 +63,11 @@ def function(name: str, arguments: list[Formula], below: list[Formula], parser: 
         if name == "softmax" and below:
             return Formula("softmax over", (x, *below))
         return Formula(name, (x,))
+    if name in ("max", "min") and more and not below:
+        for y in more:  # the largest of two is the one, and what the other has more
+            more_of = add(x, negative(y)) if name == "min" else add(y, negative(x))
+            x = add(x, (negative if name == "min" else add)(Formula("function", (more_of,), ("relu",))))
+        return x
     if name == "tril" and len(arguments) <= 2:
         offset = more[0].attrs[0] if more and more[0].op == "number" else Fraction(0)
         if more and more[0].op != "number":

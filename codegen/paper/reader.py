@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from .lexer import Macro, Token, argument_at, expanded, macros_of, tokens_of
 from .row import depth_of
-from .words import CASES, MATRICES, RELATIONS, ROWS
+from .words import CASES, MATRICES, RELATIONS, ROWS, WITH_COLUMNS
 
 LARGEST = 4_000_000  # characters of a document
 
@@ -159,7 +159,7 @@ def displays(text: str, start: int, source: Source) -> Iterator[tuple[int, int]]
         a = m.end()
         if m["env"]:
             close = f"\\end{{{m['env']}{m['star']}}}"
-            if m["env"].startswith(("alignat", "alignedat")):
+            if m["env"].startswith(WITH_COLUMNS):
                 a = text.find("}", a) + 1 or a
         else:
             close = "\\]" if m.group(0) == "\\[" else "$$"
@@ -240,7 +240,7 @@ def opened(tokens: list[Token], source: Source) -> list[Token]:
             if name in ROWS:
                 if t.text == "begin" and [x.text for x in tokens[after : after + 3]] in (["[", c, "]"] for c in "tbc"):
                     after += 3
-                if name.startswith(("alignat", "alignedat")) and t.text == "begin":
+                if name.startswith(WITH_COLUMNS) and t.text == "begin":
                     _, after = argument_at(tokens, after)
                 i = after
                 continue

@@ -13,14 +13,16 @@ from chunkform.codegen.claims.scope import formulas_of, used_names
 from chunkform.codegen.claims.verdict import Condition, Verdict
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.spec.language.claims import Claim, Setting
-from chunkform.spec.language.formula import Formula, transform, walk
+from chunkform.spec.language.formula import Formula, add, product, rebuild, transform, walk
 from chunkform.spec.language.statements import Equal
 
 from .document import Taken
 from .doubts import without_doubtful
 from .header import name_of
 from .paper import Paper
+from .resolve import QuantityShapes
 from .row import Item
+from .shapes import Dims, shape_of
 from .steps import OUTPUTS, core
 from .symbols import Symbols
 
@@ -31,7 +33,7 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
         adopt(paper, symbols)
     open_ones = taken_better(paper)
     verdicts = judge(paper.claims)
-    turned = true_when_turned(paper, verdicts) | true_downwards(verdicts)
+    turned = true_when_turned(paper, verdicts) | true_downwards(verdicts) | true_when_repeated(paper, verdicts)
     found = without_doubtful(
         paper, [depending(v, open_ones.get(v.claim.id) or turned.get(v.claim.id)) for v in verdicts]
     )
@@ -54,6 +56,38 @@ def true_downwards(verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:
                 if bare.judge(other).verdict == "holds":
                     found[v.claim.id] = "products of matrices start with their last factor", True
     return found
+
+
+def true_when_repeated(paper: Paper, verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:
+    """Which claims that fail are true where a column that is added to a matrix is repeated, as programs do: P o (dP - D)."""
+    found = {}
+    bare = Verifier(thorough=False)
+    for v in verdicts:
+        statement = v.claim.statement
+        part = next((s for s in paper.parts if s.setting is v.claim.setting), None)
+        if v.verdict != "fails" or not isinstance(statement, Equal) or part is None:
+            continue
+        sides = tuple(repeated(x, part) for x in statement.sides)
+        if sides != statement.sides:
+            other = replace(v.claim, statement=replace(statement, sides=sides))
+            with contextlib.suppress(Exception):  # what can't be judged tells nothing
+                if bare.judge(other).verdict == "holds":
+                    found[v.claim.id] = "a column that is added to a matrix stands for each of its columns", True
+    return found
+
+
+def repeated(x: Formula, symbols: Symbols) -> Formula:
+    """x with columns that are added to a matrix as matrices whose columns they are."""
+    args = tuple(repeated(a, symbols) for a in x.args)
+    if x.op != "add":
+        return rebuild(x, args)
+    dims = Dims(lenient=True)
+    shapes = [tuple(map(dims.find, shape_of(a, QuantityShapes(symbols), dims))) for a in args]
+    whole = next((s for s in shapes if "1" not in s and not any(d.startswith("?") for d in s)), None)
+    if whole is None:
+        return rebuild(x, args)
+    across = Formula("ones", (), (whole[1],)).T
+    return add(*(product(a, across) if s == (whole[0], "1") else a for a, s in zip(args, shapes)))
 
 
 def downwards(x: Formula) -> Formula | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from itertools import pairwise
 
 from chunkform.errors import ChunkformError
 from chunkform.spec.language.claims import LENGTH, Quantity
@@ -29,7 +30,7 @@ from chunkform.spec.language.formula import (
 
 from .document import LOSSES
 from .row import Fault
-from .shapes import ONES, SCALAR, Dims, Shape, settled, shape_of
+from .shapes import ONES, SCALAR, Dims, Misfit, Shape, settled, shape_of
 from .steps import base_of, lower, safe
 from .symbols import CHUNK, CHUNKS, Symbols, safe_in, size
 from .words import FUNCTIONS
@@ -265,7 +266,8 @@ class Resolver:
         near = difflib.get_close_matches(name, known, 1, 0.6)
         said = self.s.unknown.get(name)
         if said:
-            return f"{name} isn't known: {said}; say what it is in the header"
+            own = said.removesuffix("; say what it is in the header")
+            return f"{name} isn't known: {own}; say what it is in the header"
         hint = f"; the nearest name is {near[0]}" if near else ""
         return f"{name} isn't known: say in the header what it is{hint}"
 
@@ -469,10 +471,11 @@ class QuantityShapes(dict):
         super().__init__()
         self.symbols = symbols
         self.asked: set[str] = set()
+        self.ones: Shape | None = None  # that of a vector of ones, where the document says nothing of it
 
     def get(self, name: str, default: Shape | None = None) -> Shape | None:  # type: ignore[override]
         if name == ONES:
-            return self.symbols.shapes.get(ONES, default)
+            return self.symbols.shapes.get(ONES, self.ones or default)
         q = self.symbols.setting.quantities.get(name)
         if q is None or name in self.asked:
             return default
@@ -493,4 +496,20 @@ class QuantityShapes(dict):
 def statement_sides(sides: tuple[Formula, ...], symbols: Symbols) -> tuple[Formula, ...]:
     """The sides with the dims of identities settled."""
     sizes = [d for d in symbols.setting.sizes if d not in (LENGTH, CHUNK, CHUNKS)]
-    return settled(sides, QuantityShapes(symbols), sizes[0] if sizes else LENGTH)
+    known = QuantityShapes(symbols)
+    if any(y.op == "ones" for x in sides for y in walk(x)) and not fit(sides, known):
+        known.ones = "1", "?ones"  # a row
+        known.ones = known.ones if fit(sides, known) else None
+    return settled(sides, known, sizes[0] if sizes else LENGTH)
+
+
+def fit(sides: tuple[Formula, ...], known: QuantityShapes) -> bool:
+    """Whether the shapes of sides fit."""
+    dims = Dims()
+    try:
+        shapes = [shape_of(s, known, dims) for s in sides]
+        for a, b in pairwise(shapes):
+            dims.equal(a, b)
+    except Misfit:
+        return False
+    return True

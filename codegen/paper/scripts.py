@@ -223,6 +223,13 @@ class Scripts(Cursor):
             and len("".join(texts)) > 1
         ):
             return ("label", "_" + "".join(texts))
+        if (
+            name
+            and len(texts) == 1
+            and content[0].kind == "command"
+            and FONTS.get(content[0].text) in ("cal", "bb", "frak")
+        ):
+            return ("label", "_" + texts[0])
         if name and (name in self.notation.upper or name + "[]" in self.notation.upper):
             return ("index", self.indices(content)[0])
         return ("power", self.whole(content, self.bound | {"?power"}) if content else formula(1))

@@ -565,7 +565,8 @@ def term(x: Formula, values: Mapping[str, Callable[[Formula | None], Any]], dims
     except ChunkformError as error:
         where = getattr(error, "where", None)
         raise Fault(str(error).removeprefix(f"{where}: ")) from None
-    raise Fault(f"{x.op} isn't of the language of recurrences")
+    said = x.attrs[0] if x.op == "apply" else x.op
+    raise Fault(f"{said} isn't of the language of recurrences")
 
 
 def entries(a: Any, b: Any) -> Any:

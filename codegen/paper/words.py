@@ -71,6 +71,7 @@ ROWS = set(
     "equation align aligned alignat alignedat gather gathered multline multlined eqnarray split flalign displaymath math dmath "
     "dgroup subequations IEEEeqnarray".split()
 )
+WITH_COLUMNS = ("alignat", "alignedat", "IEEEeqnarray")  # those that say their columns in braces
 MATRICES = {"matrix", "pmatrix", "bmatrix", "Bmatrix", "vmatrix", "Vmatrix", "smallmatrix", "array"}
 CASES = {"cases", "dcases", "rcases", "numcases"}
 TRANSPOSES = {"top", "intercal", "T-sup", "mathsf-T"}
