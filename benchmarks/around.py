@@ -98,6 +98,27 @@ def cases(length: int, heads: int, device: str) -> dict[str, tuple[list[Tensor],
             },
         ),
     }
+    found["bounded decay"] = (
+        [made(1, length, heads, WIDTH), made(heads, **float32), made(heads, WIDTH, **float32)],
+        {
+            "chunkform": lambda g, a, b: rows.bounded_decay(g, a, b, -5.0),
+            "fla": fla("ops.kda.gate", "fused_kda_gate", lambda f, g, a, b: f(g, a, b.flatten(), lower_bound=-5.0)),
+            "torch": lambda g, a, b: -5.0 * torch.sigmoid(a.exp().unsqueeze(-1) * (g.float() + b)),
+        },
+    )
+    wide = heads * WIDTH
+    found["gate, norm"] = (
+        [made(1, length, wide), made(1, length, wide), made(wide)],
+        {
+            "chunkform": lambda x, z, w: rows.gate_first_rms_norm(x, z, w, EPS),
+            "fla": fla(
+                "modules.norm.layernorm_gated",
+                "rmsnorm_fn",
+                lambda f, x, z, w: f(x, w, None, z=z, eps=EPS, norm_before_gate=False),
+            ),
+            "torch": lambda x, z, w: (w * F.rms_norm(x.float() * F.silu(z.float()), (wide,), eps=EPS)).to(x.dtype),
+        },
+    )
     for activation, theirs in (("silu", "swish"), ("sigmoid", "sigmoid")):
         found[f"norm, {activation}"] = (
             [x, z, made(WIDTH)],

@@ -12,7 +12,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from chunkform.runtime.nn.rows import GATES, gated_rms_norm, in_kernels, softplus_decay
+from chunkform.runtime.nn.rows import (
+    GATES,
+    WIDEST_GATED,
+    bounded_decay,
+    gate_first_rms_norm,
+    gated_rms_norm,
+    in_kernels,
+    softplus_decay,
+)
 
 from .functions import boundaries, decaying_attention, mlstm
 
@@ -133,12 +141,17 @@ class GatedNorm(Protocol):
 
 
 def gated_norm(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """An RMS norm whose result a gate multiplies: one kernel of rows on a GPU. A norm of what a gate has multiplied stays."""
+    """An RMS norm beside a gate, which multiplies its result, or what it is of: one kernel of rows on a GPU."""
 
     @functools.wraps(forward)
     def on_rows(self: GatedNorm, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
-        activation = getattr(self, "activation", None)
-        if activation in GATES and gate is not None and gate.shape == hidden_states.shape and in_kernels(hidden_states):
+        if gate is None or gate.shape != hidden_states.shape:
+            return forward(self, hidden_states, gate)
+        groups = groups_after_gate(self, hidden_states.shape[-1])
+        if groups is not None:
+            if in_kernels(hidden_states.unflatten(-1, (groups, -1)), WIDEST_GATED):
+                return gate_first_rms_norm(hidden_states, gate, self.weight, self.variance_epsilon, groups)
+        elif (activation := getattr(self, "activation", None)) in GATES and in_kernels(hidden_states):
             return gated_rms_norm(hidden_states, gate, self.weight, self.variance_epsilon, activation)
         return forward(self, hidden_states, gate)
 
@@ -146,28 +159,47 @@ def gated_norm(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return on_rows
 
 
+def groups_after_gate(norm: GatedNorm, width: int) -> int | None:
+    """In how many groups a norm is taken of what the gate's SiLU has multiplied; None where the gate comes after the norm."""
+    size = getattr(norm, "group_size", None)
+    if size is not None and not hasattr(norm, "activation"):
+        return width // int(size) if width % int(size) == 0 else None
+    return int(getattr(norm, "n_groups", 1)) if getattr(norm, "norm_before_gate", None) is False else None
+
+
 class ForgetGate(Protocol):
-    f_a_proj: Map
-    f_b_proj: Map
     A_log: Tensor
     dt_bias: Tensor
     head_dim: int
 
 
 def forget_gate(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Log decays of each channel from a projection of low rank: one kernel of rows on a GPU, where they have no lower bound."""
+    """Log decays of each channel from a projection, with a lower bound or without: one kernel of rows on a GPU."""
 
     @functools.wraps(forward)
     def on_rows(self: ForgetGate, hidden_states: Tensor) -> Tensor:
-        known = all(hasattr(self, n) for n in ("f_a_proj", "f_b_proj", "A_log", "dt_bias", "head_dim"))
-        if (
-            not known
-            or getattr(self, "safe_gate_lower_bound", None) is not None
-            or not in_kernels(hidden_states[..., :1])
-        ):
+        maps = next((m for m in (_maps(self, "f_a_proj", "f_b_proj"), _maps(self, "f_proj")) if m), None)
+        known = maps and all(hasattr(self, n) for n in ("A_log", "dt_bias", "head_dim"))
+        if not known or not in_kernels(hidden_states[..., :1]):
             return forward(self, hidden_states)
-        g = self.f_b_proj(self.f_a_proj(hidden_states)).unflatten(-1, (-1, self.head_dim))
-        return softplus_decay(g, self.A_log.flatten(), self.dt_bias.view(-1, self.head_dim))
+        g = hidden_states
+        for each in maps or ():
+            g = each(g)
+        g = g.unflatten(-1, (-1, self.head_dim))
+        A, bias, bound = self.A_log.flatten(), self.dt_bias.view(-1, self.head_dim), lower_bound_of(self)
+        return softplus_decay(g, A, bias) if bound is None else bounded_decay(g, A, bias, bound)
 
     on_rows.__module__ = __name__
     return on_rows
+
+
+def lower_bound_of(gate: ForgetGate) -> float | None:
+    """The lower bound of a gate's log decays, by either of the names that the library has for it."""
+    own = getattr(gate, "safe_gate_lower_bound", None)
+    if own is None and getattr(gate, "safe_gate", False):
+        own = getattr(gate, "lower_bound", None)
+    return None if own is None else float(own)
+
+
+def _maps(gate: ForgetGate, *names: str) -> list[Map]:
+    return [getattr(gate, n) for n in names] if all(hasattr(gate, n) for n in names) else []

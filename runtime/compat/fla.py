@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
 
-from ..nn.rows import softplus_decay, unit
+from ..nn.rows import bounded_decay, softplus_decay, unit
 
 __all__ = [
     "chunk_delta_rule",
@@ -502,6 +502,8 @@ def _gate(what: str, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | N
         raise ArgumentError(f"{what}: use_gate_in_kernel needs {'g' if g is None else 'A_log'}, got None")
     if g.dim() == 4 and A_log is not None and dt_bias is not None and lower is None:
         return softplus_decay(g, A_log.flatten(), dt_bias.view(g.shape[2:]))
+    if g.dim() == 4 and A_log is not None and dt_bias is not None and lower is not None:
+        return bounded_decay(g, A_log.flatten(), dt_bias.view(g.shape[2:]), lower)
     g = g.to(torch.promote_types(g.dtype, torch.float32))
     if dt_bias is not None:
         g = g + dt_bias.to(g.dtype).view(g.shape[2:])

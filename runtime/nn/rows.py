@@ -14,15 +14,18 @@ from ..attention.passes import no_autocast
 
 UNIT_EPS = 1e-6
 WIDEST = 512  # a wider row would leave a program one of a few, and each leaves a sum for the weight's gradient
+WIDEST_GATED = (
+    4096  # of groups that a gate precedes: torch makes many passes over these, which cost more than such sums
+)
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "sigmoid": torch.sigmoid}
 MAPS = {"silu": "gated_rms_norm", "sigmoid": "sigmoid_gated_rms_norm"}
 
 
-def in_kernels(x: Tensor) -> bool:
-    """Does a kernel make the rows of x?"""
+def in_kernels(x: Tensor, widest: int = WIDEST) -> bool:
+    """Does a kernel make the rows of x, up to so wide?"""
     if not x.is_cuda or torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
-    return x.dtype in (torch.float32, torch.bfloat16, torch.float16) and x.shape[-1] <= WIDEST and x.numel() > 0
+    return x.dtype in (torch.float32, torch.bfloat16, torch.float16) and x.shape[-1] <= widest and x.numel() > 0
 
 
 def unit(x: Tensor, scale: float = 1.0) -> Tensor:
@@ -42,6 +45,27 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, activati
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     normal = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
     return (weight.to(wide.dtype) * normal * GATES[activation](gate.to(wide.dtype))).to(x.dtype)
+
+
+def gate_first_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, groups: int = 1) -> Tensor:
+    """weight u / sqrt(mean(u^2) + eps) with u = x SiLU(gate), rows [.., e] normalised in `groups` parts, in float32 at least."""
+    x_rows, gate_rows, weights = (y.unflatten(-1, (groups, -1)) for y in (x, gate, weight))
+    if in_kernels(x_rows, WIDEST_GATED):
+        x_rows, gate_rows = (y.reshape(1, -1, groups, y.shape[-1]) for y in (x_rows, gate_rows.to(x.dtype)))
+        return _map("gate_first_rms_norm")(x_rows, gate_rows, weights, eps=eps)[0].reshape(x.shape)
+    wide = x_rows.to(torch.promote_types(x.dtype, torch.float32)) * F.silu(
+        gate_rows.to(torch.promote_types(x.dtype, torch.float32))
+    )
+    normal = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return (weights.to(wide.dtype) * normal).flatten(-2).to(x.dtype)
+
+
+def bounded_decay(g: Tensor, A: Tensor, bias: Tensor, bound: float) -> Tensor:
+    """bound sigmoid(exp(A) (g + bias)), arguments as of `softplus_decay`: log decays between bound and 0."""
+    A, bias = (x.to(torch.promote_types(g.dtype, torch.float32)) for x in (A, bias))
+    if in_kernels(g):
+        return _map("bounded_decay")(g, A, bias, bound=float(bound))[0]
+    return bound * torch.sigmoid(A.exp().unsqueeze(-1) * (g.to(A.dtype) + bias))
 
 
 def softplus_decay(g: Tensor, A: Tensor, bias: Tensor) -> Tensor:

@@ -10,11 +10,16 @@ pytest.importorskip("transformers", minversion="5.17")
 EVERYWHERE = {"_forward", "_backward", "step", "unit"}
 MAPS = {
     "qwen3_5": EVERYWHERE | {"gated_rms_norm"},
+    "bamba": {"_forward", "_backward", "step", "gate_first_rms_norm"},
+    "glm5_next": EVERYWHERE - {"step"} | {"sigmoid_gated_rms_norm", "bounded_decay"},
     "kimi_linear": EVERYWHERE | {"sigmoid_gated_rms_norm", "softplus_decay"},
 }
 
 
-@pytest.mark.parametrize("name", MAPS)
+LONG = ("glm5_next", "kimi_linear")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in MAPS])
 def test_models_are_the_librarys_with_kernels_around_the_op(name):
     done = script(Path(__file__).parent / "around_interpreted.py", name)
     assert done.returncode == 0, done.stderr

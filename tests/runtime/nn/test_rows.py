@@ -11,7 +11,7 @@ from chunkform.runtime.nn import Mixer, rows
 def both(monkeypatch, call, *given):
     """By torch, and by the generated row maps."""
     found = call(*given)
-    monkeypatch.setattr(rows, "in_kernels", lambda _: True)
+    monkeypatch.setattr(rows, "in_kernels", lambda *_: True)
     return found, call(*given)
 
 
@@ -19,6 +19,9 @@ CALLS = {
     "unit": (lambda x, z, w: rows.unit(x, 0.5)),
     "silu": (lambda x, z, w: rows.gated_rms_norm(x, z, w, 1e-5)),
     "sigmoid": (lambda x, z, w: rows.gated_rms_norm(x, z, w, 1e-5, "sigmoid")),
+    "gate first": (lambda x, z, w: rows.gate_first_rms_norm(x, z, w, 1e-5)),
+    "gate first, in groups": (lambda x, z, w: rows.gate_first_rms_norm(x, z, w, 1e-5, 4)),
+    "bounded decay": (lambda x, z, w: rows.bounded_decay(x, w[:3], w.expand(3, 8), -5.0)),
     "decay": (lambda x, z, w: rows.softplus_decay(x, w[:3], w.expand(3, 8))),
 }
 
