@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 import sympy
 
-from ..ir.functions import KEEP_ZERO
+from ..ir.functions import KEEP_ZERO, RECIPROCAL
 
 
 class Undefined:
@@ -105,6 +105,8 @@ def written(value: float) -> Fraction | float:
 def _value(name: str, x: Fraction) -> Fraction:
     if x == 0 and name in KEEP_ZERO:
         return x
+    if name == RECIPROCAL:
+        return 1 / x
     digest = hashlib.blake2b(f"{name}:{x}".encode(), digest_size=8).digest()
     return Fraction(1 + int.from_bytes(digest, "big") % 2**20, 2**18)
 

@@ -11,6 +11,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from .functions import RECIPROCAL
+
 
 class Degrees:
     """Upper bounds of degrees, on numpy arrays. The value of a function counts as one more variable."""
@@ -39,6 +41,8 @@ class Degrees:
         return np.asarray(a * abs(n.numerator))
 
     def fn(self, name: str, a: np.ndarray) -> np.ndarray:
+        if name == RECIPROCAL:
+            return self.pow(a, Fraction(-1))
         a = _complex(a)
         return np.asarray(a.real + a.imag + 1 + 0j)
 

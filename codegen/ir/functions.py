@@ -13,6 +13,8 @@ from chunkform.spec.language.functions import sigmoid_, softplus_
 
 from .expr import Node, add, fn, mul, number, power
 
+RECIPROCAL = "reciprocal"  # 1 / x in slopes of roots; 0 at 0, where a root has none, and where it would be infinite
+
 # Triton has no tanh and log1p of its own. Near 0 tanh is Cephes' polynomial; log1p(e) is e log(u) / (u - 1), u = 1 + e.
 _TRITON_TANH = (
     "tl.where(tl.abs({0}) < 0.55, ({0}) + ({0}) * ({0}) * ({0}) * (-3.33332819e-1 + ({0}) * ({0}) * (1.33314422e-1 "
@@ -136,11 +138,19 @@ TABLE = {
             "torch.heaviside({0}, torch.zeros_like({0}))",
             "tl.where({} > 0, 1.0, 0.0)",
         ),
+        Function(
+            RECIPROCAL,
+            None,
+            lambda x: 1 / x,
+            lambda x: 1 / x if x else x,
+            "torch.where(({0}).abs() < 1.2e-38, 0.0, 1.0 / ({0}))",
+            "tl.where(tl.abs({0}) < 1.2e-38, 0.0, 1.0 / tl.where(tl.abs({0}) < 1.2e-38, 1.0, {0}))",
+        ),
     )
 }
 
 KEEP_ZERO = frozenset(
-    "tanh sin relu abs erf sign step".split()
+    f"tanh sin relu abs erf sign step {RECIPROCAL}".split()
 )  # f(0) = 0: sums over what lies beyond an end need no mask
 
 

@@ -29,6 +29,7 @@ from .expr import (
     split_constant,
     walk,
 )
+from .functions import RECIPROCAL
 from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
 from .written import decimal, has_exponent, index_name, scaled, smallest_of, unshifted
@@ -385,6 +386,8 @@ class Notation:
         return Piece(self.raised(shown, f"^{{{n}}}") if self.tex else f"{shown}^{exponent}")
 
     def function(self, x: Node, row: str | None, col: str | None) -> Piece:
+        if x.attrs[0] == RECIPROCAL:
+            return self.show(power(x.args[0], -1), row, col)
         name, inner = x.attrs[0], self.show(x.args[0], row, col).text
         if name == "abs":
             return Piece(self.fenced("|", inner, "|") if self.tex else f"|{inner}|")
@@ -525,6 +528,8 @@ class Notation:
         elif x.op == "max":
             terms = ", ".join(self.indexed(a).text for a in sorted(x.args, key=self.term_rank))
             body = rf"\max({terms})" if self.tex else f"Max({terms})"
+        elif x.op == "fn" and x.attrs[0] == RECIPROCAL:
+            return self.indexed(power(x.args[0], -1))
         elif x.op == "fn":
             body = f"{x.attrs[0]}({self.indexed(x.args[0]).text})"
         elif x.op == "const":
@@ -534,8 +539,8 @@ class Notation:
         elif x.op == "inverse":  # of a system that each channel has its own of
             symbol = x.args[0]
             name = self.symbol(symbol.attrs[1], symbol.attrs[0], len(symbol.axes))
-            power = "^{-1}" if self.tex else "^-1"
-            body = f"[(I - {name}){power}]_{{{','.join(map(index_name, symbol.attrs[2]))}}}"
+            top = "^{-1}" if self.tex else "^-1"
+            body = f"[(I - {name}){top}]_{{{','.join(map(index_name, symbol.attrs[2]))}}}"
         else:
             body = self.indexed_symbol(x)
         if not bound:

@@ -17,7 +17,7 @@ from typing import Any
 import mpmath
 import sympy
 
-from .expr import Node, add, mul, rename
+from .expr import Node, add, mul, rename, split_constant
 from .functions import TABLE
 
 Bound = Any  # a Fraction, or an infinite float
@@ -37,6 +37,8 @@ LIMITS: dict[str, dict[Bound, Bound]] = {
     "step": {-inf: 0, inf: 1},
     "sign": {-inf: -1, inf: 1},
 }
+LEAST = {"log": 0, "log1p": -1}  # below which a function has no value; there its slope is infinite
+ROUNDED = frozenset("exp sigmoid tanh erf".split())  # whose bounds floats round to, but for 0
 _DIGITS, _SLACK = 40, Fraction(1, 10**30)
 FARTHEST = 10**4  # bounds of functions aren't looked at beyond
 
@@ -82,10 +84,11 @@ UNIT = Range(Fraction(0), Fraction(1))
 
 
 class Ranges:
-    """The ranges of expressions. `known` gives that of a leaf, where more is known of it than its kind."""
+    """The ranges of expressions. `known` gives that of a leaf, where more is known of it than its kind; `rounded`: functions take
+    the values that floats round to."""
 
-    def __init__(self, known: Callable[[Node], Range | None] = lambda x: None) -> None:
-        self.known = known
+    def __init__(self, known: Callable[[Node], Range | None] = lambda x: None, rounded: bool = False) -> None:
+        self.known, self.rounded = known, rounded
         self.memo: dict[Node, Range] = {}
 
     def __call__(self, x: Node) -> Range:
@@ -113,7 +116,8 @@ class Ranges:
                 out = _point(Fraction(1))
                 for a in x.args:
                     out = times(out, self(a))
-                return out.within(UNIT_SHARE) if self.is_share(x) else out
+                c, core = split_constant(x)
+                return out.within(times(_point(c), UNIT_SHARE)) if self.is_share(core) else out
             case "max":
                 return reduce(larger, map(self, x.args))
             case "pow":
@@ -123,7 +127,8 @@ class Ranges:
             case "expand" | "peak":
                 return self(x.args[0])
             case "fn":
-                return applied(x.attrs[0], self(x.args[0]))
+                found = applied(x.attrs[0], self(x.args[0]))
+                return _closed(found) if self.rounded and x.attrs[0] in ROUNDED else found
         return REAL
 
     def _sum(self, x: Node) -> Range:
@@ -137,7 +142,7 @@ class Ranges:
 
     def is_share(self, x: Node) -> bool:
         """Is it one of several positive numbers, over their sum, as a softmax is?"""
-        for f in x.args:
+        for f in x.args if x.op == "mul" else ():
             if f.op == "pow" and f.attrs[0] == -1 and f.args[0].op == "sum":
                 (bound,), body = f.args[0].attrs, f.args[0].args[0]
                 one = mul(*(g for g in x.args if g is not f))
@@ -212,7 +217,7 @@ def applied(name: str, a: Range) -> Range:
         return Range(Fraction(-1), Fraction(1), False, False)
     if name not in INCREASING:
         return REAL
-    least = {"log": 0, "log1p": -1}.get(name)
+    least = LEAST.get(name)
     if least is not None and a.high <= least:
         return REAL  # it has no value
     if least is not None:
@@ -260,6 +265,11 @@ def _summed(a: Range) -> Range:
     low = a.low if a.low >= 0 else -inf
     high = a.high if a.high <= 0 else inf
     return Range(low, high, a.low_open, a.high_open)
+
+
+def _closed(a: Range) -> Range:
+    """With its bounds, where these are finite and not 0."""
+    return Range(a.low, a.high, a.low in (-inf, 0) and a.low_open, a.high in (0, inf) and a.high_open)
 
 
 def _point(x: Fraction) -> Range:

@@ -65,8 +65,8 @@ class Known:
     strata: tuple[Stratum, ...] | None
     parts: tuple[Part, ...] = ()  # the strata, compiled
 
-    def __init__(self, spec: Recurrence, prove: bool = True) -> None:
-        self.spec, self.prove = spec, prove
+    def __init__(self, spec: Recurrence, prove: bool = True, whole: bool = False) -> None:
+        self.spec, self.prove, self.whole = spec, prove, whole  # whole: no strata are looked for
 
 
 # --- the passes, in order ---------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def _scans(k: Known) -> None:
 
 
 def _strata(k: Known) -> None:
-    k.strata = None if k.scans is not None else strata(k.step, lambda step: _family(k.spec, step))
+    k.strata = None if k.whole or k.scans is not None else strata(k.step, lambda step: _family(k.spec, step))
     k.entries = entry_maps(k.step)
 
 
@@ -134,9 +134,9 @@ def _stratum(k: Known) -> None:
 
 
 def _family(r: Recurrence, step: StepProgram) -> str:
-    """The family of a step that is a stratum on trial."""
+    """The family of a step that is a stratum on trial, as a whole."""
     with untold():
-        return _compile_step(r, step, step.name, prove=False).family
+        return _compile_step(r, step, step.name, prove=False, whole=True).family
 
 
 def _gates_of_stable(k: Known) -> Iterator[GateResult]:
@@ -269,9 +269,9 @@ def in_letters(c: Compiled, alphabet: Alphabet) -> Compiled:
         return _compile_step(c.spec, lettered_step(c.step, alphabet), c.name, prove=False)
 
 
-def _compile_step(r: Recurrence, step: StepProgram, name: str, prove: bool) -> Compiled:
+def _compile_step(r: Recurrence, step: StepProgram, name: str, prove: bool, whole: bool = False) -> Compiled:
     """What the passes make of a step program."""
-    known = Known(r, prove)
+    known = Known(r, prove, whole)
     known.step = step
     return _compile(known, name, FROM_STEP)
 

@@ -330,7 +330,7 @@ def positive(x: Node) -> bool:
         case "pow" | "sum" | "expand":
             return positive(x.args[0])
         case "fn":
-            return x.attrs[0] in ("exp", "sigmoid", "softplus")
+            return x.attrs[0] in ("exp", "sigmoid")
     return False
 
 

@@ -105,7 +105,7 @@ def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[
         elif d.value.decay is not None and _signed(d.value):
             raise NotAffine(
                 "this decay may be zero or negative: declare it with r.decay, write it as exp(...) or sigmoid(...), or give what "
-                "it is made of a domain, as in r.inputs(..., domain=(0, 1))",
+                "it is made of a domain that keeps it above 0, as in r.inputs(..., domain=(0.01, 1))",
                 d.value.decay,
             )
     return drafts

@@ -34,7 +34,7 @@ from ...ir.expr import (
     total,
     walk,
 )
-from ...ir.functions import TABLE
+from ...ir.functions import RECIPROCAL, TABLE
 from ...ir.step_program import StateVar, StepProgram, Var
 
 
@@ -178,6 +178,8 @@ def _mul_rule(x: Node, g: Node) -> list[Node]:
 
 def _power_rule(x: Node, g: Node) -> list[Node]:
     (base,), n = x.args, x.attrs[0]
+    if n.denominator != 1 and n > 0:  # at 0 such a root has no slope, or one of 0: the gradient is 0
+        return [mul(g, n, x, fn(RECIPROCAL, base))]
     if n.denominator != 1:
         return [mul(g, n, x, power(base, Fraction(-1)))]
     return [mul(g, n, power(base, n - 1))]

@@ -14,7 +14,7 @@ from math import inf
 
 from ...ir.expr import ONE, Node, add, dim_of, factors_of, fn, leaf_names, mul, rename, replace, walk
 from ...ir.logarithms import Logarithms, lossless
-from ...ir.ranges import Range, Ranges
+from ...ir.ranges import LEAST, Range, Ranges, plus
 from ...ir.step_program import StepProgram
 
 
@@ -42,12 +42,13 @@ def with_decays(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
     return made, rewriting.made
 
 
-def known_range(step: StepProgram, x: Node) -> Range | None:
-    """What the spec says of a leaf's values."""
+def known_range(step: StepProgram, x: Node, ends: bool = False) -> Range | None:
+    """What the spec says of a leaf's values; with `ends`, the bounds are among them, as they are for floats."""
     for v in step.variables:
         if v.domain is not None and x.attrs[:2] == (v.kind, v.name):
             low, high = v.domain
-            return Range(-inf if low is None else Fraction(low), inf if high is None else Fraction(high))
+            apart = low is None or not ends, high is None or not ends
+            return Range(-inf if low is None else Fraction(low), inf if high is None else Fraction(high), *apart)
     return None
 
 
@@ -55,6 +56,7 @@ class _Decays:
     def __init__(self, step: StepProgram) -> None:
         self.states = {("state", s.name) for s in step.states}
         self.logarithms = Logarithms(Ranges(lambda x: known_range(step, x)))
+        self.floats = Ranges(lambda x: known_range(step, x, ends=True), rounded=True)
         self.terms: dict[Node, Node] = {}  # terms with a state -> with decays
         self.made: dict[Node, Node] = {}  # coefficients -> decays
 
@@ -139,12 +141,34 @@ class _Decays:
         if lossless(x):
             return x
         made = self.logarithms.product(x)
+        if made is not None and self._vanishing(made):
+            return None
         if made is None:
             log = self.logarithms.log(x)
-            made = None if log is None else exponential(log)
+            made = None if log is None or self._endless(log) else exponential(log)
         if made is not None:
             self.made[x] = made
         return made
+
+    def _vanishing(self, product: Node) -> bool:
+        """Is a factor 0 in floats, of which the logarithm isn't what it is made of?"""
+        bases = (_base(f) for f in factors_of(product))
+        return any(not lossless(b) and self.floats(b).low <= 0 for b in bases)
+
+    def _endless(self, log: Node) -> bool:
+        """Has a logarithm an infinite slope at values that floats take? A quotient of its gradient has none there."""
+        arguments = ((x.attrs[0], self.floats(x.args[0])) for x in walk(log) if x.op == "fn")
+        return any(not above(a, LEAST[name]).positive for name, a in arguments if name in LEAST)
+
+
+def _base(x: Node) -> Node:
+    """Of powers, also along more axes."""
+    return _base(x.args[0]) if x.op in ("pow", "expand") else x
+
+
+def above(a: Range, least: int) -> Range:
+    """The range of what is so much less."""
+    return plus(a, Range(Fraction(-least), Fraction(-least), False, False))
 
 
 def exponential(log: Node) -> Node:
