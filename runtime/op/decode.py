@@ -155,7 +155,7 @@ class Step:
         self._tensors = [a.name for a in once if a.kind != "constant"]
         self._constants = {a.name: a.default for a in once if a.kind == "constant"}
         self._plans: dict[Any, _Plan] = {}
-        self.launches: dict[Any, Launch] = {}  # of several steps
+        self.launches: dict[Any, Launch | None] = {}  # of several steps; None where a GPU doesn't hold them
 
     def __call__(
         self,
@@ -213,7 +213,7 @@ class Step:
         plan.run(tensors, constants, states, following, outs, rows)
         return self.result(*outs, following[0] if len(following) == 1 else tuple(following))
 
-    def keep(self, key: tuple[object, ...], launch: Launch) -> Launch:
+    def keep(self, key: tuple[object, ...], launch: Launch | None) -> Launch | None:
         """The launch, which calls of this kind find in `launches`."""
         if len(self.launches) >= PLANS:
             self.launches.clear()
@@ -323,12 +323,8 @@ class _Plan:
             except OutOfResources as error:  # before anything was written
                 self.launch = None
                 sizes = {n: list(x.shape) for n, x in zip(self.step._tensors, tensors, strict=True)}
-                warnings.warn(
-                    f"{self.step.signature.name}: {sizes} need {error.required} bytes of {error.name}, of which this GPU has "
-                    f"{error.limit} for a program; the step runs in torch instead, in several launches",
-                    FallbackWarning,
-                    stacklevel=2,
-                )
+                told = too_large(self.step.signature.name, sizes, error, "the step runs in torch instead")
+                warnings.warn(f"{told}, in several launches", FallbackWarning, stacklevel=2)
         step = self.step
         if rows is not None:
             own = [read_rows(x, rows) for x in states]
@@ -420,6 +416,12 @@ def _launch(
         strides += outs[n].stride()[:2] if outs else (heads * own, own)
     cut = kernel.cut(sizes, inplace, deterministic)
     return launch_of(step, cut, read, strides, (heads, *groups), tensors[0].device)
+
+
+def too_large(name: str, sizes: object, error: OutOfResources, instead: str) -> str:
+    """What a GPU doesn't hold, and what runs instead."""
+    need = f"{name}: {sizes} need {error.required} bytes of {error.name}"
+    return f"{need}, of which this GPU has {error.limit} for a program; {instead}"
 
 
 def launch_of(

@@ -1,19 +1,24 @@
 """Several steps of many sequences in one launch, between rows of pools: what drafts, their commit and engines are made of.
 
 A state is rounded to its pool's dtype after each step, so that steps one after the other give the same bits.
-States that are too wide for a program's registers go step by step, each a launch of its own.
+States that are too wide for a program's registers go step by step, each a launch of its own; so do steps whose kernel shared
+memory doesn't hold, which is remembered.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
-from .decode import Given, Launch, Step, backend_of, launch_of
+from chunkform.errors import FallbackWarning
+
+from .decode import Given, Launch, Step, backend_of, launch_of, too_large
 from .passes import repeated
 from .rows import kept_rows, read_rows, write_rows
 
@@ -64,12 +69,18 @@ def several_steps(
     if sizes["B"] == 0 or sizes["T"] == 0 or sizes["H"] == 0:
         return
     if backend_of(step, backend, [*tensors, *pools]) == "triton":  # type: ignore[list-item]
-        launch = _launched(step, tensors, pools, kept, outputs, sizes, places, writes)  # type: ignore[arg-type]
+        key = _key(tensors, pools, kept, outputs, sizes, places, writes)  # type: ignore[arg-type]
+        launch = _launched(step, key, tensors, pools, kept, outputs, sizes, writes)  # type: ignore[arg-type]
         if launch is not None:
             pairs = [x for pair in zip(pools, kept or pools, strict=True) for x in pair]
             into = outputs or [pools[0]] * len(step.whole.outputs)  # where none are written, an address all the same
-            launch([*tensors, *pairs, *into], constants, places.listed())  # type: ignore[list-item, arg-type]
-            return
+            try:
+                launch([*tensors, *pairs, *into], constants, places.listed())  # type: ignore[list-item, arg-type]
+                return
+            except OutOfResources as error:  # before anything was written
+                step.keep(key, None)
+                told = too_large(step.whole.name, sizes, error, "steps go one by one instead, each a launch of its own")
+                warnings.warn(told, FallbackWarning, stacklevel=2)
         one = _one_launch(step, constants, backend)
     else:
         one = _one_in_torch(step, constants, sizes["H"])
@@ -81,8 +92,7 @@ def holds(step: Step, sizes: dict[str, int]) -> bool:
     return step.kernel is None or step.kernel.cut_several(sizes, True, False, False) is not None
 
 
-def _launched(
-    step: Step,
+def _key(
     tensors: list[Tensor],
     pools: Sequence[Tensor],
     kept: Sequence[Tensor],
@@ -90,12 +100,25 @@ def _launched(
     sizes: dict[str, int],
     places: Places,
     writes: Writes,
-) -> Launch | None:
-    """The launch; kept, for calls of the same kind. None where states are too wide."""
+) -> tuple[object, ...]:
+    """What calls of one kind have in common."""
     every = [*tensors, *pools, *kept, *outputs, *(x for x in places.listed() if x is not None)]
     looks = [(x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16 == 0) for x in every]
     which = [x is None for x in places.listed()]
-    key = ("several", writes, len(kept), len(outputs), *which, *sizes.items(), *looks)
+    return "several", writes, len(kept), len(outputs), *which, *sizes.items(), *looks
+
+
+def _launched(
+    step: Step,
+    key: tuple[object, ...],
+    tensors: list[Tensor],
+    pools: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    sizes: dict[str, int],
+    writes: Writes,
+) -> Launch | None:
+    """The launch; kept, for calls of the same kind. None where a GPU doesn't hold the states, as far as is known."""
     if key in step.launches:
         return step.launches[key]
     kernel = step.kernel

@@ -163,6 +163,36 @@ def test_within_a_pass_nothing_changes_its_level():
     assert level() == 0
 
 
+def test_several_steps_that_do_not_fit_go_one_by_one(monkeypatch):
+    """Each a launch of its own, or in torch where that doesn't fit either. What runs is remembered."""
+    from chunkform.generated.gated_delta_rule import gated_delta_rule
+    from chunkform.runtime.op import decode
+
+    def too_large(self, *_):
+        tries.append(self)
+        raise OutOfResources(360448, 232448, "shared memory")
+
+    tries: list[object] = []
+    given = dict(zip("qkv", torch.randn(3, 2, 3, 2, 20), strict=True))
+    given |= {"beta": torch.rand(2, 3, 2), "log_alpha": -torch.rand(2, 3, 2)}
+    pools = [torch.randn(4, 2, 20, 20) for _ in range(3)]
+    pools[1:] = [pools[0].clone() for _ in range(2)]
+    rows, accepted = torch.tensor([3, 1]), torch.tensor([2, 3])
+    wanted, drafts = gated_delta_rule.draft(pools[0], **given, state_indices=rows, backend="torch")
+    gated_delta_rule.commit(drafts, accepted)
+    monkeypatch.setattr(decode.Launch, "__call__", too_large)
+    with pytest.warns(FallbackWarning, match="one by one") as told:
+        for keep, pool in (("replay", pools[1]), ("copies", pools[2])):
+            found, drafts = gated_delta_rule.draft(pool, **given, state_indices=rows, keep=keep, backend="triton")
+            assert torch.equal(found, wanted)
+            gated_delta_rule.commit(drafts, accepted)
+            assert torch.equal(pool, pools[0])
+        tried = len(tries)
+        gated_delta_rule.draft(pools[1], **given, state_indices=rows, keep="replay", backend="triton")
+    assert len(tries) == tried
+    assert sum("one by one" in str(x.message) for x in told) == 3
+
+
 def test_a_step_that_does_not_fit_runs_in_torch(monkeypatch):
     from chunkform.generated.lightning_attention import lightning_attention
     from chunkform.runtime.op import decode
