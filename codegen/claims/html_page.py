@@ -10,7 +10,7 @@ from chunkform.spec.claims import documents as own_documents
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula
 from chunkform.spec.language.notation import latex
-from chunkform.spec.language.statements import Equal
+from chunkform.spec.language.statements import Equal, SameAs
 
 from .counterexample_page import typeset
 from .derived_claims import Derived
@@ -199,7 +199,7 @@ def stated(c: Claim) -> str:
 def statement_text(s: object) -> str:
     if isinstance(s, Equal):
         return " = ".join(str(x) for x in s.sides)
-    if isinstance(s, Formula | str | int):
+    if isinstance(s, Formula | str | int | SameAs):
         return str(s)
     if isinstance(s, tuple):
         return ", ".join(statement_text(x) for x in s)

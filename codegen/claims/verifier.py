@@ -16,7 +16,7 @@ from chunkform.errors import ClaimError, nearest
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula, free_indices, substitute, walk
 from chunkform.spec.language.notation import latex
-from chunkform.spec.language.statements import AtMost, Differs, Equal, Number, OneOf, Statement, Together
+from chunkform.spec.language.statements import AtMost, Differs, Equal, Number, OneOf, SameAs, Statement, Together
 
 from . import analysis  # noqa: F401  (its decisions register themselves)
 from .arithmetic import FUNCTIONS, Transcendental
@@ -34,6 +34,7 @@ from .properties import Finding, decide, joined
 from .prover import Bodies, Prover
 from .repair import Repair, edited
 from .repair_policy import Mender, Reading
+from .same import verdict_of_same
 from .scope import denominators, parts_of, used_names
 from .trial_sizes import beyond
 from .verdict import Condition, Counterexample, Verdict
@@ -61,6 +62,8 @@ class Verifier:
         started = time.process_time()
         self.searches = []
         self.prover.forget_branches()
+        if isinstance(claim.statement, SameAs):
+            return replace(verdict_of_same(claim, claim.statement), seconds=time.process_time() - started)
         refuse_empty(claim)
         try:
             verdict = self._judge(claim)

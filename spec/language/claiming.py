@@ -5,9 +5,11 @@ Everything a setting can declare is there, so that a user's own recurrence needs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from .claims import add_claim, setting_of
+from .source import caller
 
 
 class Claiming:
@@ -20,6 +22,16 @@ class Claiming:
     def claim(self, name: str, *what: Any, **about: Any) -> Any:
         """State a formula for the verifier: `r.claim("dq", dq(t), S(t) * do(t))`."""
         return add_claim(self, name, *what, **about)  # type: ignore[arg-type]
+
+    def same_as(self, other: Any, names: Mapping[str, str] | None = None) -> Any:
+        """Claim that another recurrence, or that of a file beside this one, gives the same outputs from the same inputs:
+        `r.same_as("published.py", {"q": "query"})`, where `names` has what is called otherwise there."""
+        from .statements import SameAs
+
+        name = getattr(other, "name", None) or Path(other).stem
+        where = Path(caller().file).parent / other if isinstance(other, str) else other
+        found = str(where) if isinstance(where, Path) and where.is_file() else other
+        return add_claim(self, f"same as {name}", SameAs(found, tuple((names or {}).items())))  # type: ignore[arg-type]
 
     def assume(self, initial: Mapping[str, Any] | None = None, final_loss: bool = True) -> None:
         """What all claims are meant under: `r.assume(initial={"S": 0}, final_loss=False)`."""

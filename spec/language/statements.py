@@ -142,6 +142,19 @@ class Factors(Statement):
     terms: int
 
 
+@dataclass(frozen=True)
+class SameAs(Statement):
+    """The recurrence gives the same outputs from the same inputs as `other` does: another recurrence, or the file that holds it.
+    `names`: what is called otherwise there, by its name here."""
+
+    other: object
+    names: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        called = ", ".join(f"{a} = {b}" for a, b in self.names)
+        return f"the same as {getattr(self.other, 'name', self.other)}{f', with {called}' if called else ''}"
+
+
 def differs(left: object, right: object) -> Statement:
     return Differs(formula(left), formula(right))
 
