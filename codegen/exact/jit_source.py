@@ -16,7 +16,7 @@ from ..ir.kernel_ir import Barrier, Body, Do, For, If, Let, Return, Statement, S
 OPERATORS: dict[type, str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.BitAnd: "&",
     ast.BitOr: "|", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
-    ast.Is: "is", ast.IsNot: "is not", ast.And: "and", ast.Or: "or",
+    ast.LShift: "<<", ast.RShift: ">>", ast.Is: "is", ast.IsNot: "is not", ast.And: "and", ast.Or: "or",
 }  # fmt: skip
 
 
@@ -122,6 +122,8 @@ def _operation(node: ast.expr) -> Code:
             return reduce(lambda a, b: Binary(OPERATORS[type(op)], a, b), map(_code, values))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return Negative(_code(operand))
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            return Call("~", (_code(operand),))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return Call("not", (_code(operand),))
         case ast.Compare(left=left, ops=[op], comparators=[right]):

@@ -101,8 +101,15 @@ def written(value: float) -> Fraction | float:
     return simple if float(simple) == value else Fraction(value)
 
 
+LN2 = 1 / Fraction(1.4426950408889634)  # what stands for the logarithm of 2: kernels multiply by one over it
+UNIT = {"exp": LN2, "exp2": Fraction(1)}
+
+
 @cache
 def _value(name: str, x: Fraction) -> Fraction:
+    """Some number, the same for the same x; powers of two are what they are."""
+    if name in UNIT and (x / UNIT[name]).denominator == 1:
+        return Fraction(2) ** int(x / UNIT[name])
     if x == 0 and name in KEEP_ZERO:
         return x
     if name == RECIPROCAL:

@@ -266,6 +266,8 @@ class _Program:
             return x.entries
         if x is None or isinstance(x, Pointer | tuple | str):
             raise GateError(f"{self.name}: {x} is no number")
+        if isinstance(x, float):
+            return array(written(x))
         return mapped(lambda y: y if y is UNDEFINED else Fraction(int(y)), array(x))
 
     def binary(self, operator: str, a: Value, b: Value) -> Value:
@@ -343,7 +345,7 @@ OPERATIONS: dict[str, Callable[[Value, Value], Value]] = {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
     "//": lambda a, b: a // b, "%": lambda a, b: a % b, "&": lambda a, b: a & b, "|": lambda a, b: a | b,
     "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b,
 }  # fmt: skip
 
 
@@ -391,6 +393,28 @@ def _sum(p: _Program, x: Value, axis: int) -> Value:
     return Exact(array(x.entries.sum(axis=axis))) if isinstance(x, Exact) else np.sum(x, axis=axis)
 
 
+def _most(x: Value, which: Callable[..., Value], axis: int | None) -> Value:
+    return Exact(array(which(x.entries, axis=axis))) if isinstance(x, Exact) else which(x, axis=axis)
+
+
+def _cumulative(p: _Program, x: Value, axis: int, reverse: bool) -> Exact:
+    entries = p.number_of(x)
+    entries = np.flip(entries, axis) if reverse else entries
+    sums = np.cumsum(entries, axis=axis)
+    return Exact(np.flip(sums, axis) if reverse else sums)
+
+
+def _dot(p: _Program, a: Value, b: Value, onto: Value) -> Exact:
+    product = array(p.number_of(a) @ p.number_of(b))
+    return Exact(product if onto is None else array(product + p.number_of(onto)))
+
+
+def _power_of_two(x: Value) -> Value:
+    if x is UNDEFINED or isinstance(x, float):  # of minus infinity
+        return UNDEFINED if x is UNDEFINED or x > 0 else Fraction(0)
+    return NUMBERS.fn("exp2", array(x)).item()
+
+
 def _scan(p: _Program, values: tuple[Exact, ...], axis: int, function: Callable[..., object]) -> tuple[Exact, ...]:
     rows = [np.moveaxis(v.entries, axis, 0) for v in values]
     kept = [tuple(Exact(array(r[0])) for r in rows)]
@@ -416,8 +440,16 @@ BUILT_IN: dict[str, Callable[..., object]] = {
     "tl.zeros_like": lambda p, x: Exact(array(x.entries * 0)) if isinstance(x, Exact) else np.zeros_like(x),
     "tl.where": _where,
     "tl.sum": _sum,
-    "tl.max": lambda p, x, axis: Exact(array(x.entries.max(axis=axis))) if isinstance(x, Exact) else np.max(x, axis),
-    "tl.dot": lambda p, a, b, input_precision="": Exact(array(p.number_of(a) @ p.number_of(b))),
+    "tl.max": lambda p, x, axis=None: _most(x, np.max, axis),
+    "tl.min": lambda p, x, axis=None: _most(x, np.min, axis),
+    "tl.cumsum": lambda p, x, axis, reverse=False: _cumulative(p, x, axis, reverse),
+    "tl.dot": lambda p, a, b, onto=None, input_precision="": _dot(p, a, b, onto),
+    "tl.reshape": lambda p, x, sizes: p.reshaped(x, lambda a: a.reshape(sizes)),
+    "tl.broadcast_to": lambda p, x, sizes: p.reshaped(x, lambda a: np.broadcast_to(a, sizes)),
+    "tl.exp2": lambda p, x: Exact(mapped(_power_of_two, p.number_of(x))),
+    "tl.sqrt": lambda p, x: Exact(NUMBERS.pow(p.number_of(x), Fraction(1, 2))),
+    "triton.next_power_of_2": lambda p, n: 1 << (int(n) - 1).bit_length(),
+    "~": lambda p, x: ~np.asarray(x),
     "tl.trans": lambda p, x: p.reshaped(x, lambda a: a.T),
     "tl.permute": lambda p, x, order: p.reshaped(x, lambda a: a.transpose(order)),
     "tl.cdiv": lambda p, a, b: -(-a // b),

@@ -335,14 +335,15 @@ class Function(Tree):
 
 @dataclass(frozen=True)
 class Power(Tree):
-    """A power, written out where it is one of a few factors."""
+    """A power, written out where it is one of a few factors, unless it is taken `by_logarithm` to base two."""
 
     value: Code
     exponent: Fraction
+    by_logarithm: bool = False
 
     @property
     def as_exponential(self) -> bool:
-        return self.exponent.denominator > 2 or abs(self.exponent) > 16
+        return self.by_logarithm or self.exponent.denominator > 2 or abs(self.exponent) > 16
 
     @property
     def factors(self) -> int:
@@ -356,6 +357,8 @@ class Power(Tree):
         return MUL if self.exponent < 0 or self.factors > 1 else ATOM
 
     def printed(self) -> str:
+        if self.by_logarithm:
+            return f"tl.exp2({float(self.exponent)} * tl.log2({self.value.text}))"
         if self.as_exponential:
             return f"tl.exp({float(self.exponent)!r} * tl.log({self.value.text}))"
         whole, half = divmod(abs(self.exponent), 1)

@@ -144,7 +144,7 @@ def _expected(r: Result, env: Env, sizes: dict[str, int], steps: int) -> np.ndar
     return np.broadcast_to(made, (B, steps, H, *(sizes[dim_of(a)] for a in r.order)))
 
 
-def _compare(kernel: str, what: str, cells: np.ndarray, expected: np.ndarray) -> None:
+def compare(kernel: str, what: str, cells: np.ndarray, expected: np.ndarray) -> None:
     found: Any = cells.reshape(expected.shape)
     for place in np.ndindex(*expected.shape):
         if found[place] is UNDEFINED or found[place] != expected[place]:
@@ -171,13 +171,13 @@ def _gate_rows(k: RowKernel, f: KernelFunction) -> None:
             expected = _expected(r, given.env, given.sizes, steps)
             if r.summed:
                 shape = (blocks, H, *(given.sizes[dim_of(a)] for a in r.order))
-                _compare(f.name, r.name, array(out.cells.reshape(shape).sum(0)), array(expected.sum((0, 1))))
+                compare(f.name, r.name, array(out.cells.reshape(shape).sum(0)), array(expected.sum((0, 1))))
                 continue
             cells = out.cells
             if r.within is not None:
                 _, n, count = r.within
                 cells = cells.reshape(B, steps, count, -1)[:, :, n]
-            _compare(f.name, r.name, cells, expected)
+            compare(f.name, r.name, cells, expected)
 
 
 def _row_results(k: RowKernel, given: _Inputs, steps: int, blocks: int, all_given: bool) -> dict[str, Tensor | None]:
@@ -216,9 +216,9 @@ def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
     after_all = _walk(k, given, first, range(steps))
     for r in k.results:
         if (out := outs[r.name]) is not None:
-            _compare(f.name, r.name, out.cells, _expected(r, given.env, given.sizes, steps))
+            compare(f.name, r.name, out.cells, _expected(r, given.env, given.sizes, steps))
     if last is not None:
-        _compare(f.name, "the last state", last.cells, after_all)
+        compare(f.name, "the last state", last.cells, after_all)
 
 
 def _gate_parts(k: ScanKernel, f: KernelFunction) -> None:
@@ -236,7 +236,7 @@ def _gate_parts(k: ScanKernel, f: KernelFunction) -> None:
         left = _walk(k, given, zero, own)
         moved = array(_walk(k, given, one, own) - left)
         for what, tensor, expected in (("a part's state", ends, left), ("a part's map", linear, moved)):
-            _compare(f.name, what, tensor.cells.reshape(B, parts, H, *shape)[:, part], expected)
+            compare(f.name, what, tensor.cells.reshape(B, parts, H, *shape)[:, part], expected)
 
 
 def _scan_arguments(
@@ -307,7 +307,7 @@ def _gate_transitions(k: TransitionKernel, f: KernelFunction) -> None:
             shape = (B, H, chunks, chunk, chunk) if len(x.axes) > 1 else (B, H, steps)
             cells = rooms[x].cells.reshape(shape)
             found = cells[b, h, c] if len(x.axes) > 1 else cells[b, h, c * chunk : c * chunk + own]
-            _compare(f.name, outs[x].name, found, expected[:own] if len(x.axes) < 2 else expected)
+            compare(f.name, outs[x].name, found, expected[:own] if len(x.axes) < 2 else expected)
 
 
 def _weights(

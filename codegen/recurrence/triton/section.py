@@ -16,6 +16,7 @@ from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_sweep
 from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
 from . import kernel_passes
+from .chunk_gate import gate_chunks
 from .kernel_gate import gate_kernel
 from .kernels.chunk_kernel import Kernel
 from .kernels.coupling_weights import TransitionKernel
@@ -189,7 +190,9 @@ def cuttable(c: Compiled) -> bool:
 def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[KernelFunction, ...]:
     """What stands in a file for a kernel, after all passes, gated where there is a gate for its kind."""
     if isinstance(k, Kernel):
-        return tuple(map(kernel_passes.finished, k.functions))
+        found = tuple(map(kernel_passes.finished, k.functions))
+        gate_chunks(k, found)
+        return found
     f = kernel_passes.finished(k.function)
     gate_kernel(k, f)
     return (f,)

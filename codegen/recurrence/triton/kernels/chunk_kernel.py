@@ -13,7 +13,10 @@ from ....ir.kernel_ir import (
     Parameter,
     Slices,
 )
+from ...normal_form.form import StateForm
+from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import WEIGHT
+from ..plan_passes.value_placement import Store
 from ..print.axis_names import block_name, part_name, size_name
 from .arguments import Argument, Role
 from .tile_lowering import Tiles
@@ -29,6 +32,15 @@ class Alone:
     loads: frozenset[str]
     stores: frozenset[Node]
     states: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """What a kernel computes: a sweep's program, of these states, and what is stored of it."""
+
+    opened: Opened
+    group: tuple[StateForm, ...] = ()
+    stores: tuple[Store, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,8 @@ class Kernel:
     many: bool = False  # are there many?
     slow_path: Body = ()  # a second kernel, where it takes only chunks that are of a small decay range: for all others
     slices: tuple[Slices, ...] = ()  # axes that a sweep takes slice by slice
+    pieces: tuple[Piece, ...] = ()  # what it is for, which a gate compares with what it leaves in memory
+    making: frozenset[str] = frozenset()  # decays whose sums it makes
     loads: tuple[tuple[str, str | None], ...] = ()  # what a sweep loads, as `loaded_tiles` has it
     heavy: bool = False  # does a sweep load more than one that makes several reads should?
     inside: frozenset[str] = frozenset()  # decays of which a sweep loads sums inside chunks

@@ -36,7 +36,7 @@ from ..plan_passes.hoist import HALVES, SIDES, Opened, Own
 from ..print.axis_names import axis_name, part_name, size_name
 from .arguments import Argument, Role
 from .at_once import at_once, chunk_of, moved_on, whole_name
-from .chunk_kernel import Kernel, NameOf, by_channel, loaded_tiles, sums_loaded
+from .chunk_kernel import Kernel, NameOf, Piece, by_channel, loaded_tiles, sums_loaded
 from .places import bases, chunk_header, chunked_place, header
 from .tile_lowering import Tiles
 from .tile_values import Fine, Value, matrix_place
@@ -108,6 +108,8 @@ def intra_chunk_kernel(
         False,
         tuple(parts),
         slow_path=slow_path,
+        pieces=(Piece(o),),
+        making=making,
         loads=tuple(x for x in loaded_tiles(tiles) if x[1] not in (None, ROW)) if queues else (),
         few=len(o.products) <= SUMMED if parts else not queues and wide <= FEW,
         queues=queues,

@@ -29,6 +29,7 @@ from ....ir.code import (
     Name,
     Negative,
     Not,
+    Power,
     both,
     call,
     code,
@@ -382,7 +383,7 @@ class Tiles:
             root = call("tl.sqrt", base)
             return Value(root if n > 0 else Group(1.0 / root), v.axes)
         if n.denominator != 1:
-            return Value(call("tl.exp2", Literal(float(n), n) * call("tl.log2", base)), v.axes)
+            return Value(Power(base, n, by_logarithm=True), v.axes)
         product = Group(times(*[base] * abs(n.numerator)))
         return Value(product if n > 0 else Group(1.0 / product), v.axes)
 

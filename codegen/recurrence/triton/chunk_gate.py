@@ -1,0 +1,351 @@
+"""What must hold of kernels over chunks: run over exact numbers, they leave in memory what the chunk program says.
+
+Each is run as it is printed, for two sequences and heads of two chunks and a tail, with tiles that are wider than their axes. Log
+decays are whole numbers to base two, so that decays are exact. What is expected of a chunk is evaluated over the steps that it
+has, without any beyond the sequence's end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from chunkform.errors import GateError
+
+from ...exact.jit_source import NoMeaning
+from ...exact.rationals import LN2, UNDEFINED, Rationals, array
+from ...exact.run_kernel import Argument as Given
+from ...exact.run_kernel import Tensor, run
+from ...ir.evaluate import BEYOND, Env, aligned, evaluate
+from ...ir.expr import COL, ROW, Node, dim_of, leaf, walk
+from ...ir.kernel_ir import KernelFunction
+from .kernel_gate import compare, runtime_function, strided
+from .kernels.arguments import Argument, Role
+from .kernels.chunk_kernel import Kernel, Piece
+from .plan_passes.hoist import HALVES, Own
+from .plan_passes.roles import INNER, PER_HEAD, STEPS, WEIGHT, at_row
+from .print.axis_names import KEPT, block_name, part_name, size_name
+
+NUMBERS = Rationals()
+B, H, CHUNK = 2, 2, 2
+FAR = 99  # so far log2 decays may reach in a chunk for two factors of them to fit into float32
+Key = tuple[str, str]
+
+
+def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
+    """Raises GateError where what passes have made of a kernel over chunks, and of the one for chunks that it leaves, isn't what
+    it is for. A kernel that says no pieces has no gate yet."""
+    if not k.pieces:
+        return
+    try:
+        for steep, exact in ((True, False), (False, True)) if k.slow_path else ((False, False), (False, True)):
+            memory = Memory(k, 4 if k.slow_path else CHUNK, steep, exact, random.Random(k.name))
+            memory.launch(functions)
+            _compare_prologue(k, memory)
+    except NoMeaning as why:
+        raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@dataclass
+class Memory:
+    """What a kernel over chunks is given, and what it leaves. `steep`: decays of the second chunk are far below what two factors
+    can be split into. `exact`: cumulative sums lie in two parts."""
+
+    k: Kernel
+    chunk: int
+    steep: bool
+    exact: bool
+    random: random.Random
+    values: dict[Key, np.ndarray] = field(default_factory=dict)  # by leaf: of each step [B, T, H, ..], or of each head
+    logs: dict[Node, np.ndarray] = field(default_factory=dict)  # of decays of each step, to base two
+    given: dict[str, Given] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.steps = 2 * self.chunk + 1
+        self.chunks = 3
+        axes = (*self.k.axes, *self.k.parts)
+        dims = {dim_of(a) for a in axes} | {x.attrs[0] for x in self.nodes if x.op == "size"}
+        dims |= {dim_of(a) for x in self.nodes for a in x.axes if a not in STEPS}
+        whole = sorted({d.removesuffix(KEPT) for d in dims})
+        self.sizes = {d: 3 - whole.index(d.removesuffix(KEPT)) % 2 for d in dims}
+        self.given |= {size_name(d): n for d, n in self.sizes.items()}
+        self.given |= {block_name(a): 4 for a in self.k.axes} | {part_name(a): 2 for a in self.k.parts}
+        for p in self.k.pieces:
+            for node in p.opened.decays.values():
+                self.log_of(node)
+        for a in self.k.arguments:
+            self.given |= self.passed(a)
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        return list(walk(*(n for p in self.k.pieces for n in nodes_of(p))))
+
+    # --- drawing
+
+    def draw(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Numbers of few bits, as a chunk's are multiplied by one another."""
+        flat = [
+            Fraction(self.random.randrange(1, 2**9), 2**4) * self.random.choice((1, -1)) for _ in range(prod(shape))
+        ]
+        return array(flat).reshape(shape)
+
+    def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Logarithms of decays to base two, of each step or of each head; some are zero."""
+        logs = array([Fraction(-self.random.randrange(3)) for _ in range(prod(shape))]).reshape(shape)
+        if self.steep and shape[:2] == (B, self.steps):
+            logs[:, self.chunk : 2 * self.chunk] *= 30
+        return logs
+
+    def log_of(self, node: Node) -> np.ndarray:
+        """A decay's logarithms, of each step: [B, T, H, ..]."""
+        if node not in self.logs:
+            if node.op == "leaf" and node.attrs[0].startswith("decay"):
+                self.value(node)
+            else:
+                self.logs[node] = self.draw_logs((B, self.steps, H, *self.shape(node.axes)))
+        return np.broadcast_to(self.logs[node], (B, self.steps, H, *self.shape(node.axes)))
+
+    def value(self, x: Node) -> np.ndarray:
+        """The values of a leaf, of each step or of each head."""
+        kind, name, order = x.attrs
+        if (kind, name) not in self.values:
+            own = self.shape(tuple(a for a in order if a not in STEPS))
+            lead: tuple[int, ...] = (B, self.steps, H)
+            lead = () if kind == "constant" else (H,) if kind in PER_HEAD else lead
+            if kind.startswith("decay"):
+                logs = self.logs[leaf(kind, name, tuple(a for a in order if a not in STEPS))] = self.draw_logs(
+                    (*lead, *own)
+                )
+                self.values[kind, name] = NUMBERS.fn("exp2", logs)
+            else:
+                self.values[kind, name] = self.draw((*lead, *own))
+        return self.values[kind, name]
+
+    def matrix(self, x: Node) -> np.ndarray:
+        """A matrix over the steps of each chunk that is given, with zeros beyond the end, and where a step reads what comes after
+        it: [B, H, chunks, C, C]."""
+        if x.attrs[:2] not in self.values:
+            made = self.draw((B, H, self.chunks, self.chunk, self.chunk))
+            made *= np.tri(self.chunk, k=-1, dtype=int)[
+                :: self.k.pieces[0].opened.direction, :: self.k.pieces[0].opened.direction
+            ]
+            for _, _, c, own in self.places():
+                made[:, :, c, own.stop - own.start :] = made[:, :, c, :, own.stop - own.start :] = Fraction(0)
+            self.values[x.attrs[:2]] = made
+        return self.values[x.attrs[:2]]
+
+    def shape(self, axes: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(self.sizes[dim_of(a)] for a in axes)
+
+    # --- arguments
+
+    def cells(self, a: Argument | None) -> np.ndarray:
+        found = self.given[a.name] if a is not None else None
+        assert isinstance(found, Tensor)
+        return found.cells
+
+    def stored_of(self, a: Argument, b: int, h: int, c: int, own: slice) -> np.ndarray:
+        """What a kernel has stored of a chunk, over its steps."""
+        cells = self.cells(a)
+        if a.layout == "matrix":
+            count = own.stop - own.start
+            return cells.reshape(B, H, self.chunks, self.chunk, self.chunk)[b, h, c, :count, :count]
+        if a.layout == "chunked":
+            return cells.reshape(B, H, self.steps, *self.shape(a.axes))[b, h, own]
+        return cells.reshape(B, self.steps, H, *self.shape(a.axes))[b, own, h]
+
+    def compare(self, what: Node, where: tuple[int | str, ...], found: np.ndarray, expected: np.ndarray) -> None:
+        compare(self.k.name, f"{what.attrs[1]} of {where}", found, expected)
+
+    def passed(self, a: Argument) -> dict[str, Given]:
+        x = a.source
+        assert x is not None
+        if a.layout == "size":
+            return {a.name: self.sizes[x.attrs[0]]}
+        if a.stored and not (self.exact and a.role in (Role.SUMS, Role.EXTENTS)):  # which are made before, if exact
+            return {a.name: Tensor.room(a.name, self.room(a))}
+        if a.role in (Role.SUMS, Role.RESTS):
+            return {a.name: self.sums_of(a)}
+        if a.layout == "extent":
+            return {a.name: Tensor(a.name, self.extents_of(x).ravel())}
+        if a.layout == "matrix":
+            return {a.name: Tensor(a.name, self.matrix(x).ravel())}
+        values = self.value(x)
+        if x.attrs[0].startswith("decay"):
+            values = array(self.logs[x] * LN2)
+        if a.layout == "number":
+            return {a.name: values.item()}
+        if a.layout == "head":
+            return {a.name: Tensor(a.name, values.ravel())}
+        if a.layout == "chunked":  # by heads
+            return {a.name: Tensor(a.name, values.swapaxes(1, 2).ravel())}
+        if a.layout == "step":
+            return strided(a.base, values)
+        raise GateError(f"{self.k.name}: nothing is known of {a.name}")
+
+    def room(self, a: Argument) -> int:
+        if a.layout == "matrix":
+            return B * H * self.chunks * self.chunk**2
+        if a.layout == "sums":
+            return B * H * self.steps * next((o.counts[s] for o, s in self.owned() if o.prologue[s] == a.source), 1)
+        if a.layout == "extent":
+            return B * H * self.steps
+        return B * H * self.steps * prod(self.shape(a.axes))
+
+    def owned(self) -> Iterator[tuple[Own, str]]:
+        return ((o, slot) for p in self.k.pieces for o in p.opened.own for slot in o.prologue)
+
+    def cumulated(self, node: Node) -> np.ndarray:
+        """Cumulative sums inside chunks, [B, T, H, ..]."""
+        logs = self.log_of(node)
+        starts = range(0, self.steps, self.chunk)
+        return np.concatenate([np.cumsum(logs[:, t : t + self.chunk], axis=1) for t in starts], axis=1)
+
+    def sums_of(self, a: Argument) -> Given:
+        assert a.source is not None
+        if a.role is Role.RESTS and not self.exact:
+            return None
+        sums = self.cumulated(a.source)
+        rests = np.vectorize(lambda x: Fraction(int(x) % 3), otypes=[object])(sums) if self.exact else sums * 0
+        laid = rests if a.role is Role.RESTS else sums - rests
+        return Tensor(a.name, array(laid if a.axes else laid.swapaxes(1, 2)).ravel())
+
+    def extents_of(self, node: Node) -> np.ndarray:
+        """How far sums reach, at the first step of each chunk, [B, H, T]."""
+        reach = -self.cumulated(node).min(axis=3)
+        out = np.full((B, H, self.steps), UNDEFINED, dtype=object)
+        for t in range(0, self.steps, self.chunk):
+            out[..., t] = reach[:, t : t + self.chunk].max(axis=1)
+        return out
+
+    # --- running
+
+    def launch(self, functions: tuple[KernelFunction, ...]) -> None:
+        programs = B * H * self.chunks
+        levels = self.chunk.bit_length() - 1
+        words: dict[str, Given] = {"C": self.chunk, "CHUNK": self.chunk, "LEVELS": levels, "EVEN": False}
+        words |= {"EXACT": self.exact, "GROUP": 2, "STAGES": 1, "T": self.steps, "H": H, "chunks": self.chunks}
+        words |= {"begins": None, "stops": None, "programs": programs, "DT": "tl.float32"}  # type: ignore[dict-item]
+        for n, f in enumerate(functions):
+            count = -(-programs // 2) if n or self.k.queues else programs
+            for x in self.given.values():
+                if isinstance(x, Tensor):
+                    x.stored.clear()
+            run(f, count, {**self.given, **words, "FLAT": n == 0}, runtime_function)
+
+    # --- what is expected
+
+    def places(self) -> Iterator[tuple[int, int, int, slice]]:
+        """Sequences, heads, chunks, and the steps of these."""
+        for b, h, c in np.ndindex(B, H, self.chunks):
+            yield b, h, c, slice(c * self.chunk, min((c + 1) * self.chunk, self.steps))
+
+    def env(self, p: Piece, b: int, h: int, own: slice) -> tuple[Env, dict[str, int]]:
+        """The values of leaves over the steps of a chunk."""
+        o, count = p.opened, own.stop - own.start
+        sizes = {**self.sizes, ROW: count, COL: count, INNER: count, BEYOND: 0}
+        env: Env = {}
+        for x in self.nodes:
+            if x.op == "leaf" and x.attrs[0] == "matrix" and leaf("matrix", x.attrs[1], (ROW, COL)) not in o.matrices:
+                env[x.attrs[:2]] = self.matrix(x)[b, h, own.start // self.chunk, :count, :count]
+            if x.op == "leaf" and x.attrs[0] in LOADED:
+                values = self.value(x)
+                per_step = values.shape[:1] == (B,) and x.attrs[0] not in (*PER_HEAD, "constant")
+                env[x.attrs[:2]] = values[b, own, h] if per_step else values[h] if x.attrs[0] in PER_HEAD else values
+        for x, node in o.streams.items():
+            env["stream", x.attrs[1]] = self.over(x, at_row(node), env, sizes)
+        for d, node in o.decays.items():
+            env["stream", d.attrs[1]] = NUMBERS.fn("exp2", self.log_of(node)[b, own, h])
+        for found in (o.products, o.prologue):
+            for x, node in found.items():
+                env[x.attrs[:2]] = self.over(x, node, env, sizes)
+        return env, sizes
+
+    def over(self, x: Node, node: Node, env: Env, sizes: dict[str, int]) -> np.ndarray:
+        """A node over the axes of a leaf, as these are ordered there."""
+        made = array(aligned(array(evaluate(node, env, NUMBERS, sizes)), node.axes, x.axes))
+        whole = np.broadcast_to(made, tuple(sizes[a] if a in STEPS else sizes[dim_of(a)] for a in x.axes))
+        return whole.transpose([x.axes.index(a) for a in x.attrs[2]])
+
+
+LOADED = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "constant", WEIGHT, *PER_HEAD)
+
+
+def nodes_of(p: Piece) -> list[Node]:
+    o = p.opened
+    found: list[dict[Any, Node]] = [
+        o.streams,
+        o.definitions,
+        o.outputs,
+        o.states,
+        o.prologue,
+        o.matrices,
+        o.scaled,
+        o.intra,
+        o.products,
+    ]
+    nodes = [n for x in found for n in x.values()] + [n for s in o.own for n, _, _ in s.terms]
+    return [at_row(n) for n in nodes]
+
+
+def prod(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape)) if shape else 1
+
+
+def _compare_prologue(k: Kernel, m: Memory) -> None:
+    (piece,) = k.pieces
+    o = piece.opened
+    stored = {a.source: a for a in k.arguments if a.stored and a.role not in (Role.SUMS, Role.EXTENTS)}
+    for b, h, c, own in m.places():
+        env, sizes = m.env(piece, b, h, own)
+        for x, node in (o.matrices | o.scaled | o.intra).items():
+            expected = m.over(x, node, env, sizes)
+            found = m.stored_of(stored[x], b, h, c, own)
+            m.compare(x, (b, h, c), found, expected)
+        for sums in o.own:
+            _compare_own(sums, stored, env, sizes, m, b, h, own)
+    for a in k.arguments:
+        if a.stored and a.role is Role.SUMS and not m.exact:
+            _compare_sums(a, m)
+
+
+def _compare_own(
+    sums: Own,
+    stored: Mapping[Node | None, Argument],
+    env: Env,
+    sizes: dict[str, int],
+    m: Memory,
+    b: int,
+    h: int,
+    own: slice,
+) -> None:
+    """Row sums of pairs inside a chunk, and column sums, which are subtracted, in parts."""
+    expected: dict[tuple[str, str], Any] = {}
+    for node, rows, columns in sums.terms:
+        pairs = m.over(leaf("matrix", "pairs", (ROW, COL)), node, env, sizes)
+        for slot, side, made in ((rows, "row", pairs.sum(1)), (columns, "column", -pairs.sum(0))):
+            expected[slot, side] = expected.get((slot, side), 0) + made
+    for (slot, side), made in expected.items():
+        x, first = sums.prologue[slot], sums.first[slot, side]
+        cells = m.cells(stored[x]).reshape(B, H, sums.counts[slot], m.steps)[b, h, :, own]
+        m.compare(x, (b, h, side), cells[first] if side == "row" else cells[first : first + HALVES].sum(0), made)
+
+
+def _compare_sums(a: Argument, m: Memory) -> None:
+    """Sums of a decay that a kernel makes: how far they reach; all where that is too far for two factors, else those of whole
+    chunks."""
+    assert a.source is not None
+    sums, extents = m.cumulated(a.source), m.extents_of(a.source)
+    found, reached = m.cells(a).reshape(sums.shape), m.given[replace(a, role=Role.EXTENTS).name]
+    assert isinstance(reached, Tensor)
+    for b, h, c, own in m.places():
+        extent = extents[b, h, own.start]
+        rows = own if extent > FAR else slice(own.stop - 1, own.stop)
+        m.compare(a.source, (b, h, c), found[b, rows, h], sums[b, rows, h])
+        m.compare(a.source, (b, h, c), array(reached.cells.reshape(extents.shape)[b, h, own.start]), array(extent))
