@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from chunkform.spec.language import Recurrence
+
+from ..exact.rewritings import proposals
 from ..ir.expr import ZERO, dim_of, leaves, mul
 from ..ir.latex_page import Page, formulas
 from ..ir.notation import Notation
@@ -46,6 +49,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "source": c.spec.source,
         "family": c.family,
         "reason": c.reason,
+        "proposals": proposed(c),
         "reason_where": None if where is None else {"file": where.file, "line": where.line, "text": where.text},
         "arguments": [
             {"name": v.name, "kind": v.kind, "dims": [dim_of(a) for a in v.axes], "default": v.default}
@@ -254,7 +258,19 @@ def reason_text(c: Compiled) -> Text:
         slow = [s.name for p in c.strata if p.compiled.reason == c.reason for s in p.compiled.step.states]
         how = f"So {', '.join(slow)} runs in recurrent form; the other states don't."
     text.append(f"\n  {how}", style="dim")
+    for proposal in proposed(c):
+        text.append(f"\n  {proposal}.", style="green")
     return text
+
+
+def proposed(c: Compiled) -> list[str]:
+    """Rewritings that are proved and have a form over chunks, where the spec has a state that goes step by step."""
+    slow = c.family == "sequential" or any(p.compiled.family == "sequential" for p in c.strata)
+    return proposals(c.spec, _is_parallel) if slow and c.spec.states else []
+
+
+def _is_parallel(r: Recurrence) -> bool:
+    return compile_spec(r).family != "sequential"
 
 
 def section_text(section: Section) -> Text:

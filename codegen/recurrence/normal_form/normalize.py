@@ -120,7 +120,7 @@ def _update(interpreter: Interpreter, s: StateVar, node: Node) -> MatrixValue:
     if value.state != s.name:
         value = _based_on(value, s.name)
     if (value.row, value.col) != (row, col):
-        raise NotAffine("the state is transposed in each step", node)
+        raise NotAffine("the state is transposed in each step", s.leaf, node)
     if value.decay is not None and len(value.decay.axes) > 1:
         raise NotAffine("the decay runs over both axes of the state, entry by entry", value.decay)
     return value
