@@ -31,12 +31,15 @@ def main(
     length: Annotated[int, typer.Option(help="steps")] = 32768,
     heads: Annotated[int, typer.Option(help="of 128 channels")] = 8,
     device: Annotated[str, typer.Option(help="of the measurement")] = "cuda",
+    only: Annotated[str, typer.Option(help="cases whose names have one of these words")] = "",
     out: Annotated[Path | None, typer.Option("--json", help="where to write the rows")] = None,
 ) -> None:
     found = []
     effort = USUAL if device == "cuda" else Effort(0, 1, 1)
     print(f"{'what':16} {'by':10} {'forward':>10} {'both':>10}   milliseconds")
     for what, (given, calls) in cases(length, heads, device).items():
+        if only and not any(word in what for word in only.split(",")):
+            continue
         for by, call in calls.items():
             if call is None:
                 continue

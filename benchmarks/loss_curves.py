@@ -12,14 +12,16 @@ Libraries run side by side, each in a process of its own.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import datetime
 import importlib
 import json
 import math
 import multiprocessing
+import os
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -29,10 +31,13 @@ import typer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import tuning
+
 Key = tuple[str, int]  # a library, and a seed
 Kda = Callable[..., tuple[Tensor, Tensor | None]]
 MODULES = {"chunkform": "chunkform.runtime.compat.fla", "fla": "fla.ops.kda"}
 SMOOTHED, EVERY, HELD_OUT = 50, 100, 8  # steps of a mean; steps between held-out losses, and batches of one
+PRINTED = 500  # steps between lines that say how far a run is
 WARM_UP, RATE, DECAY, CLIP = 100, 1e-3, 0.1, 1.0
 
 
@@ -122,6 +127,8 @@ class Model(nn.Module):
 
 def trained(setup: Setup, library: str, seed: int) -> Run:
     """A model from its first weights to its last; what is random hangs on the seed alone."""
+    if library == "fla" and setup.device == "cuda":
+        tuning.side_by_side(max(1, (os.cpu_count() or 2) // 2), 5, 25)
     kda = importlib.import_module(MODULES[library]).chunk_kda
     torch.manual_seed(seed)
     model = Model(setup, kda).to(setup.device)
@@ -151,6 +158,8 @@ def trained(setup: Setup, library: str, seed: int) -> Run:
         optimizer.step()
         optimizer.zero_grad()
         training.append(now.detach())
+        if (step + 1) % PRINTED == 0:
+            print(f"{library} seed {seed}: step {step + 1}, {time.perf_counter() - start:.0f} s", flush=True)
         if (step + 1) % EVERY == 0 or step + 1 == setup.steps:
             with torch.no_grad():
                 held_out[step + 1] = float(torch.stack([loss(at) for at in few]).mean())
@@ -159,8 +168,24 @@ def trained(setup: Setup, library: str, seed: int) -> Run:
     return Run(library, seed, count, round(seconds, 1), torch.stack(training).float().cpu().tolist(), held_out)
 
 
-def runs_of(setup: Setup, library: str, seeds: list[int]) -> list[Run]:
-    return [trained(setup, library, seed) for seed in seeds]
+def trainings(setup: Setup, libraries: list[str], seeds: int) -> Iterator[Run]:
+    """All runs, as they end: libraries side by side, the seeds of each one after the other."""
+    context = multiprocessing.get_context("spawn")
+    with contextlib.ExitStack() as stack:
+        jobs = []
+        for library in libraries:
+            pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(1, context))
+            jobs += [pool.submit(trained, setup, library, seed) for seed in range(seeds)]
+        for job in concurrent.futures.as_completed(jobs):
+            yield job.result()
+
+
+def write(path: Path, said: dict[str, object], runs: list[Run]) -> None:
+    """All losses, and how far they are from each other."""
+    runs = sorted(runs, key=lambda r: (r.library, r.seed))
+    rounded = [asdict(r) | {"training": [round(x, 4) for x in r.training]} for r in runs]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"about": said, "compared": compared(runs), "runs": rounded}) + "\n")
 
 
 def smoothed(losses: list[float]) -> Tensor:
@@ -245,23 +270,17 @@ def main(
     else:
         setup = Setup(device, steps, width, layers, batch, length)
         runs, said = [], about(setup)
-        libraries = list(MODULES) if fla else ["chunkform"]
-        with concurrent.futures.ProcessPoolExecutor(len(libraries), multiprocessing.get_context("spawn")) as pool:
-            for job in [pool.submit(runs_of, setup, library, list(range(seeds))) for library in libraries]:
-                runs += job.result()
-                print(
-                    f"{runs[-1].library}: {runs[-1].parameters / 1e6:.1f}M parameters, {runs[-1].seconds} s a run",
-                    flush=True,
-                )
+        for run in trainings(setup, list(MODULES) if fla else ["chunkform"], seeds):
+            runs.append(run)
+            print(f"{run.library} seed {run.seed}: {run.parameters / 1e6:.1f}M parameters, {run.seconds} s", flush=True)
+            if out is not None:
+                write(out, said, runs)
     for r in runs:
         curve = smoothed(r.training)
         print(f"{r.library} seed {r.seed}: training {curve[-1]:.4f}, held out {r.held_out[max(r.held_out)]:.4f}")
-    found = compared(runs)
-    print(json.dumps(found))
+    print(json.dumps(compared(runs)))
     if out is not None:
-        rounded = [asdict(r) | {"training": [round(x, 4) for x in r.training]} for r in runs]
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"about": said, "compared": found, "runs": rounded}) + "\n")
+        write(out, said, runs)
     if plot is not None:
         try:
             draw(runs, plot)

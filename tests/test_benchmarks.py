@@ -426,7 +426,7 @@ def test_a_spec_file_is_measured_like_an_op_of_the_catalogue(monkeypatch):
 
 def test_curves_of_two_libraries_are_held_to_the_spread_of_two_seeds(tmp_path):
     setup = loss_curves.Setup("cpu", steps=3, width=64, layers=1, batch=2, length=32, characters=20_000)
-    own = loss_curves.runs_of(setup, "chunkform", [0, 1])
+    own = [loss_curves.trained(setup, "chunkform", seed) for seed in (0, 1)]
     assert own[0].training != own[1].training
     near = [replace(r, library="fla", training=[x + 1e-3 for x in r.training]) for r in own]
     far = [replace(r, library="fla", training=[x + 10 for x in r.training]) for r in own]

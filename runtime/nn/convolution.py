@@ -59,11 +59,15 @@ class ShortConvolution(nn.Module):
         tail = None if tail is None else tail.to(x.dtype)
         packed = None if cu_seqlens is None else packed_by(cu_seqlens, x.shape[1])
         y = convolve(x, self.weight, None, silu, tail, packed)
-        tail = x.new_zeros(shape) if tail is None else tail
-        return y, _last(x, tail) if cu_seqlens is None else _last_of_each(x[0], tail, cu_seqlens)
+        return y, last_inputs(x, x.new_zeros(shape) if tail is None else tail, cu_seqlens)
 
     def extra_repr(self) -> str:
         return f"channels={self.channels}, taps={self.taps}"
+
+
+def last_inputs(x: Tensor, tail: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """The tail after x, [sequences, as many steps as before, channels]: what the next call needs."""
+    return _last(x, tail) if cu_seqlens is None else _last_of_each(x[0], tail, cu_seqlens)
 
 
 def _last(x: Tensor, tail: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from .signature import Argument, Signature, States
 
 PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are made narrower
 TILE = 8192  # entries of the states that one program holds
+TILE_OF_SEVERAL = 4096  # of a program that takes several steps: one warp, whose sums wait for no other
 PER_WARP = 4096  # entries that a warp holds: 128 in each thread, so that few warps have to meet in a sum
 NARROWEST = 16  # entries of a row that a tile takes at least: 32 bytes in bfloat16, what memory moves at once
 HIGHEST = 65535  # programs along a grid's second axis
@@ -98,7 +99,7 @@ class StepKernel:
         self, sizes: dict[str, int], yields: bool, keeps: bool, ends: bool, deterministic: bool = False
     ) -> Cut | None:
         """The launch of several steps, of B sequences; None where the states are too wide to be held."""
-        blocks, tiles = self.tiles(sizes, deterministic)
+        blocks, tiles = self.tiles(sizes, deterministic, TILE_OF_SEVERAL)
         if self.rows is not None and too_wide(self.entries(blocks)):
             return None
         cut = self._cut(self.several, sizes, blocks, tiles, self.shared and (keeps or ends))
@@ -113,17 +114,17 @@ class StepKernel:
         grid = (batch * heads * parts, 1, 1) if flat else (heads * parts, batch, 1)
         return Cut(kernel, (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat), grid, warps)
 
-    def tiles(self, sizes: dict[str, int], deterministic: bool) -> tuple[dict[str, int], int]:
-        """The block of each dim, and how many tiles there are.
+    def tiles(self, sizes: dict[str, int], deterministic: bool, most: int | None = None) -> tuple[dict[str, int], int]:
+        """The block of each dim, and how many tiles there are, of at most so many entries where a dim can be cut.
 
         `deterministic`: tiles are as narrow as few heads want them, however many there are."""
-        batch, heads = sizes["B"], sizes["H"]
+        batch, heads, most = sizes["B"], sizes["H"], most or TILE
         blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
         if self.tiled is None:
             return blocks, 1
         d = self.tiled
         while blocks[d] > max(self.smallest, NARROWEST) and (
-            self.entries(blocks) > TILE or deterministic or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
+            self.entries(blocks) > most or deterministic or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
         ):
             blocks[d] //= 2
         return blocks, -(-sizes[d] // blocks[d])
