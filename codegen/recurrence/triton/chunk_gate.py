@@ -23,7 +23,7 @@ from ...exact.rationals import LN2, UNDEFINED, Rationals, array
 from ...exact.run_kernel import Argument as Given
 from ...exact.run_kernel import Tensor, run
 from ...ir.evaluate import BEYOND, Env, aligned, evaluate
-from ...ir.expr import COL, ROW, Node, dim_of, leaf, walk
+from ...ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, walk
 from ...ir.kernel_ir import KernelFunction
 from .kernel_gate import compare, runtime_function, strided
 from .kernels.arguments import Argument, Role
@@ -34,6 +34,7 @@ from .print.axis_names import KEPT, block_name, part_name, size_name
 
 NUMBERS = Rationals()
 B, H, CHUNK = 2, 2, 2
+SUMMED = "summed"  # what is known of a decay are sums of its logarithms
 FAR = 99  # so far log2 decays may reach in a chunk for two factors of them to fit into float32
 Key = tuple[str, str]
 
@@ -63,7 +64,7 @@ class Memory:
     exact: bool
     random: random.Random
     values: dict[Key, np.ndarray] = field(default_factory=dict)  # by leaf: of each step [B, T, H, ..], or of each head
-    logs: dict[Node, np.ndarray] = field(default_factory=dict)  # of decays of each step, to base two
+    logs: dict[Key, np.ndarray] = field(default_factory=dict)  # of decays of each step, to base two
     given: dict[str, Given] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -104,12 +105,13 @@ class Memory:
 
     def log_of(self, node: Node) -> np.ndarray:
         """A decay's logarithms, of each step: [B, T, H, ..]."""
-        if node not in self.logs:
-            if node.op == "leaf" and node.attrs[0].startswith("decay"):
-                self.value(node)
-            else:
-                self.logs[node] = self.draw_logs((B, self.steps, H, *self.shape(node.axes)))
-        return np.broadcast_to(self.logs[node], (B, self.steps, H, *self.shape(node.axes)))
+        is_leaf = node.op == "leaf" and node.attrs[0].startswith("decay")
+        key: Key = node.attrs[:2] if is_leaf else ("decay of", node.key)
+        if is_leaf:
+            self.value(node)
+        elif key not in self.logs:
+            self.logs[key] = self.draw_logs((B, self.steps, H, *self.shape(node.axes)))
+        return np.broadcast_to(self.logs[key], (B, self.steps, H, *self.shape(node.axes)))
 
     def value(self, x: Node) -> np.ndarray:
         """The values of a leaf, of each step or of each head."""
@@ -119,10 +121,8 @@ class Memory:
             lead: tuple[int, ...] = (B, self.steps, H)
             lead = () if kind == "constant" else (H,) if kind in PER_HEAD else lead
             if kind.startswith("decay"):
-                logs = self.logs[leaf(kind, name, tuple(a for a in order if a not in STEPS))] = self.draw_logs(
-                    (*lead, *own)
-                )
-                self.values[kind, name] = NUMBERS.fn("exp2", logs)
+                self.logs[kind, name] = self.draw_logs((*lead, *own))
+                self.values[kind, name] = NUMBERS.fn("exp2", self.logs[kind, name])
             else:
                 self.values[kind, name] = self.draw((*lead, *own))
         return self.values[kind, name]
@@ -178,7 +178,7 @@ class Memory:
             return {a.name: Tensor(a.name, self.matrix(x).ravel())}
         values = self.value(x)
         if x.attrs[0].startswith("decay"):
-            values = array(self.logs[x] * LN2)
+            values = array(self.logs[x.attrs[:2]] * LN2)
         if a.layout == "number":
             return {a.name: values.item()}
         if a.layout == "head":
@@ -258,10 +258,10 @@ class Memory:
                 values = self.value(x)
                 per_step = values.shape[:1] == (B,) and x.attrs[0] not in (*PER_HEAD, "constant")
                 env[x.attrs[:2]] = values[b, own, h] if per_step else values[h] if x.attrs[0] in PER_HEAD else values
-        for x, node in o.streams.items():
+        for x, node in (o.streams | o.decays).items():
             env["stream", x.attrs[1]] = self.over(x, at_row(node), env, sizes)
         for d, node in o.decays.items():
-            env["stream", d.attrs[1]] = NUMBERS.fn("exp2", self.log_of(node)[b, own, h])
+            env[SUMMED, d.attrs[1]] = NUMBERS.fn("exp2", self.log_of(node)[b, own, h])
         for found in (o.products, o.prologue):
             for x, node in found.items():
                 env[x.attrs[:2]] = self.over(x, node, env, sizes)
@@ -269,6 +269,7 @@ class Memory:
 
     def over(self, x: Node, node: Node, env: Env, sizes: dict[str, int]) -> np.ndarray:
         """A node over the axes of a leaf, as these are ordered there."""
+        node = by_sums(node)
         made = array(aligned(array(evaluate(node, env, NUMBERS, sizes)), node.axes, x.axes))
         whole = np.broadcast_to(made, tuple(sizes[a] if a in STEPS else sizes[dim_of(a)] for a in x.axes))
         return whole.transpose([x.axes.index(a) for a in x.attrs[2]])
@@ -277,9 +278,18 @@ class Memory:
 LOADED = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "constant", WEIGHT, *PER_HEAD)
 
 
+def by_sums(x: Node) -> Node:
+    """A node whose decays between steps are those that their cumulative sums say, whatever the value is that these are of."""
+    if x.op.startswith("decay_"):
+        (d,) = x.args
+        return rebuild(x, [leaf(SUMMED, *d.attrs[1:])])
+    return rebuild(x, map(by_sums, x.args)) if x.args else x
+
+
 def nodes_of(p: Piece) -> list[Node]:
     o = p.opened
     found: list[dict[Any, Node]] = [
+        o.decays,
         o.streams,
         o.definitions,
         o.outputs,
