@@ -11,6 +11,7 @@ from rich.text import Text
 from ..ir.expr import ZERO
 from ..ir.latex_page import Page
 from ..ir.latex_page import formulas as formulas_of
+from ..recurrence.explain import formula_text
 from ..recurrence.notation.formulas import Formula, Section
 from .compiled import CompiledAttention
 from .derivation import formulas, sections, text
@@ -55,14 +56,14 @@ def derivation(c: CompiledAttention) -> tuple[Section, ...]:
 
 def show(c: CompiledAttention, console: Console, width: int = 64, chunk: int = 64) -> None:
     """Print an explanation."""
-    console.print(Text.assemble((c.name, "bold"), "  ", ("pairwise", "green")))
+    console.print(Text.assemble((c.name, "bold"), "  ", ("attention", "green")))
     if c.spec.doc:
         console.print(Text(c.spec.doc, style="italic"))
     for title, lines in sections(c):
         console.print()
         console.print(Text(title, style="bold"))
         for line in lines:
-            console.print(Text(f"    {line}", style="cyan"))
+            console.print(formula_text(line, console.width))
     gates = Table(header_style="dim", box=None, padding=(0, 3, 0, 0))
     for name in ("after", "what was found equal", "points", "chance of an error"):
         gates.add_column(name)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from chunkform.errors import ArgumentError, LoadError
+from chunkform.errors import ArgumentError, LoadError, nearest
 from chunkform.runtime.launch.files import write_whole
 from chunkform.spec.claims import documents
 from chunkform.spec.language import find
@@ -49,7 +49,13 @@ def verify(
     be right about `effort`. Returns 1 where one that is shown fails, or one couldn't be judged (the verdict `error`), 3 where one
     depends with `strict`, and 0 otherwise; raises ChunkformError for bad input."""
     console = console or Console()
-    claims = [c for c in claims_of(targets) if document is None or matches(c, document)]
+    claims = claims_of(targets)
+    if document is not None:
+        titles = list(dict.fromkeys(c.document or c.spec for c in claims))
+        claims = [c for c in claims if matches(c, document)]
+        if not claims:
+            near = nearest(document, titles) or f"; there {'is' if len(titles) == 1 else 'are'} {'; '.join(titles)}"
+            raise LoadError(f"no document with claims is called {document!r}{near}")
     if effort < 0:
         raise ArgumentError(f"effort must be a number of seconds from 0 on, got {effort:g}")
     verdicts = judged(claims, console, jobs, seconds, effort)
@@ -104,7 +110,7 @@ def derived_for(claims: list[Claim]) -> list[Derived]:
 
 
 def matches(claim: Claim, document: str) -> bool:
-    return claim.id.split(".")[0] == document or document.lower() in claim.document.lower()
+    return claim.id.split(".")[0] == document or document.lower() in (claim.document or claim.spec).lower()
 
 
 def judged(

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from chunkform import __version__
-from chunkform.errors import ArgumentError, BuildError, LoadError, NameError_, nearest, need_triton
+from chunkform.errors import BuildError, LoadError, NameError_, nearest, need_triton
 from chunkform.runtime.launch.files import write_whole
 
 from .listing import FAMILIES, listed, matching, names, show
@@ -36,6 +36,7 @@ from .terminal import (
     writable,
     write_json,
     written,
+    wrote,
 )
 
 if TYPE_CHECKING:
@@ -202,8 +203,9 @@ def verify(
 ) -> None:
     """Judge claims: each holds, fails (with a counterexample and the nearest true formula), or depends.
 
-    A paper (.tex, .md, .txt) is judged formula by formula; see docs/papers.md. Exit status: 0, no claim fails; 1, one fails, or
-    couldn't be judged; 2, bad input; 3, with --strict, one depends.
+    A paper (.tex, .md, .txt) is judged formula by formula; see docs/papers.md.
+
+    Exit code: 0, no claim fails; 1, one fails, or couldn't be judged; 2, bad input; 3, with --strict, one depends.
     """
     from ..claims.command import verify as judge_claims
     from ..paper.build import is_paper
@@ -214,6 +216,8 @@ def verify(
         raise LoadError(f"--verdict is holds, fails, depends or error, got {verdict!r}{near}")
     if same_as is not None:
         raise typer.Exit(compare(specs or [], same_as, names, json_path, console(stderr=str(json_path) == "-")))
+    if names:
+        raise LoadError("--names says what is called otherwise in a second spec: give that with --same-as")
     papers = [s for s in specs or () if is_paper(s)]
     others = [s for s in specs or () if not is_paper(s)]
     of_papers = {"--header": header, "--latex": latex, "--annotate": annotate, "--watch": watch}
@@ -243,6 +247,7 @@ def verify(
                 (code, judge_claims(others, document, verdict, target, html, where, strict=strict, effort=effort)),
                 key=WORST.index,
             )
+    wrote(html, latex, annotate)
     raise typer.Exit(code)
 
 
@@ -293,6 +298,7 @@ def explain(
         if len(drawn) != 1:
             raise LoadError(f"--svg draws the graph of one program; {spec} holds {len(drawn)}")
         write_whole(svg, drawn[0])
+        wrote(svg)
     if json_path is not None:
         data = [kind.explanation(c, width, chunk) for kind, c in found]
         write_json(json_path, data[0] if len(data) == 1 else data)
@@ -414,7 +420,7 @@ def inspect(
     arch: Annotated[str, typer.Option(help="the GPU architecture, such as sm_80, sm_90 or sm_100")] = "sm_90",
     dtype: Annotated[list[str] | None, typer.Option(help="only this dtype; may be given several times")] = None,
     width: Annotated[
-        list[int] | None, typer.Option(help="only this size of the dims; may be given several times")
+        list[int] | None, typer.Option(help="only this size of the dims; may be given several times", min=1)
     ] = None,
     json_path: JsonPath = None,
 ) -> None:
@@ -451,16 +457,16 @@ def inspect(
 @command(app, "chunkform plan gated_delta_rule --gpus 16 --seq 1048576")
 def plan(
     specs: Specs = None,
-    gpus: Annotated[int, typer.Option(help="rows for 1, 2, 4, .. up to so many")] = 8,
-    seq: Annotated[int, typer.Option(help="steps of the whole sequence")] = 131072,
-    heads: Annotated[int, typer.Option(help="heads")] = 8,
-    batch: Annotated[int, typer.Option(help="sequences")] = 1,
-    width: Annotated[int, typer.Option(help="size of every dim")] = 128,
-    per_node: Annotated[int, typer.Option(help="GPUs of a node")] = 8,
-    link: Annotated[float, typer.Option(help="GB/s that reach a GPU from others of its node")] = 340.0,
-    network: Annotated[float, typer.Option(help="GB/s that reach a GPU from other nodes")] = 45.0,
-    link_latency: Annotated[float, typer.Option(help="microseconds of a hop in a node")] = 3.0,
-    network_latency: Annotated[float, typer.Option(help="microseconds of a hop between nodes")] = 8.0,
+    gpus: Annotated[int, typer.Option(help="rows for 1, 2, 4, .. up to so many", min=1)] = 8,
+    seq: Annotated[int, typer.Option(help="steps of the whole sequence", min=1)] = 131072,
+    heads: Annotated[int, typer.Option(help="heads", min=1)] = 8,
+    batch: Annotated[int, typer.Option(help="sequences", min=1)] = 1,
+    width: Annotated[int, typer.Option(help="size of every dim", min=1)] = 128,
+    per_node: Annotated[int, typer.Option(help="GPUs of a node", min=1)] = 8,
+    link: Annotated[float, typer.Option(help="GB/s that reach a GPU from others of its node", min=1e-3)] = 340.0,
+    network: Annotated[float, typer.Option(help="GB/s that reach a GPU from other nodes", min=1e-3)] = 45.0,
+    link_latency: Annotated[float, typer.Option(help="microseconds of a hop in a node", min=0)] = 3.0,
+    network_latency: Annotated[float, typer.Option(help="microseconds of a hop between nodes", min=0)] = 8.0,
     json_path: JsonPath = None,
 ) -> None:
     """Sequences in segments on many GPUs: bytes exchanged, and the time of a layer's forward and backward, by a model."""
@@ -470,9 +476,6 @@ def plan(
     from ..recurrence.pipeline import compile_spec
     from ..recurrence.predict import H200
 
-    for name, value in {"gpus": gpus, "seq": seq, "heads": heads, "batch": batch, "width": width}.items():
-        if value < 1:
-            raise ArgumentError(f"--{name} must be at least 1, got {value}")
     chosen = [r for r in declarations(specs) if isinstance(r, Recurrence)]
     compiled = [compile_spec(r) for r in chosen]
     if not specs:
@@ -492,12 +495,12 @@ def tune(
     specs: Specs = None,
     width: Annotated[
         list[int] | None,
-        typer.Option(help="size of every dim; may be given several times; 64, 128 and 256 when left out"),
+        typer.Option(help="size of every dim; may be given several times; 64, 128 and 256 when left out", min=1),
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="may be given several times; bfloat16 when left out")] = None,
-    batch: Annotated[int, typer.Option(help="sequences; with heads, enough to fill the GPU")] = 8,
-    seq: Annotated[int, typer.Option(help="steps of a sequence")] = 4096,
-    heads: Annotated[int, typer.Option(help="heads")] = 16,
+    batch: Annotated[int, typer.Option(help="sequences; with heads, enough to fill the GPU", min=1)] = 8,
+    seq: Annotated[int, typer.Option(help="steps of a sequence", min=1)] = 4096,
+    heads: Annotated[int, typer.Option(help="heads", min=1)] = 16,
     table: Annotated[
         Path | None, typer.Option(metavar="PATH", help="add the choices there, and not to your own")
     ] = None,
@@ -507,10 +510,6 @@ def tune(
     need_triton()
     from .tune import tune_all, tuned_table
 
-    given = [("batch", batch), ("seq", seq), ("heads", heads), *(("width", x) for x in width or ())]
-    for name, value in given:
-        if value < 1:
-            raise ArgumentError(f"--{name} must be at least 1, got {value}")
     writable(json_path)
     chosen = declarations(specs)
     with progress("measuring", None) as step:

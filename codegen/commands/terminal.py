@@ -156,6 +156,13 @@ def hint(sentence: str) -> None:
         console().print(sentence, highlight=False, markup=False)
 
 
+def wrote(*paths: Path | None) -> None:
+    """The files that are there now, on stderr."""
+    for path in paths if not is_quiet() else ():
+        if path is not None:
+            console(stderr=True).print(f"wrote {path}", highlight=False, markup=False)
+
+
 def command(app: Typer, *examples: str, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A command of the app that takes --quiet and --verbose as well, with examples below its help."""
 

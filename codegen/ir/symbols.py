@@ -87,8 +87,8 @@ class Symbols:
 
     def is_tangent(self, base: str, kind: str) -> bool:
         whose = base[1:].lower() if kind == "chunk" and base[1:].isupper() else base[1:]  # O has the rows o_t
-        known = kind in GRADIENT_KINDS or whose in self.order or base[1:] in self.gradients_of
-        return base.startswith("d") and len(base) > 1 and known
+        known = kind in GRADIENT_KINDS or {whose, base[1:]} & {*self.order, *self.gradients_of}
+        return base.startswith("d") and len(base) > 1 and bool(known)
 
     def letters(self, base: str, axes: int) -> str:
         """A name in LaTeX, bold where it has axes; a macro on a page of its own."""

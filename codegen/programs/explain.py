@@ -115,7 +115,7 @@ def show(c: CompiledProgram, console: Console, width: int = 64, chunk: int = 64)
         if isinstance(op.compiled, Compiled) and op.compiled.reason:
             console.print(reason_text(op.compiled))
         for section in _sections(op):
-            console.print(section_text(section))
+            console.print(section_text(section, console.width))
     reasons = triton_texts(c.graph).reasons
     if reasons:
         console.print()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
@@ -235,7 +236,7 @@ def show(c: Compiled, console: Console, width: int = 64, chunk: int = CHUNK) -> 
         console.print(reason_text(c))
     for section in derivation(c):
         console.print()
-        console.print(section_text(section))
+        console.print(section_text(section, console.width))
     for title, table in _tables(data):
         console.print()
         console.print(Text(title, style="bold"))
@@ -273,12 +274,17 @@ def _is_parallel(r: Recurrence) -> bool:
     return compile_spec(r).family != "sequential"
 
 
-def section_text(section: Section) -> Text:
-    """A section of the derivation."""
+def section_text(section: Section, width: int) -> Text:
+    """A section of the derivation, in so many columns."""
     lines = [Text(section.title, style="bold")]
-    for f in section.formulas:
-        lines.append(Text(f"  {f.plain}", style="dim") if f.text else Text(f"    {f.plain}", style="cyan"))
+    lines += [Text(f"  {f.plain}", style="dim") if f.text else formula_text(f.plain, width) for f in section.formulas]
     return Text("\n").join(lines)
+
+
+def formula_text(plain: str, width: int) -> Text:
+    """A formula, whose further lines stand in more than its first."""
+    lines = wrap(plain, max(width, 20), initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False)
+    return Text("\n".join(lines), style="cyan")
 
 
 def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:

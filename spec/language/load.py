@@ -33,6 +33,8 @@ def load(path: str | os.PathLike) -> list[Any]:
 def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | None = None) -> ModuleType:
     """The module of a spec file; `run` executes it another way than Python does."""
     file = Path(path)
+    if file.is_dir():
+        raise LoadError(f"{file} is a folder: name a file in it")
     if not file.is_file():
         beside = [p.name for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise LoadError(f"there is no spec file {file}{nearest(file.name, beside)}")
@@ -56,6 +58,8 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
         if isinstance(error, SyntaxError) and error.filename is not None and Path(error.filename).resolve() == own:
             lines.append(error.lineno)
         place = Source(str(file), lines[-1]) if lines and lines[-1] is not None else file
+        if isinstance(error, SyntaxError) and any(x in str(error) for x in ("null bytes", "utf-8", "UTF-8")):
+            raise LoadError("isn't text that Python reads: a spec is a file of Python, in UTF-8", place) from error
         raise LoadError(f"{type(error).__name__}: {_told(error)}{_hint(error, str(place))}", place) from error
     return module
 
@@ -156,7 +160,7 @@ def find(name: str) -> list[Any]:
     for r in everything:
         if r.name == name:
             return [r]
-    if Path(name).is_file():
+    if Path(name).exists():
         return load(name)
     here = [f"{name}.py"] if Path(f"{name}.py").is_file() else []
     near = (

@@ -31,7 +31,7 @@ TERMS = 2_000  # that a difference may have once it is expanded
 def symbolic_proof(c: Compiled) -> list[str]:
     """Lines of a proof that chunks and gradients are right, for the first dim of size 2, all others 1, and two steps.
 
-    What more than `PATIENCE` operations are needed for is said to be left to the gates.
+    What more than `PATIENCE` operations are needed for is said to be too long.
     """
     return _Proof(c).lines()
 
@@ -123,7 +123,7 @@ class _Proof:
         return _filled(flat, symbols.shape)
 
     def verdict(self, name: str, what: str, one: object, other: object) -> str:
-        left = f"  {name} {what}: left to the gates"
+        left = f"  {name} {what}: too long for SymPy; the gates decide it"
         if self.operations > PATIENCE or other is None:
             return left
         one, other = (np.ravel(np.asarray(x, dtype=object)) for x in (one, other))

@@ -47,8 +47,10 @@ def _sweeps(c: Compiled, plan: Plan, reader: Reader, symbols: Symbols) -> Iterat
     count = len(plan.sweeps)
     for i, sweep in enumerate(plan.sweeps):
         way = "first chunk to the last" if sweep.direction > 0 else "last chunk to the first"
-        yield sentence(f"{'The only sweep' if count == 1 else f'Sweep {i + 1}'} goes from the {way}.")
-        yield from _ChunkFormulas(c, sweep, names, symbols).formulas()
+        shown = list(_ChunkFormulas(c, sweep, names, symbols).formulas())
+        known = "" if shown else f", with {' and '.join(sweep.states)} as above"  # which was printed
+        yield sentence(f"{'The only sweep' if count == 1 else f'Sweep {i + 1}'} goes from the {way}{known}.")
+        yield from shown
 
 
 class _ChunkNames:

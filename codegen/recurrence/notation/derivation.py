@@ -14,6 +14,7 @@ from ...ir.notation import Notation
 from ...ir.step_program import StateVar
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import Adjoint, gradient_name
+from ..step.lower import lower
 from .form_notation import solved_letters
 from .formulas import (
     Formula,
@@ -50,8 +51,8 @@ def derivation_lines(c: Compiled) -> list[str]:
 
 
 def step_formulas(c: Compiled) -> Iterable[Formula]:
-    """The step in the order of the spec, which is causal."""
-    step = c.step
+    """The step in the order of the spec, which is causal; as its author wrote it, before passes take other forms of it."""
+    step = lower(c.spec)
     names = step_names(step)
     terms = {n: x for x, n in step.names.items()} | step.updates
     for equation_ in sorted((*c.spec.lets, *c.spec.updates, *c.spec.outputs), key=lambda x: x.order):

@@ -29,8 +29,8 @@ def with_decays(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
     table = _whatever_axes(rewriting.terms, [*step.updates.values(), *step.outputs.values()])
     updates = {n: replace(x, table) for n, x in step.updates.items()}
     outputs = {n: replace(x, table) for n, x in step.outputs.items()}
-    names = {replace(x, table): n for x, n in step.names.items()}
     left = set(walk(*updates.values(), *outputs.values()))
+    names = {replace(x, table): n for x, n in step.names.items() if x in left or x not in rewriting.made}
     for old, new in rewriting.made.items():  # a name goes with what it stood for, unless both are left
         if old in step.names and old not in left and new in left:
             names.setdefault(new, step.names[old])

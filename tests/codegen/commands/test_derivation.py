@@ -1,6 +1,7 @@
 """What is printed is true: every formula of a derivation is read back, evaluated with numbers, and compared with the oracle."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ import torch
 
 from chunkform.codegen.ir.expr import dim_of
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.codegen.recurrence.explain import section_text
 from chunkform.codegen.recurrence.notation.derivation import derivation
 from chunkform.codegen.recurrence.oracle import oracle
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.step.adjoint import gradient_name
-from chunkform.spec.language import Recurrence, catalogue, dot, find, normalize
+from chunkform.spec.language import Max, Recurrence, absolute, catalogue, dot, find, normalize, sigmoid
 
 from .reading import read, read_indexed
 
@@ -394,3 +396,48 @@ def check_line(run: Run, line: str, known: dict[str, np.ndarray], look) -> None:
     elif not below:
         assert close(value, run.matrix(name)), line
     known.setdefault(whole, value)
+
+
+# --- what a reader sees ------------------------------------------------------------------------------------------------
+
+
+def gated() -> Recurrence:
+    """A gate in a range, which a pass takes another form of, read by an output whose gradient needs the state's last value."""
+    r = Recurrence("gated")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v, g = r.inputs("v", e), r.inputs("g")
+    S, n = r.state("S", d, e), r.state("n", d)
+    a = r.let("a", 0.5 + 0.5 * sigmoid(g))
+    r.update(S, a * S.prev + k * v.T)
+    r.update(n, a * n.prev + k)
+    r.output("o", S.next.T * q / Max(absolute(dot(n.next, q)), 1))
+    return r
+
+
+def test_the_recurrence_is_printed_as_it_was_written():
+    step, *_ = (lines := [f.plain for s in derivation(compile_spec(gated())) for f in s.formulas])
+    assert step == "a_t = 1/2 + 1/2 sigmoid(g_t)"
+    form = lines[lines.index("dn_0 = a_1 dn_1") + 1 :]
+    assert len([x for x in form if x.startswith("a_t = ")]) == 1
+
+
+def test_a_sweep_says_what_it_gives():
+    lines = [f for s in derivation(compile_spec(gated())) for f in (*s.formulas, None)]
+    for one, after in pairwise(lines):
+        if one is not None and "goes from the" in one.plain and (after is None or after.text):
+            assert one.plain.endswith("with S as above.")
+
+
+@pytest.mark.parametrize("r", [gated(), two_writes()], ids=lambda r: r.name)
+def test_gradients_have_one_notation(r):
+    for section in derivation(compile_spec(r)):
+        for f in section.formulas:
+            assert r"\mathbf{d" not in f.latex and r"\mathrm{dl" not in f.latex, f.latex
+
+
+def test_a_long_formula_goes_on_under_itself():
+    section = derivation(compile_spec(gated()))[1]
+    first, *others = section_text(section, 40).plain.splitlines()
+    assert first == section.title and all(x.startswith("    ") for x in others)
+    assert any(x.startswith("        ") for x in others) and max(map(len, others)) <= 40

@@ -57,6 +57,31 @@ def test_help_is_as_wide_as_columns_says(columns, monkeypatch):
         assert max(map(len, run(*words).output.splitlines())) <= columns
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_number_of_an_option_is_negative(command):
+    numbers = re.findall(r"(--[a-z-]+)\s+(?:-\w\s+)?<[a-z\[]*(?:int|float)", run(command, "-h").output)
+    assert numbers or command in ("list", "new", "build")
+    for option in numbers:
+        result = run(command, "delta_rule", option, "-1")
+        assert result.exit_code == 2 and option in result.output, (option, result.output)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("explain", "."), "is a folder"),
+        (("explain", "picture.png"), "isn't text"),
+        (("verify", "delta_rule", "--names", "a=b"), "--same-as"),
+        (("verify", "--document", "xyz"), "there are Inverse attention"),
+    ],
+)
+def test_input_that_is_no_spec_or_asks_for_nothing(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("picture.png").write_bytes(b"\x89PNG\0")
+    result = run(*words)
+    assert result.exit_code == 2 and said in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_names_are_whole_however_narrow_the_terminal(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
