@@ -7,7 +7,7 @@ family: chunk-parallel
 
 # The recurrence
 #     candidate_t = relu(c_t) + sigmoid(-relu(-c_t))
-#     h_t = h_{t-1} . sigmoid(-z_t) + sigmoid(z_t) . candidate_t
+#     h_t = h_{t-1} . (1 - sigmoid(z_t)) + sigmoid(z_t) . candidate_t
 #     y_t = h_t
 #
 # Its adjoint
@@ -1122,13 +1122,13 @@ def min_gru(
     r"""minGRU (Feng et al. 2024, arXiv 2410.01201): a gate of every channel that reads no state; c + 1/2, or a sigmoid below 0.
 
         candidate_t = relu(c_t) + sigmoid(-relu(-c_t))
-        h_t = h_{t-1} . sigmoid(-z_t) + sigmoid(z_t) . candidate_t
+        h_t = h_{t-1} . (1 - sigmoid(z_t)) + sigmoid(z_t) . candidate_t
         y_t = h_t
 
     In LaTeX:
 
         \mathbf{candidate}_{t} = \mathrm{relu}(\mathbf{c}_{t}) + \sigma(-\mathrm{relu}(-\mathbf{c}_{t}))
-        \mathbf{h}_{t} = \mathbf{h}_{t-1} \odot \sigma(-\mathbf{z}_{t}) + \sigma(\mathbf{z}_{t}) \odot \mathbf{candidate}_{t}
+        \mathbf{h}_{t} = \mathbf{h}_{t-1} \odot (1 - \sigma(\mathbf{z}_{t})) + \sigma(\mathbf{z}_{t}) \odot \mathbf{candidate}_{t}
         \mathbf{y}_{t} = \mathbf{h}_{t}
 
     Args:
@@ -1192,7 +1192,7 @@ def min_gru_step(
     """One step of min_gru, for generation: one launch, no gradient.
 
         candidate_t = relu(c_t) + sigmoid(-relu(-c_t))
-        h_t = h_{t-1} . sigmoid(-z_t) + sigmoid(z_t) . candidate_t
+        h_t = h_{t-1} . (1 - sigmoid(z_t)) + sigmoid(z_t) . candidate_t
         y_t = h_t
 
     Args:

@@ -120,7 +120,7 @@ family: strata
 # Sweep 8 goes from the last chunk to the first.
 #     Y_{11} = b dn_C^T - M^T diag(sign(Y_5) . Max(|Y_5|, c_5)^(-2) . (1/2 + 1/2 sign(|Y_5| - c_5)) . ((dH . Y_3) 1))
 #         Q   (row t: dn_t)
-# Sweep 9 goes from the first chunk to the last.
+# Sweep 9 goes from the first chunk to the last, with C as above.
 
 import torch
 import triton

@@ -7,9 +7,7 @@ family: chunk-parallel
 
 # The recurrence
 #     a_t = exp(-8 (softplus(lam) . sigmoid(gate_t)))
-#     h_t = h_{t-1} . a_t + exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8
-#         (softplus(lam) . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t))))))) . x_t .
-#         sigmoid(write_t)
+#     h_t = h_{t-1} . a_t + sqrt(1 - a_t^2) . x_t . sigmoid(write_t)
 #     y_t = h_t
 #
 # Its adjoint
@@ -1725,13 +1723,13 @@ def rg_lru(
     r"""The RG-LRU of Griffin (De et al. 2024, arXiv 2402.19427): a gated decay of every channel, whose writes keep the variance.
 
         a_t = exp(-8 (softplus(lam) . sigmoid(gate_t)))
-        h_t = h_{t-1} . a_t + exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8 (softplus(lam) . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t))))))) . x_t . sigmoid(write_t)
+        h_t = h_{t-1} . a_t + sqrt(1 - a_t^2) . x_t . sigmoid(write_t)
         y_t = h_t
 
     In LaTeX:
 
         \mathbf{a}_{t} = \exp(-8 (\mathrm{softplus}(\boldsymbol{\lambda}) \odot \sigma(\mathbf{gate}_{t})))
-        \mathbf{h}_{t} = \mathbf{h}_{t-1} \odot \mathbf{a}_{t} + \exp\left(\frac{1}{2} \mathrm{logsigmoid}(16 (\mathrm{softplus}(\boldsymbol{\lambda}) \odot \sigma(\mathbf{gate}_{t})) + \mathrm{log1p}(\mathbf{a}_{t}) + \mathrm{logsigmoid}(8 (\mathrm{softplus}(\boldsymbol{\lambda}) \odot \sigma(\mathbf{gate}_{t})) + \log(-\mathrm{expm1}(-8 (\mathrm{softplus}(\boldsymbol{\lambda}) \odot \sigma(\mathbf{gate}_{t}))))))\right) \odot \mathbf{x}_{t} \odot \sigma(\mathbf{write}_{t})
+        \mathbf{h}_{t} = \mathbf{h}_{t-1} \odot \mathbf{a}_{t} + \sqrt{1 - \mathbf{a}_{t}^{2}} \odot \mathbf{x}_{t} \odot \sigma(\mathbf{write}_{t})
         \mathbf{y}_{t} = \mathbf{h}_{t}
 
     Args:
@@ -1801,7 +1799,7 @@ def rg_lru_step(
     """One step of rg_lru, for generation: one launch, no gradient.
 
         a_t = exp(-8 (softplus(lam) . sigmoid(gate_t)))
-        h_t = h_{t-1} . a_t + exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8 (softplus(lam) . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t))))))) . x_t . sigmoid(write_t)
+        h_t = h_{t-1} . a_t + sqrt(1 - a_t^2) . x_t . sigmoid(write_t)
         y_t = h_t
 
     Args:
