@@ -80,4 +80,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    own = {n for n, x in globals().items() if n.startswith("__") or getattr(x, "__name__", "") == f"{__name__}.{n}"}
+    return sorted({*own, *__all__} - {"misspelt", "renamed"})

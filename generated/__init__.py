@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from chunkform.errors import need_triton
+from chunkform.errors import nearest, need_triton
 
 need_triton()
 __path__.append(str(Path(__file__).with_name("published")))
@@ -30,7 +30,8 @@ class _Ops(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name not in self.__dir__():
-            raise AttributeError(f"module {self.__name__!r} has no op {name!r}; there are {', '.join(self.__dir__())}")
+            told = nearest(name, self.__dir__()) or f"; there are {', '.join(self.__dir__())}"
+            raise AttributeError(f"module {self.__name__!r} has no op {name!r}{told}")
         importlib.import_module(f"{self.__name__}.{name}")
         return self.__dict__[name]
 

@@ -7,6 +7,8 @@ import importlib.util
 import pytest
 
 import chunkform
+import chunkform.generated
+from chunkform.runtime.compat import fla
 
 
 @pytest.mark.parametrize(
@@ -14,8 +16,8 @@ import chunkform
     [
         ("from chunkform import recurrence", "chunkform has no recurrence: did you mean Recurrence?"),
         ("from chunkform import verfiy", "did you mean verify"),
-        ("from chunkform.generated import gated_delta_rul", "did you mean gated_delta_rule or delta_rule?"),
-        ("import chunkform.generated.gated_deltarule", "did you mean gated_delta_rule or delta_rule?"),
+        ("from chunkform.generated import gated_delta_rul", "did you mean gated_delta_rule or"),
+        ("import chunkform.generated.gated_deltarule", "did you mean gated_delta_rule or"),
         ("import chunkform.generatd", "did you mean generated?"),
         ("from chunkform.runtime.nn import Mixr", "did you mean Mixer"),
         ("from chunkform.spec.language import Recurence", "did you mean Recurrence"),
@@ -32,6 +34,10 @@ def test_an_attribute() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'recurrence': did you mean Recurrence"):
         chunkform.recurrence  # noqa: B018
     assert not hasattr(chunkform, "recurence")
+    with pytest.raises(AttributeError, match="no op 'gated_detla_rule': did you mean gated_delta_rule"):
+        chunkform.generated.gated_detla_rule  # noqa: B018
+    with pytest.raises(AttributeError, match=r"did you mean chunk_gla .*\? docs/from_fla\.md lists the functions"):
+        fla.chunk_glaa  # noqa: B018
 
 
 def test_what_is_near_nothing_is_told_as_python_tells_it() -> None:

@@ -98,3 +98,5 @@ def test_checkout_imports_without_an_install() -> None:
 
 def test_public_names_are_listed() -> None:
     assert {"compile", "Recurrence", "__version__"} <= set(dir(chunkform))
+    shown = "import chunkform, chunkform.errors; print(*(n for n in dir(chunkform) if n[0] != '_'))"
+    assert set(run_python(shown).split()) == {n for n in chunkform.__all__ if n[0] != "_"} | {"errors"}

@@ -98,6 +98,8 @@ def _plain(mixer: object) -> object:
     if isinstance(mixer, str) and mixer in names:
         return mixer
     hint = nearest(mixer, names) if isinstance(mixer, str) else ""
+    if isinstance(mixer, str) and mixer.endswith(".py"):
+        hint = f": a file, which runs, is named by Path({mixer!r})"
     raise ArgumentError(
         "ChunkformConfig: mixer must be a name of the catalogue, a Recurrence, a Path of a spec file, or a spec's data, got "
         f"{str(mixer)[:60]!r}{hint}"

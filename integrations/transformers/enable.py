@@ -54,6 +54,8 @@ def enable(model: Module | None = None) -> Enabled:
     """
     if importlib.util.find_spec("transformers") is None:
         raise ArgumentError("enable: transformers isn't installed: pip install 'transformers>=5.17'")
+    if not isinstance(model, Module | None):
+        raise ArgumentError(f"enable: model must be a torch module, or None for all models, got {model!r:.60}")
     if model is None:
         return Enabled(tuple(_everywhere()))
     found = tuple(_in_model(model))
@@ -86,6 +88,10 @@ class Enabled:
     """What `enable` has replaced, until `disable()` or the end of a with block."""
 
     replaced: tuple[Replaced, ...]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self.replaced[:3]))
+        return f"<Enabled: {len(self.replaced)} replaced, {shown}{', ..' if len(self.replaced) > 3 else ''}>"
 
     def disable(self) -> None:
         """Put back what was there."""

@@ -19,13 +19,14 @@ change the result and isn't here is refused with an ArgumentError.
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from chunkform.errors import ArgumentError
+from chunkform.errors import ArgumentError, nearest
 
 from ..nn.rows import bounded_decay, softplus_decay, unit
 
@@ -489,11 +490,23 @@ def _understood(what: str, options: dict[str, Any]) -> dict[str, Any]:
             if x:
                 raise ArgumentError(f"{what}: head_first isn't supported: tensors are [B, T, H, ...]")
         elif n not in ("cu_seqlens", "l2norm", "reverse", "state_v_first") and x is not None and x is not False:
-            raise ArgumentError(
-                f"{what}: {n} isn't supported; there are scale, initial_state, output_final_state, reverse, state_v_first and "
-                "cu_seqlens, and what the function's own documentation says"
+            others = (
+                "; there are scale, initial_state, output_final_state, reverse, state_v_first and cu_seqlens, and what "
             )
+            near = nearest(n, _keywords()) or f"{others}the function's own documentation says"
+            raise ArgumentError(f"{what}: {n} isn't supported{near}")
     return options
+
+
+def _keywords() -> list[str]:
+    """What the functions take by name."""
+    own = [p for n in __all__ for p in inspect.signature(globals()[n]).parameters if len(p) > 1]
+    return list(dict.fromkeys(["reverse", "state_v_first", "cu_seqlens", *own]))
+
+
+def __getattr__(name: str) -> Any:
+    near = nearest(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no {name!r}{near or ';'} docs/from_fla.md lists the functions")
 
 
 def _gate(what: str, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | None, lower: float | None) -> Tensor:

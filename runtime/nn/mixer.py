@@ -231,6 +231,8 @@ class Mixer(nn.Module):
         if not isinstance(x, Tensor) or x.dim() != axes or x.shape[-1] != self.width:
             got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ArgumentError(f"Mixer: x must be {layout} with width {self.width}, got {got}")
+        if not x.is_floating_point():
+            raise ArgumentError(f"Mixer: x must be of a floating dtype, got {str(x.dtype).removeprefix('torch.')}")
 
     def extra_repr(self) -> str:
         sizes = ", ".join(f"{n}={size}" for n, size in self.sizes.items())

@@ -79,6 +79,12 @@ class Quantity:
             raise SpecError(f"{self.name} takes {wanted}; got {len(indices)} indices", caller())
         return Formula("at", tuple(formula(x) for x in indices), (self.name,))
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("prev", "next"):
+            text = f"{self.name} is a quantity of formulas here; .{name} is for the state in a step, which r.state gave"
+            raise SpecError(text, caller())
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def unindexed(self) -> str:
         """What to say where the quantity stands in a formula without its indices."""
         at = ", ".join(self.parameters)
@@ -390,6 +396,11 @@ class Claim:
     @property
     def spec(self) -> str:
         return self.setting.name
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """For notebooks."""
+        sides = getattr(self.statement, "sides", (self.statement,))
+        printer.text(f"<Claim {self.id}: {' = '.join(map(str, sides))}>")
 
 
 @dataclass

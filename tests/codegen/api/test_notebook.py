@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from IPython.lib.pretty import pretty
 
 import chunkform
 from chunkform.runtime.nn import Mixer
@@ -101,6 +102,17 @@ def test_a_program_and_an_attention_are_typeset(name):
 def test_an_empty_spec_shows_its_name():
     r = chunkform.Recurrence("empty")
     assert r._repr_latex_() is None and repr(r) == "Recurrence('empty')"
+
+
+def test_a_state_whose_name_a_quantity_has_taken():
+    r = chunkform.Recurrence("taken")
+    S = r.state("S", r.dims("d"))
+    r.update(S, S.prev)
+    r.output("o", S.next)
+    claim = r.claim("o", r.quantities("o")(1), r.quantities("S")(1))
+    assert pretty(claim) == "<Claim o: o(1) = S(1)>"
+    with pytest.raises(chunkform.errors.SpecError, match="S is a quantity of formulas here"):
+        _ = r.quantities("S").prev
 
 
 def test_a_file_says_nothing_of_cells():

@@ -134,6 +134,8 @@ def test_all_models_or_one_and_back_again():
         assert module.torch_chunk_gated_delta_rule is not before
         assert enable().replaced == ()  # a second time there is nothing to do
     assert module.torch_chunk_gated_delta_rule is before
+    with enable() as everything:
+        assert len(repr(everything)) < 500
     one, other = tiny("qwen3_5"), tiny("qwen3_5")
     kind = type(one.model.layers[0].linear_attn)
     on = enable(one)
@@ -148,6 +150,8 @@ def test_a_model_without_such_a_layer_is_told_of_those_that_have_one():
         ArgumentError, match=r"Linear has no layer with a recurrence of the catalogue; there are .*qwen3_next"
     ):
         enable(torch.nn.Linear(2, 2))
+    with pytest.raises(ArgumentError, match="model must be a torch module, or None for all models, got 'mamba2'"):
+        enable("mamba2")
 
 
 def test_chunkform_loads_no_transformers():

@@ -130,7 +130,7 @@ def test_a_spec_in_python_runs_only_where_it_was_said_to(tmp_path):
     ("given", "said"),
     [
         ({"mixer": "gated_delta_rul"}, "gated_delta_rule"),
-        ({"mixer": "spec/delta_rule.py"}, "Path of a spec file"),
+        ({"mixer": "spec/delta_rule.py"}, r"is named by Path\('spec/delta_rule.py'\)"),
         ({"mixer": {"format": 1, "name": "x"}}, "can't be read"),
         ({"mixer": ["delta_rule"]}, "2 recurrent layers"),
         ({"layer_types": ["linear_attention", "none"]}, "layer_types"),

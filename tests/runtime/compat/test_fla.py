@@ -325,6 +325,7 @@ MISTAKES = [
     (lambda q, k, v: fla.parallel_attn(q, k, v, window_size=4), "attn: window_size isn't supported"),
     (lambda q, k, v: fla.chunk_mesa_net(q, k, v, *[q] * 3, max_CG_iteration=9), "got max_CG_iteration = 9; compile"),
     (lambda q, k, v: fla.chunk_delta_rule(q, k, v, gate(V)), r"delta_rule: beta must have 3 axes"),
+    (lambda q, k, v: fla.chunk_gla(q, k, v, gate(K), revers=True), "revers isn't supported: did you mean reverse"),
 ]
 
 

@@ -268,7 +268,7 @@ def ATTENTION():
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 MISTAKES = [
-    (lambda: Mixer("nothing", 8, 2), "no op 'nothing' in the catalogue; there are delta_rule"),
+    (lambda: Mixer("nothing", 8, 2), "no op 'nothing' in the catalogue; there are comba"),
     (lambda: Mixer(torch.relu, 8, 2), "op must be a name of the catalogue, an op of .* got <built-in"),
     (lambda: Mixer("relay_nodes", 8, 2), "relay_nodes gives no output at each position"),
     (lambda: ATTENTION()(torch.zeros(1, 4, 8), cu_seqlens=torch.tensor([0, 4])), "takes no packed sequences"),
@@ -285,6 +285,7 @@ MISTAKES = [
     (lambda: Mixer("retention", 8, 2, memory=(5.0, 2.0)), r"0 < low <= high, got \(5.0, 2.0\)"),
     (lambda: Mixer("delta_rule", 8, 2, convolution=-1), "taps must be a whole number of at least 1, got -1"),
     (lambda: Mixer("delta_rule", 8, 2)(torch.zeros(2, 8)), r"x must be \[B, T, width\] with width 8, got \[2, 8\]"),
+    (lambda: Mixer("delta_rule", 8, 2)(torch.zeros(1, 2, 8).int()), "x must be of a floating dtype, got int32"),
     (lambda: Mixer("delta_rule", 8, 2).step(torch.zeros(2, 3, 8)), r"x must be \[B, width\] .* got \[2, 3, 8\]"),
 ]
 
