@@ -92,6 +92,9 @@ def paper_of(text: str, path: str, header: Header, taken: Taken = Taken()) -> Pa
                 symbols.guess(said)
             paper.parts.append(symbols)
             Builder(paper, part, symbols, title, [r for r in document.rows if r.line < start]).run()
+    for r in document.rows:
+        if r.kind in ("unread", "not judged"):
+            r.reason = header.remark(r.line) or r.reason
     return paper
 
 

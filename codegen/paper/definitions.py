@@ -25,7 +25,7 @@ from chunkform.spec.language.formula import (
 )
 
 from .document import Document, Equation, ReadRow
-from .header import name_of
+from .header import is_call, name_of
 from .heads import is_inverse_of, key_of, sized
 from .lexer import expanded, tokens_of
 from .paper import Paper
@@ -103,7 +103,7 @@ class Definitions:
             ):
                 self.s.functions.setdefault(key, (parameters, e.side))
         for tex, said in self.document.header.table("define").items():
-            if "(" in tex:
+            if is_call(tex):
                 head = self.parse(tex)
                 if head.op == "apply":
                     self.said.add((head.attrs[0], len(head.args)))
@@ -131,7 +131,7 @@ class Definitions:
     def header_definitions(self) -> None:
         header = self.document.header
         for tex, said in header.table("define").items():
-            if "(" not in tex:
+            if not is_call(tex):
                 self.header_define(tex, {"": str(said)})
         for tex, readings in header.table("readings").items():
             if isinstance(readings, dict):
@@ -178,7 +178,9 @@ class Definitions:
         self.busy.add(name)
         try:
             if self.suggested(name, count) or self.defined(name):
-                known = self.s.names.get(key_of(name, count)) or self.s.names[name]
+                known = self.s.names.get(key_of(name, count)) or self.s.names.get(name)
+                if known is None:  # it is known with an index, and stands without
+                    return None
                 q = self.s.setting.quantities[known]
                 return q if q.parameters else Formula("at", (), (known,))
         except Fault as fault:

@@ -38,7 +38,7 @@ KINDS = set(
 )
 KEYS: dict[str, type] = {  # what a header says, and whether it is text, a list or a table
     **dict.fromkeys("title name steps sizes chunk chunks upper".split(), str),
-    **dict.fromkeys("symbols define readings indices rows".split(), dict),
+    **dict.fromkeys("symbols define readings indices rows remarks".split(), dict),
     **dict.fromkeys("recurrence part".split(), list),
 }
 SHAPES: dict[type, str] = {  # how each of these is written
@@ -65,6 +65,14 @@ class Header:
         """The row's tokens, or those of how the header says it is meant."""
         said = self.data.get("rows", {}).get(str(row.line))
         return row.tokens if not isinstance(said, str) else expanded(tokens_of(said), {})
+
+    def remark(self, line: int) -> str:
+        """What the header says of a row that isn't judged, by its line; nothing where it says nothing."""
+        for name, said in self.table("remarks").items():
+            first, _, last = name.partition("-")
+            if int(first) <= line <= int(last or first):
+                return str(said)
+        return ""
 
     def at(self, line: int) -> Header:
         """The header that holds at a line."""
@@ -155,8 +163,8 @@ def of_data(data: dict[str, Any], path: str) -> Header:
             names.add(found)
     for table in ("define", "readings"):
         for name in data.get(table, {}):
-            stem = name.split("(")[0]
-            if "(" in name:
+            stem = name.split("(")[0] if is_call(name) else name
+            if is_call(name):
                 functions.add(name_of(stem))
             names.add(name_of(stem))
     upper = {name_of(x) for x in str(data.get("upper", "")).split()}
@@ -219,6 +227,8 @@ def no_text(table: str, name: str, said: object) -> str:
         return f'{name} is a range such as "1..n", got {said!r}'
     if table == "rows" and not name.isdigit():
         return f"expected the number of a line, got {name!r}"
+    if table == "remarks" and not re.fullmatch(r"\d+(-\d+)?", name):
+        return f'expected the number of a line, or a range such as "85-93", got {name!r}'
     return ""
 
 
@@ -240,6 +250,11 @@ def with_parts(whole: Header, path: str) -> Header:
         for k in ("sizes", "functions", "upper", "names")
     }
     return replace(whole, parts=tuple(sorted(parts, key=lambda p: p[0])), **joined)
+
+
+def is_call(tex: str) -> bool:
+    """Whether a symbol of the header is applied to something, as f(x) is, and o_t^{(i)} isn't."""
+    return "(" in re.sub(r"[_^]\s*(\{[^{}]*\}|.)", "", tex)
 
 
 def name_of(tex: str) -> str:

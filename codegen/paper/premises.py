@@ -10,12 +10,12 @@ from typing import Any
 from chunkform.codegen.claims.conditioned import of_scalar
 from chunkform.codegen.claims.indices import is_decay
 from chunkform.spec.language.claims import LENGTH, Premises, Setting
-from chunkform.spec.language.formula import Formula, formula, walk
+from chunkform.spec.language.formula import Formula, formula, negative, transform, walk
 
 from .document import Equation
 from .row import Fault, Item
 from .steps import base_of, core
-from .symbols import Symbols
+from .symbols import Symbols, safe_in
 
 Resolve = Callable[[Formula], Formula]
 
@@ -53,6 +53,51 @@ class Under:
     def of(self, setting: Setting) -> Setting:
         """The setting where this is so."""
         return setting.under(self.premises, self.initial, self.final_loss) if self.premises.text else setting
+
+
+def with_bounded(s: Symbols, e: Equation, conditions: Iterable[Item], resolve: Resolve) -> Equation:
+    """An equation with a number of its own for a product, such as k^T q, of which a condition says how large it is at most, as
+    |k^T q| <= c: where nothing else is said of its factors, it may be any such number."""
+    for c in conditions:
+        x = product_that_is_bounded(e, c, resolve)
+        if x is None:
+            continue
+        name = safe_in(s.setting, "bounded")
+        high = resolve(c.sides[1])
+        s.setting.given(name, between=(negative(high), high))
+        s.names[name] = name
+        at = Formula("at", (), (name,))
+        e = replace(e, head=with_factors(e.head, x, at), side=with_factors(e.side, x, at))
+    return e
+
+
+def product_that_is_bounded(e: Equation, c: Item, resolve: Resolve) -> Formula | None:
+    """The product k^T q of a condition |k^T q| <= c, where the equation says nothing else of its factors."""
+    x = c.sides[0].args[0] if c.relations == ["<="] and c.sides[0].attrs == ("abs",) else None
+    if x is None or x.op != "product" or not resolve_is_scalar(resolve, x):
+        return None
+    bare = [with_factors(side, x, formula(0)) for side in (e.head, e.side)]
+    factors = {y for y in walk(x) if y.op == "at"}
+    return None if bare == [e.head, e.side] or factors & {y for side in bare for y in walk(side)} else x
+
+
+def resolve_is_scalar(resolve: Resolve, x: Formula) -> bool:
+    shape = getattr(resolve, "shape", None)
+    return shape is not None and shape(resolve(x)) == ("1", "1")
+
+
+def with_factors(x: Formula, part: Formula, by: Formula) -> Formula:
+    """x with a symbol for factors that stand together."""
+
+    def placed(y: Formula) -> Formula | None:
+        if y == part:
+            return by
+        for k in range(len(y.args) - len(part.args) + 1) if y.op == "product" else ():
+            if y.args[k : k + len(part.args)] == part.args:
+                return Formula("product", (*y.args[:k], by, *y.args[k + len(part.args) :]), y.attrs)
+        return None
+
+    return transform(x, placed)
 
 
 INEQUALITIES = ("<", "<=", ">", ">=", "!=")

@@ -3,13 +3,14 @@ and any function of its outputs as the loss."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from chunkform.spec.language.claims import LENGTH, Quantity, Setting
 from chunkform.spec.language.formula import Formula, add, formula, inner, sum_over, transform, walk
 
 from .document import LOSSES, Document, Equation
-from .header import name_of
+from .header import is_call, name_of
 from .rewritten import same_states, second_forms
 from .shapes import SCALAR, Dims, Misfit, Shape, shape_for, shape_of, symbols_in
 from .steps import core, find_steps, index, is_gradient, safe
@@ -88,7 +89,10 @@ def plain(
     ]
     for n in [n for n in given if n not in kinds and is_sequence(n, equations)]:
         given.remove(n)
-        found.unknown[n] = found.refused or "it is said by its value before, and no first value is"
+        if not any(
+            core(e.head).op == "at" and core(e.head).attrs == (n,) and not plain_head(core(e.head)) for e in equations
+        ):
+            found.unknown[n] = found.refused or "it is said by its value before, and no first value is"
     shapes, dims = shapes_of_given(given, equations, found, fixed, document.bold)
     for n in given:
         twin = twin_of(n, given)
@@ -227,7 +231,10 @@ def together(
         return shapes, dims
     more = {n: tuple(found[1].find(d) for d in s) for n, s in found[0].items()}
     count = max(dims.count, found[1].count)
-    return {**shapes, **more}, Dims(dict(dims.same | found[1].same), count=count)  # type: ignore[dict-item]
+    both = Dims(dict(dims.same), lenient=True, count=count)
+    for a, b in found[1].same.items():
+        both.join(a, b)
+    return {**shapes, **more}, Dims(both.same, count=count)  # type: ignore[dict-item]
 
 
 def traced(x: Formula) -> Formula:
@@ -247,8 +254,9 @@ def twin_of(name: str, given: Sequence[str]) -> str:
 
 
 def said_names(document: Document) -> set[str]:
-    """Names that the header defines."""
-    return {name_of(tex) for table in ("define", "readings") for tex in document.header.table(table) if "(" not in tex}
+    """Names that the header defines; with indices above, as o_t^{(i)}, they are o^."""
+    said = [tex for table in ("define", "readings") for tex in document.header.table(table) if not is_call(tex)]
+    return {name_of(tex) + ("^" if re.search(r"\^\{?[(\[]", tex) else "") for tex in said}
 
 
 def is_root_of(y: Formula, name: str) -> bool:

@@ -25,6 +25,7 @@ from .row import Item
 from .shapes import Dims, shape_of
 from .steps import OUTPUTS, core
 from .symbols import Symbols
+from .wrong_definitions import mark_wrong_definitions
 
 
 def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tuple[list[Claim], list[Verdict]]:
@@ -37,6 +38,7 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
     found = without_doubtful(
         paper, [depending(v, open_ones.get(v.claim.id) or turned.get(v.claim.id)) for v in verdicts]
     )
+    mark_wrong_definitions(paper, found)
     return paper.claims, found
 
 

@@ -18,6 +18,7 @@ from .counts import counts, equation_text, kind_text
 from .document import ReadRow
 from .paper import Paper
 from .readings import adopted
+from .wrong_definitions import WOULD
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ROOT / "tests" / "codegen" / "paper" / "five"
@@ -27,6 +28,7 @@ KINDS = ("judged", "definition", "recurrence", "fact", "condition", "not judged"
 WORST = ("holds", "depends", "fails", "error")
 # Why a formula has another verdict when it is stated by hand, by what its id starts with.
 EXPLAINED = {
+    "001.sub-1": "by hand the definition in it may be repaired, which makes the row true; read, it is what it says, and fails",
     "001.unroll-tilde": "by hand the vectors are read as they are repaired in the row above as well; read from the document, a "
     "formula is judged with its definitions as they are displayed",
     "001.neu-y": "by hand the row stands for what the iteration makes of it, and depends on whether y_k is a row; as it is "
@@ -113,6 +115,7 @@ def reason_kind(r: ReadRow) -> str:
         ("nothing says how", "a derivative of what nothing says how it depends on"),
         ("states nothing", "it has no relation"),
         ("approximation", "an approximation"),
+        ("is a matrix as it is displayed", "a derivative of what is a matrix as it is displayed"),
     )
     return next((said for part, said in kinds if part in r.reason), r.reason)
 
@@ -171,7 +174,8 @@ def row_lines(r: ReadRow, verdicts: Sequence[Verdict]) -> list[str]:
     """One row: its formula as displayed, and for each claim that it makes the verdict and the evidence."""
     shown = clean(r.source.text)
     if not verdicts:
-        why = f": {r.reason}" if r.reason and r.kind in ("unread", "not judged") else ""
+        told = r.kind in ("unread", "not judged") or WOULD in r.reason
+        why = f": {r.reason}" if r.reason and told else ""
         beside = [f"- not judged: `{equation_text(e)}`: {said}" for e, said in r.beside]
         return [
             f"### Line {r.line}, {kind_text(r.kind)}{why}",

@@ -101,7 +101,7 @@ class Resolver:
             case "blocks":
                 raise Fault("a matrix of blocks isn't judged")
             case "differential":
-                raise Fault("a differential outside of a derivative")
+                raise Fault("a differential outside of a derivative, as a perturbation, isn't judged")
             case "slice":
                 raise Fault("[:, None] is read where differences of all pairs are taken")
             case "integral" | "interval" | "reals" | "integers":
@@ -266,7 +266,7 @@ class Resolver:
         near = difflib.get_close_matches(name, known, 1, 0.6)
         said = self.s.unknown.get(name)
         if said:
-            own = said.removesuffix("; say what it is in the header")
+            own = said.removesuffix("; say what it is in the header").removesuffix(": say in the header what it is")
             return f"{name} isn't known: {own}; say what it is in the header"
         hint = f"; the nearest name is {near[0]}" if near else ""
         return f"{name} isn't known: say in the header what it is{hint}"
@@ -289,7 +289,7 @@ class Resolver:
                     continue
                 y = gradient(of, by) if self.is_scalar(of) else y
                 if y.op == "partial":
-                    raise Fault("a derivative of a vector by a vector is read behind what it is multiplied with")
+                    raise Fault(self.no_number(of))
                 done = y if done is None else product(done, y)
                 continue
             part = self(y)
@@ -314,11 +314,26 @@ class Resolver:
             else:
                 raise Fault("a gradient of the loss is by a symbol")
             return found.T if by.op == "transpose" else found
+        whole = self.matrix_of_entry(by)
+        if whole is not None:
+            return self.entry(self.partial(of, whole), [self(y) for y in by.args])
         a, b = self(of), self(by)
         self.must_depend(a, b)
         if not self.is_scalar(a):
-            raise Fault("a derivative of a vector is read behind what it is multiplied with")
+            raise Fault(self.no_number(a))
         return gradient(a, b)
+
+    def matrix_of_entry(self, by: Formula) -> Formula | None:
+        """W of W_{ij}, where W is a matrix that is given."""
+        known = self.s.names.get(by.attrs[0]) if by.op == "at" and len(by.args) == 2 else None
+        q = self.s.setting.quantities.get(known or "")
+        return None if q is None or q.kind != "given" or q.parameters else Formula("at", (), by.attrs)
+
+    def no_number(self, of: Formula) -> str:
+        """Why a derivative isn't judged that stands alone."""
+        if "1" not in self.shape(of):
+            return f"{of} is a matrix as it is displayed, and the derivative of one isn't judged"
+        return "a derivative of a vector is read behind what it is multiplied with"
 
     def must_depend(self, of: Formula, by: Formula) -> None:
         """Refuse the derivative of what nothing says how it depends on anything: it would be zero, and claims about it empty."""

@@ -14,7 +14,7 @@ from chunkform.spec.language.statements import AtMost, Differs, Equal, Integral,
 from .definitions import Definitions, as_index
 from .document import Equation, ReadRow
 from .heads import indexed, key_of, sized
-from .premises import ALWAYS, Under, step_of, under_conditions
+from .premises import ALWAYS, Under, product_that_is_bounded, step_of, under_conditions, with_bounded
 from .resolve import statement_sides
 from .row import Fault, Item
 from .special_cases import knows_its_chunks
@@ -31,15 +31,10 @@ class Statements(Definitions):
             return self.integral(e)
         knows_its_chunks(self.s, self.document, self.first, e)
         e = replace(e, head=self.within_limits(e.head, r), side=self.within_limits(e.side, r))
-        left = self.resolve(self.with_constants(e.head))
+        e = with_bounded(self.s, e, r.conditions, self.resolve)
         if relation == "in":
-            if e.side.op not in ("interval", "tuple") or len(e.side.args) != 2:
-                raise Fault("what is said to be in a set is read where the set is an interval")
-            low, high = (self.resolve(y) for y in e.side.args)
-            if e.head.op == "tuple":
-                raise Fault("an interval in an interval isn't judged")
-            opens, closes = (*e.side.attrs, "]")[:2] if e.side.op == "interval" else ("(", ")")
-            return Together((AtMost(low, left, opens == "("), AtMost(left, high, closes == ")")))
+            return self.within(e)
+        left = self.resolve(self.with_constants(e.head))
         right = self.resolve(self.with_constants(e.side))
         over = self.over(e, (left, right), [c for c in r.conditions if self.on_indices(c)])
         sides = statement_sides((left, right), self.s)
@@ -55,6 +50,19 @@ class Statements(Definitions):
             case "~":
                 raise Fault("an approximation isn't judged: say what grows in a claim in Python")
         return Equal(sides, over=over)
+
+    def within(self, e: Equation) -> Statement:
+        """That a number is in an interval; or that both ends of an interval are."""
+        if e.side.op not in ("interval", "tuple") or len(e.side.args) != 2:
+            raise Fault("what is said to be in a set is read where the set is an interval")
+        low, high = (self.resolve(y) for y in e.side.args)
+        opens, closes = (*e.side.attrs, "]")[:2] if e.side.op == "interval" else ("(", ")")
+        ends = e.head.args if e.head.op == "tuple" and len(e.head.args) == 2 else (e.head, e.head)
+        first, last = (self.resolve(self.with_constants(x)) for x in ends)
+        closed = e.head.op == "tuple" and e.head.attrs[:1] == ("(",)  # an open interval may share an open end
+        return Together(
+            (AtMost(low, first, opens == "(" and not closed), AtMost(last, high, closes == ")" and not closed))
+        )
 
     def integral(self, e: Equation) -> Statement | None:
         """An integral of an exponential that is infinite, or isn't; or two that are equal, as their exponents are."""
@@ -106,7 +114,10 @@ class Statements(Definitions):
     def meant_under(self, e: Equation, r: ReadRow) -> Under:
         """What a row is meant under, beside ranges of indices."""
         conditions = [c for c in r.conditions if not self.on_indices(c)]
-        found = under_conditions(self.s, conditions, self.resolve)
+        bounded = [c for c in conditions if product_that_is_bounded(e, c, self.resolve) is not None]
+        found = under_conditions(self.s, [c for c in conditions if c not in bounded], self.resolve)
+        for c in bounded:
+            found.add(f"{c.sides[0]} <= {c.sides[1]}")
         free = free_indices(e.head) | free_indices(e.side)
         always = ALWAYS & set(re.findall("[a-z]+", r.source.text.lower()))
         found.premises = replace(found.premises, step="" if always else step_of(conditions, free))

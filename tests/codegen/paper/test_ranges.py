@@ -102,3 +102,52 @@ def test_nothing_is_false_for_a_symbol_of_which_a_row_is_not_read(tmp_path: Path
     claim = "\n" + r"$$O = (Q K^\top \odot M) V$$" + "\n" + r"$$O = Q K^\top V$$"
     assert rows(tmp_path, R + unread + claim)[2:] == ["unread", "not judged", "fails"]
     assert rows(tmp_path, R + read + r" for $i \ge j$" + claim)[-2:] == ["fails", "fails"]
+
+
+def test_a_definition_says_that_formulas_with_it_would_be_true_if_it_started_a_step_later(tmp_path: Path) -> None:
+    path = tmp_path / "paper.md"
+    said = r"$$P_{ij} = \prod_{s=j}^i \lambda_s$$" + "\n"
+    with_it = r"$$S_t = \sum_{j=1}^t P_{tj} k_j v_j^\top$$" + "\n" + r"$$o_t = \sum_{j=1}^t P_{tj} (k_j^\top q_t) v_j$$"
+    for first, told in ((said, "2 would be true with prod[s=j + 1..i] lam(s)"), (said.replace("s=j", "s=j+1"), "")):
+        path.write_text(R + first + with_it, encoding="utf-8")
+        paper = read_paper(path)
+        adopted(paper, lambda claims: [Verifier(thorough=False).judge(c) for c in claims])
+        assert told in paper.document.rows[2].reason and bool(told) == ("fail" in paper.document.rows[2].reason)
+
+
+@pytest.mark.parametrize(
+    "row, verdict",
+    [
+        (r"1 - \lambda_t k_t^\top q_t \in [1 - \lambda_t, 1 + \lambda_t], \quad |k_t^\top q_t| \le 1", "holds"),
+        (r"1 - \lambda_t k_t^\top q_t \in [1 - \lambda_t, 1], \quad |k_t^\top q_t| \le 1", "fails"),
+        (r"[\lambda_t^2, \lambda_t (2 - \lambda_t)] \in [\lambda_t^2, 1]", "holds"),
+        (r"[\lambda_t^2, \lambda_t (2 - \lambda_t)] \in [0, \lambda_t]", "fails"),
+    ],
+)
+def test_intervals(tmp_path: Path, row: str, verdict: str) -> None:
+    assert rows(tmp_path, R + f"$${row}$$")[-1] == verdict
+
+
+def test_a_derivative_by_an_entry(tmp_path: Path) -> None:
+    text = r"with $W \in \mathbb R^{m \times d}$, $x \in \mathbb R^d$, $r \in \mathbb R^m$: $$E = r^\top W x$$" + "\n"
+    for side, verdict in (("r_i x_j", "holds"), ("r_j x_i", "fails")):
+        assert rows(tmp_path, text + r"$$\frac{\partial E}{\partial W_{ij}} = " + f"{side}$$")[-1] == verdict
+
+
+def test_the_header_says_why_rows_are_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "paper.md"
+    path.write_text(f'<!-- chunkform\n[remarks]\n"6-7" = "prose"\n-->\n{R}$$d \\text{{ for width}}$$', encoding="utf-8")
+    assert [r.reason for r in read_paper(path).document.rows][-1] == "prose"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [  # a state of chunks that stands without its index, and shapes that speak of each other in a circle
+        R + r"$$O_{[i]} = Q_{[i]} S_{[i]} + S_{[]}$$",
+        r"$$f = x A y + A B$$ $$g = B x y^\top A$$ $$A B = y x$$ $$x^\top y = B A$$",
+    ],
+)
+def test_what_fits_nothing_is_told_and_stops_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "paper.md"
+    path.write_text(text, encoding="utf-8")
+    assert all(r.reason for r in read_paper(path).document.rows if r.kind in ("unread", "not judged"))

@@ -1,0 +1,75 @@
+"""Definitions that may be mistaken: a definition says what a symbol is, and can't be false; but where formulas with it fail that
+would be true if a product or a sum in it started or ended one step off, its row says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from chunkform.codegen.claims.indices import shifted
+from chunkform.codegen.claims.scope import used_names
+from chunkform.codegen.claims.verdict import Verdict
+from chunkform.codegen.claims.verifier import Verifier
+from chunkform.spec.language.formula import RANGED, Formula, rebuild
+from chunkform.spec.language.statements import Equal
+
+from .paper import Paper
+from .symbols import Symbols
+
+WOULD = "would be true with"
+MOST = 12  # formulas that are tried for a definition
+
+
+def mark_wrong_definitions(paper: Paper, verdicts: Sequence[Verdict]) -> None:
+    """Say in the rows of definitions how many of the formulas with them would be true if they were a step off."""
+    for s in paper.parts:
+        equal = [v for v in verdicts if v.claim.setting is s.setting and isinstance(v.claim.statement, Equal)]
+        for name, e in s.definitions.items():
+            known = s.names.get(name, "")
+            q = s.setting.quantities.get(known)
+            if q is None or q.body is None or q.start is not None:
+                continue
+            about = [v for v in equal if known in used_names(v.claim.statement, s.setting)]
+            wrong = [v for v in about if v.verdict == "fails"][:MOST]
+            right = [v for v in about if v.verdict == "holds"][:MOST]
+            found = [(mended(wrong, s, known, body), body) for body in one_step_off(q.body)] if len(wrong) > 1 else []
+            found = [(n, body) for n, body in found if n > 1 and mended(right, s, known, body) == len(right)]
+            if found:
+                count, body = max(found, key=lambda x: x[0])
+                for row in {
+                    id(x.row): x.row for x in paper.document.equations if (x.head, x.side) == (e.head, e.side)
+                }.values():
+                    row.reason = f"of {len(wrong)} formulas with it that fail, {count} {WOULD} {body}"
+
+
+def one_step_off(x: Formula) -> Iterator[Formula]:
+    """x with one bound of a sum or a product in it one more, or one less."""
+    if x.op in RANGED and not {x.args[0].op, x.args[1].op} & {"unknown", "infinity"}:
+        low, high, body = x.args
+        for k in (1, -1):
+            yield Formula(x.op, (shifted(low, k), high, body), x.attrs)
+            yield Formula(x.op, (low, shifted(high, k), body), x.attrs)
+    for i, a in enumerate(x.args):
+        for changed in one_step_off(a):
+            yield rebuild(x, (*x.args[:i], changed, *x.args[i + 1 :]))
+
+
+def mended(about: Sequence[Verdict], s: Symbols, name: str, body: Formula) -> int:
+    """How many of these claims are true under some reading if the quantity is this."""
+    before = s.setting.quantities[name]
+    s.setting.quantities[name] = replace(before, body=body)
+    bare = Verifier(thorough=False)
+    try:
+        return sum(true(bare, v) for v in about)
+    finally:
+        s.setting.quantities[name] = before
+
+
+def true(bare: Verifier, v: Verdict) -> bool:
+    try:
+        return any(
+            bare.decided(statement, v.claim.setting, bodies).failure is None
+            for _, bodies, statement in bare.readings(v.claim)
+        )
+    except Exception:  # what can't be judged isn't true
+        return False
