@@ -5,7 +5,8 @@ A gate compares what a launch leaves in memory with what it means. On the way th
 - a load or a store beyond a tensor, or of an argument that isn't given;
 - a name that is read before it is assigned;
 - two programs that store to one place, or one that loads what another stores;
-- a load of what the program itself has stored, without a barrier between them.
+- a load of what the program itself has stored, without a barrier between them; or a store to what it has loaded in an earlier
+  round of a loop.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ from .jit_source import NoMeaning, helper
 from .rationals import UNDEFINED, Rationals, array, mapped, written
 
 NUMBERS = Rationals()
+Rounds: TypeAlias = (
+    "tuple[tuple[str, int], ...]"  # of the loops around a statement: their names, and the rounds they are in
+)
 Value: TypeAlias = Any  # a Pointer, an Exact, an array of integers or truth values, a tuple, a function, a name or None
 Argument: TypeAlias = "Tensor | Fraction | int | None"  # what a launch gives to a kernel
 FLOATS = ("tl.float32", "tl.float16", "tl.bfloat16")
@@ -111,6 +115,8 @@ class _Program:
     ) -> None:
         self.name, self.number, self.count, self.functions = name, number, count, functions
         self.fresh: dict[str, set[int]] = {}  # places that were stored since the last barrier, by tensor
+        self.taken: dict[str, dict[int, Rounds]] = {}  # places that were loaded since then, and in which rounds
+        self.rounds: Rounds = ()
 
     # --- statements
 
@@ -135,14 +141,18 @@ class _Program:
             case If(condition=condition, body=inside, otherwise=otherwise):
                 return self.body(inside if truth(self.value(condition, names)) else otherwise, names)
             case For(name=name, over=over, body=inside):
+                outside = self.rounds
                 for n in self.range_of(over, names):
                     names[name] = n
+                    self.rounds = (*outside, (name, n))
                     if (found := self.body(inside, names)) is not None:
                         return found
+                self.rounds = outside
             case Do(call=call):
                 self.value(call, names)
             case Barrier():
                 self.fresh.clear()
+                self.taken.clear()
             case Return(value=value):
                 return _Returned(None if value is None else self.value(value, names))
         return None
@@ -161,6 +171,7 @@ class _Program:
         out = np.empty(places.shape, dtype=object)
         tensor = pointer.tensor
         fresh = self.fresh.get(tensor.name, set())
+        taken = self.taken.setdefault(tensor.name, {}) if tensor.stored else {}
         others = np.broadcast_to(other.entries, places.shape).ravel() if isinstance(other, Exact) else None
         for n, (place, there) in enumerate(zip(places.ravel().tolist(), mask.ravel().tolist(), strict=True)):
             if not there:
@@ -171,6 +182,7 @@ class _Program:
                 raise GateError(f"{self.name}: a program loads what another one stores, in {tensor.name}")
             if place in fresh:
                 raise GateError(f"{self.name}: no barrier is between a store to {tensor.name} and a load of it")
+            taken[place] = self.rounds
             out.ravel()[n] = tensor.cells[place]
         return Exact(out) if out.size == 0 or not isinstance(out.ravel()[0], int) else out.astype(np.int64)
 
@@ -179,7 +191,7 @@ class _Program:
         value = self.number_of(self.value(x.value, names))
         places, mask, entries = np.broadcast_arrays(np.asarray(pointer.places), mask, value)
         tensor = pointer.tensor
-        fresh = self.fresh.setdefault(tensor.name, set())
+        fresh, taken = self.fresh.setdefault(tensor.name, set()), self.taken.get(tensor.name, {})
         now: set[int] = set()
         for place, there, entry in zip(places.ravel().tolist(), mask.ravel().tolist(), entries.ravel(), strict=True):
             if not there:
@@ -187,6 +199,8 @@ class _Program:
             self.inside(tensor, place, "stores")
             if tensor.stored.setdefault(place, self.number) != self.number or place in now:
                 raise GateError(f"{self.name}: two stores go to one place of {tensor.name}")
+            if place in taken and _earlier(taken[place], self.rounds):
+                raise GateError(f"{self.name}: no barrier is between a load of {tensor.name} and a store to it")
             now.add(place)
             tensor.cells[place] = entry
         fresh |= now
@@ -313,12 +327,18 @@ class _Program:
             return BUILT_IN["tl.maximum"](self, *arguments)
         found = helper(function)
         inside = _Program(self.name, self.number, self.count, lambda n: _known(found.known, n))
-        inside.fresh = self.fresh
+        inside.fresh, inside.taken, inside.rounds = self.fresh, self.taken, self.rounds
         values = dict(zip(found.parameters, arguments, strict=False))
         for n, default in _defaults(function).items():
             values.setdefault(n, default)
         returned = inside.body(found.body, values)
         return returned.value if returned is not None else None
+
+
+def _earlier(a: Rounds, b: Rounds) -> bool:
+    """Are these different rounds of one loop?"""
+    different = next(((x, y) for x, y in zip(a, b, strict=False) if x != y), None)
+    return different is not None and different[0][0] == different[1][0]
 
 
 def _literal(x: Literal) -> Value:

@@ -19,6 +19,7 @@ from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .initial import depends_on_parameters
 from .kernel import Axes, Kernel
+from .kernel_gate import gate_kernel
 from .kernel_passes import finished
 from .loops import CHECKPOINT, Backward, Forward, backward_kernel, forward_kernel, room
 from .names import first_input, shape_text, sizes, tensors
@@ -30,17 +31,25 @@ STEPS, HEADS = "batch, steps, heads", "layout.sequences, heads"
 
 
 def sequential_triton_source(c: Compiled) -> str:
-    """Text that defines `triton_forward` and `triton_backward`; it uses `torch_start` of the torch form beside it."""
+    """Text that defines `triton_forward` and `triton_backward`; it uses `torch_start` of the torch form beside it.
+
+    Raises `GateError` where a kernel doesn't make the recurrence's steps, or the adjoint's.
+    """
     layout = sizes(c.step)
     kernels = sequential_kernels(c)
     forward, backward, forward_rows, backward_rows = kernels
+    printed = []
+    for x in (x for x in kernels if x):
+        function = finished(x["function"])
+        gate_kernel(c, x["kernel"], function, x.get("slots", 0))
+        printed.append(kernel_function_text(function))
     return render(
         "recurrence/stepwise/sequential_triton.py.jinja",
         lead=layout.lead,
         sizes=layout.dims,
         heads_of={v.name: f'given["{v.name}"].shape[{2 if v.per_step else 0}]' for v in tensors(c.step)},
         like=first_input(c),
-        kernels=[kernel_function_text(finished(x["function"])) for x in kernels if x],
+        kernels=printed,
         forward=forward,
         backward=backward,
         forward_rows=forward_rows,

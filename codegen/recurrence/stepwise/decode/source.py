@@ -14,6 +14,7 @@ from .. import start_source
 from ..kernel_passes import finished
 from ..names import names_of, sizes, tensors
 from .kernel import step_kernel, step_rows
+from .kernel_gate import gate_step, gate_steps
 from .several import several_steps
 
 MODULES = {  # the runtime modules whose names the text may use
@@ -32,12 +33,18 @@ class Decoding:
 
 
 def decoding(c: Compiled, has_start: bool) -> Decoding:
-    """The step's text. `has_start` says that `torch_start` stands in the file already."""
+    """The step's text. `has_start` says that `torch_start` stands in the file already. Raises `GateError` where a kernel doesn't
+    make steps."""
     starts = any(s.initial is not None for s in c.step.states)
     k = step_kernel(c)
     rows = None if k["tiled"] else step_rows(c)
-    kernels = [kernel_function_text(finished(x["function"])) for x in (k, rows, several_steps(c)) if x]
-    text = render("recurrence/stepwise/decode/decode.py.jinja", torch=_torch(c), kernels=kernels)
+    several = several_steps(c)
+    kernels = [finished(x["function"]) for x in (k, rows, several) if x]
+    for x, f in zip((x for x in (k, rows) if x), kernels, strict=False):
+        gate_step(c, x["kernel"], f, x.get("slots", 0))
+    gate_steps(c, several["kernel"], kernels[-1])
+    texts = list(map(kernel_function_text, kernels))
+    text = render("recurrence/stepwise/decode/decode.py.jinja", torch=_torch(c), kernels=texts)
     if starts and not has_start:
         text = f"{start_source(c, gradients=False)}\n\n\n{text}"
     return Decoding(text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})")
