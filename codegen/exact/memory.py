@@ -61,8 +61,8 @@ def compare(kernel: str, what: str, found: np.ndarray, expected: np.ndarray) -> 
     """Raises GateError where a kernel has left something else, or has stored where it shouldn't: what is expected to be undefined
     is."""
     expected = np.broadcast_to(expected, found.shape)
-    for place in np.ndindex(*found.shape):
-        a, b = found[place], expected[place]
+    pairs = zip(np.ndindex(*found.shape), found.ravel(), expected.ravel(), strict=True)
+    for place, a, b in pairs:
         if a is b or (a is not UNDEFINED and b is not UNDEFINED and a == b):
             continue
         why = (

@@ -138,10 +138,10 @@ def steps_of(c: Compiled, case: Case, sizes: dict[str, int], backwards: bool) ->
     for n, axes in p.output_axes.items():
         x.incoming_steps[n] = drawn(rng, x.shape(x.each_step, axes))
         x.outputs[n] = nothing(x.incoming_steps[n].shape)
-    for n in range(len(case.lengths)):
-        before = _forward(c.step, x, n)
+    for sequence in range(len(case.lengths)):
+        before = _forward(c.step, x, sequence)
         if backwards:
-            _backward(c, x, n, before)
+            _backward(c, x, sequence, before)
     return x
 
 
@@ -215,7 +215,8 @@ def _gate(k: Kernel, f: KernelFunction, x: Steps, slots: int, keeps: bool) -> No
     """A launch, and what it leaves."""
     case, tiles = x.case, tiles_of(k)
     memory = {p.name: _memory(k, p, x, tiles, slots) for p in k.pointers}
-    arguments = {p.name: memory[p.name].tensor if keeps or p.role != "kept" else None for p in k.pointers}
+    tensors_of = {p.name: memory[p.name].tensor if keeps or p.role != "kept" else None for p in k.pointers}
+    arguments: Arguments = {**tensors_of}
     arguments |= numbers(k, x, memory) | {"slots": slots, "block_row": 2, "tiles": tiles}
     arguments |= {"table_at": Tensor("table", case.table) if case.packed else None}
     arguments |= {"segment": case.segment, "steps": case.steps, "lines": case.batch * case.steps}

@@ -75,7 +75,7 @@ def gate_steps(c: Compiled, k: Kernel, f: KernelFunction) -> None:
     for case, call in SEVERAL:
         x = steps_of(c, case, sizes_of(k), backwards=False)
         memory = {p.name: _of_steps(p, x, call) for p in k.pointers}
-        given = {"yields": call.yields, "keeps": call.keeps, "ends": call.ends, "steps": case.steps}
+        given: Arguments = {"yields": call.yields, "keeps": call.keeps, "ends": call.ends, "steps": case.steps}
         starts = np.cumsum([0, *case.lengths]) if case.packed else None
         given |= {"starts_at": _tensor(starts), "counts_at": _tensor(call.counts)}
         given |= {"each_at": _tensor(call.kept(case) if call.chosen else None)}
@@ -135,16 +135,16 @@ def _launch(
     x: Steps,
     call: Call,
     memory: Mapping[str, Laid],
-    given: Mapping[str, object],
+    given: Arguments,
     writes: bool,
 ) -> None:
     """A launch. Where it `writes` states that tiles share, these take turns in one program."""
     whole = any(k.kind(s.axes) == WHOLE for s in k.c.step.states)
     turns = tiles_of(k) if writes and whole else 1
     parts = tiles_of(k) // turns
-    arguments: Arguments = {n: m.tensor for n, m in memory.items()}
+    arguments: Arguments = {n: laid.tensor for n, laid in memory.items()}
     arguments |= numbers(k, x, memory) | {"parts": parts, "turns": turns, "flat": call.flat}
-    arguments |= {"rows_at": _tensor(call.rows), **given}  # type: ignore[dict-item]
+    arguments |= {"rows_at": _tensor(call.rows), **given}
     batch, heads = len(x.case.lengths), x.case.heads * parts
     launch(f, batch * heads if call.flat else heads, arguments, rows=1 if call.flat else batch)
 
