@@ -1,10 +1,13 @@
-"""What pyproject.toml can't say: the README on a package page, where links must lead to the public repository."""
+"""What pyproject.toml can't say: the README on a package page, where links must lead to the public repository; and that what an
+earlier `pip install .` has left in build/ isn't installed again."""
 
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 HOST = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
@@ -21,4 +24,10 @@ def readme() -> str:
     return re.sub(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)]+)\)", whole_link, text)
 
 
-setup(long_description=readme(), long_description_content_type="text/markdown")
+class Anew(build_py):
+    def run(self) -> None:
+        shutil.rmtree(Path(self.build_lib) / "chunkform", ignore_errors=True)
+        super().run()
+
+
+setup(cmdclass={"build_py": Anew}, long_description=readme(), long_description_content_type="text/markdown")

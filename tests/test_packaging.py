@@ -30,7 +30,7 @@ def shipped_files() -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    # From a copy: setuptools leaves build/ behind, and what lies there from earlier would enter the wheel.
+    # From a copy, as setuptools leaves build/ behind; with a file there of which an earlier version has left a copy.
     tree, wheels = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheels")
     for directory in DIRECTORIES.values():
         shutil.copytree(ROOT / directory, tree / directory, ignore=shutil.ignore_patterns("__pycache__"))
@@ -38,6 +38,9 @@ def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         if file.name in {"pyproject.toml", "README.md", "setup.py"}:
             shutil.copy(file, tree)
     offline = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    left = tree / "build" / "lib" / "chunkform" / "generated" / "of_an_earlier_version.py"
+    left.parent.mkdir(parents=True)
+    left.touch()
     command = [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", wheels, tree]
     built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr

@@ -19,7 +19,7 @@ _AT = re.compile(r"(\w+)\(([^()]*)\)")
 def typeset(x: Counterexample, c: Claim, shown: Mapping[str, str]) -> str:
     """HTML of a counterexample. `shown` has the LaTeX of names; what has none, such as a fault of shapes, stays as it is."""
     if not x.sides:
-        return f"<p>Counterexample: <code>{escape(x.message)}</code></p>"
+        return f"<p>Why: <code>{escape(x.message)}</code></p>"
     sides = {str(s): latex(s, shown) for s in c.statement.sides} if isinstance(c.statement, Equal) else {}
     given = [f"{name(n, shown)} = {value(v)}" for n, v in x.given if re.search("[1-9]", v)]
     lines = [", ".join(f"{n} = {v}" for n, v in x.sizes)]
