@@ -172,7 +172,10 @@ class Step:
         """(outputs.., next state). The generated `step` has the public signature, and says what the arguments are.
 
         rows: the state is a pool, and this says which row of it is each batch entry's; `pools.py` has checked them."""
-        if torch.compiler.is_compiling():  # launches by address, which a graph can't hold
+        exporting = torch.compiler.is_exporting()
+        if exporting:  # a graph of torch's own operations, which needs no chunkform where it runs
+            backend = "torch"
+        elif torch.compiler.is_compiling():  # launches by address, which a graph can't hold
             return torch.compiler.disable(self.__call__)(
                 state, given, inplace, out, state_dtype, backend, deterministic, rows
             )
@@ -198,9 +201,10 @@ class Step:
             key = plan = None
         if plan is None:
             plan = self._plan(states, given, inplace, outs, backend, deterministic, rows)
-            if len(self._plans) >= PLANS:
-                self._plans.clear()
-            self._plans[key] = plan
+            if not exporting:  # whose sizes may be symbols
+                if len(self._plans) >= PLANS:
+                    self._plans.clear()
+                self._plans[key] = plan
         if torch.is_grad_enabled() and any(x.requires_grad for x in every):
             raise ArgumentError(
                 f"{self.signature.name} has no gradient, but an argument requires one: decode under torch.no_grad(), or use "
