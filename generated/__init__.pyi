@@ -18,6 +18,7 @@ from chunkform.runtime.op.small_states import SmallPool
 from chunkform.spec.language import Declaration
 
 _Last = TypeVar("_Last")
+_Pool = TypeVar("_Pool")
 
 class _Op(Protocol):
     __name__: str
@@ -215,6 +216,7 @@ class _comba(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _comba_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -230,7 +232,23 @@ class _comba(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -249,7 +267,7 @@ class _comba(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 comba: _comba
 
@@ -453,6 +471,7 @@ class _delta_product(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _delta_product_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -469,7 +488,24 @@ class _delta_product(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k1: Tensor,
+        k2: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -489,7 +525,7 @@ class _delta_product(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 delta_product: _delta_product
 
@@ -663,6 +699,7 @@ class _delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _delta_rule_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -676,7 +713,21 @@ class _delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -693,7 +744,7 @@ class _delta_rule(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 delta_rule: _delta_rule
 
@@ -938,6 +989,7 @@ class _dplr(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _dplr_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -953,7 +1005,23 @@ class _dplr(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -972,7 +1040,7 @@ class _dplr(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 dplr: _dplr
 
@@ -1186,6 +1254,7 @@ class _gated_delta_product(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gated_delta_product_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -1203,7 +1272,25 @@ class _gated_delta_product(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        a: Tensor,
+        b: Tensor,
+        v1: Tensor,
+        v2: Tensor,
+        beta1: Tensor,
+        beta2: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -1224,7 +1311,7 @@ class _gated_delta_product(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gated_delta_product: _gated_delta_product
 
@@ -1408,6 +1495,7 @@ class _gated_delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gated_delta_rule_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -1422,7 +1510,22 @@ class _gated_delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -1440,7 +1543,7 @@ class _gated_delta_rule(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gated_delta_rule: _gated_delta_rule
 
@@ -1614,6 +1717,7 @@ class _gated_linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gated_linear_attention_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -1627,7 +1731,21 @@ class _gated_linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -1644,7 +1762,7 @@ class _gated_linear_attention(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gated_linear_attention: _gated_linear_attention
 
@@ -1828,6 +1946,7 @@ class _gated_oja_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gated_oja_rule_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -1842,7 +1961,22 @@ class _gated_oja_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -1860,7 +1994,7 @@ class _gated_oja_rule(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gated_oja_rule: _gated_oja_rule
 
@@ -2054,6 +2188,7 @@ class _gdn2(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gdn2_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -2069,7 +2204,23 @@ class _gdn2(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        b: Tensor,
+        v: Tensor,
+        w: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -2088,7 +2239,7 @@ class _gdn2(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gdn2: _gdn2
 
@@ -2262,6 +2413,7 @@ class _gradient_descent_logistic(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gradient_descent_logistic_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -2275,7 +2427,21 @@ class _gradient_descent_logistic(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         x: Tensor,
@@ -2292,7 +2458,7 @@ class _gradient_descent_logistic(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gradient_descent_logistic: _gradient_descent_logistic
 
@@ -2486,6 +2652,7 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gradient_descent_logistic_momentum_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -2501,7 +2668,23 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         x: Tensor,
@@ -2520,7 +2703,7 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gradient_descent_logistic_momentum: _gradient_descent_logistic_momentum
 
@@ -2694,6 +2877,7 @@ class _gradient_descent_squared(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -2707,7 +2891,21 @@ class _gradient_descent_squared(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         x: Tensor,
@@ -2724,7 +2922,7 @@ class _gradient_descent_squared(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gradient_descent_squared: _gradient_descent_squared
 
@@ -2918,6 +3116,7 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_momentum_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -2933,7 +3132,23 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_mu: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         x: Tensor,
@@ -2952,7 +3167,7 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gradient_descent_squared_momentum: _gradient_descent_squared_momentum
 
@@ -3136,6 +3351,7 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_weight_decay_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -3150,7 +3366,22 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        eta: Tensor,
+        log_keep: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         x: Tensor,
@@ -3168,7 +3399,7 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gradient_descent_squared_weight_decay: _gradient_descent_squared_weight_decay
 
@@ -3352,6 +3583,7 @@ class _gsa(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _gsa_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -3366,7 +3598,22 @@ class _gsa(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        s: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -3384,7 +3631,7 @@ class _gsa(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 gsa: _gsa
 
@@ -3538,6 +3785,7 @@ class _hgrn(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _hgrn_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -3549,7 +3797,19 @@ class _hgrn(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        log_g: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         x: Tensor,
@@ -3564,7 +3824,7 @@ class _hgrn(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 hgrn: _hgrn
 
@@ -3728,6 +3988,7 @@ class _hgrn2(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _hgrn2_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -3740,7 +4001,20 @@ class _hgrn2(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        i: Tensor,
+        log_f: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -3756,7 +4030,7 @@ class _hgrn2(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 hgrn2: _hgrn2
 
@@ -3930,6 +4204,7 @@ class _inverse_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _inverse_attention_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -3943,7 +4218,21 @@ class _inverse_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -3960,7 +4249,7 @@ class _inverse_attention(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 inverse_attention: _inverse_attention
 
@@ -4134,6 +4423,7 @@ class _inverse_attention_unstable(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _inverse_attention_unstable_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -4147,7 +4437,21 @@ class _inverse_attention_unstable(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        o: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -4164,7 +4468,7 @@ class _inverse_attention_unstable(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 inverse_attention_unstable: _inverse_attention_unstable
 
@@ -4610,6 +4914,7 @@ class _kimi_delta_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _kimi_delta_attention_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -4624,7 +4929,22 @@ class _kimi_delta_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_alpha: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -4642,7 +4962,7 @@ class _kimi_delta_attention(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 kimi_delta_attention: _kimi_delta_attention
 
@@ -4816,6 +5136,7 @@ class _lightning_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _lightning_attention_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -4829,7 +5150,21 @@ class _lightning_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -4846,7 +5181,7 @@ class _lightning_attention(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 lightning_attention: _lightning_attention
 
@@ -5010,6 +5345,7 @@ class _linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _linear_attention_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -5022,7 +5358,20 @@ class _linear_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -5038,7 +5387,7 @@ class _linear_attention(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 linear_attention: _linear_attention
 
@@ -5242,6 +5591,7 @@ class _mamba2(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _mamba2_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -5258,7 +5608,24 @@ class _mamba2(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        B: Tensor,
+        C: Tensor,
+        x: Tensor,
+        raw: Tensor,
+        A_log: Tensor,
+        bias: Tensor,
+        D: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         B: Tensor,
@@ -5278,7 +5645,7 @@ class _mamba2(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 mamba2: _mamba2
 
@@ -5901,6 +6268,7 @@ class _min_gru(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _min_gru_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -5912,7 +6280,19 @@ class _min_gru(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        z: Tensor,
+        c: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         z: Tensor,
@@ -5927,7 +6307,7 @@ class _min_gru(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 min_gru: _min_gru
 
@@ -6111,6 +6491,7 @@ class _mlstm(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _mlstm_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: tuple[Tensor | None, Tensor | None, Tensor | None] | None,
@@ -6125,7 +6506,22 @@ class _mlstm(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor, Tensor]]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        i: Tensor,
+        f: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -6143,7 +6539,7 @@ class _mlstm(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Prefixes[tuple[Tensor, Tensor, Tensor]]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor, Tensor]: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 mlstm: _mlstm
 
@@ -6357,6 +6753,7 @@ class _momentum_delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _momentum_delta_rule_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -6374,7 +6771,25 @@ class _momentum_delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        p: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        eta: Tensor,
+        log_alpha: Tensor,
+        log_mu: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -6395,7 +6810,7 @@ class _momentum_delta_rule(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 momentum_delta_rule: _momentum_delta_rule
 
@@ -6609,6 +7024,7 @@ class _precond_gated_delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _precond_gated_delta_rule_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: tuple[Tensor | None, Tensor | None] | None,
@@ -6626,7 +7042,25 @@ class _precond_gated_delta_rule(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        rate: Tensor,
+        log_g: Tensor,
+        log_forget: Tensor,
+        center: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -6647,7 +7081,7 @@ class _precond_gated_delta_rule(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> tuple[Tensor, Tensor]: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 precond_gated_delta_rule: _precond_gated_delta_rule
 
@@ -6873,6 +7307,7 @@ class _retention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _retention_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -6886,7 +7321,21 @@ class _retention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_gamma: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -6903,7 +7352,7 @@ class _retention(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 retention: _retention
 
@@ -7077,6 +7526,7 @@ class _rg_lru(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _rg_lru_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -7090,7 +7540,21 @@ class _rg_lru(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        x: Tensor,
+        gate: Tensor,
+        write: Tensor,
+        lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         x: Tensor,
@@ -7107,7 +7571,7 @@ class _rg_lru(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 rg_lru: _rg_lru
 
@@ -7342,6 +7806,7 @@ class _rwkv6(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _rwkv6_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -7356,7 +7821,22 @@ class _rwkv6(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        u: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -7374,7 +7854,7 @@ class _rwkv6(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 rwkv6: _rwkv6
 
@@ -7568,6 +8048,7 @@ class _rwkv7(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _rwkv7_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -7583,7 +8064,23 @@ class _rwkv7(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        kappa: Tensor,
+        a: Tensor,
+        v: Tensor,
+        log_w: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -7602,7 +8099,7 @@ class _rwkv7(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 rwkv7: _rwkv7
 
@@ -7817,6 +8314,7 @@ class _sherman_morrison(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _sherman_morrison_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -7829,7 +8327,20 @@ class _sherman_morrison(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        u: Tensor,
+        log_lam: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -7845,7 +8356,7 @@ class _sherman_morrison(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 sherman_morrison: _sherman_morrison
 
@@ -8070,6 +8581,7 @@ class _value_decay_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         deterministic: Literal["chunk"],
     ) -> _value_decay_attention_step_result[ChunkState]: ...
+    @overload
     def draft(
         self,
         state: Tensor | None,
@@ -8083,7 +8595,21 @@ class _value_decay_attention(_Op, Protocol):
         backend: Literal["torch", "triton"] | None = None,
         state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
-    ) -> tuple[Tensor, Drafts]: ...
+    ) -> tuple[Tensor, Drafts[Tensor]]: ...
+    @overload
+    def draft(
+        self,
+        state: SmallPool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_beta: Tensor,
+        *,
+        out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
+    ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self,
         q: Tensor,
@@ -8100,6 +8626,6 @@ class _value_decay_attention(_Op, Protocol):
         deterministic: bool = False,
         every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
-    def commit(self, drafts: Drafts, accepted: Tensor | int) -> Tensor: ...
+    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
 value_decay_attention: _value_decay_attention

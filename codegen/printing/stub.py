@@ -28,6 +28,7 @@ from chunkform.runtime.op.small_states import SmallPool
 from chunkform.spec.language import Declaration
 
 _Last = TypeVar("_Last")
+_Pool = TypeVar("_Pool")
 
 class _Op(Protocol):
     __name__: str
@@ -84,11 +85,14 @@ class Stub:
             rows = Parameter("state_indices", f"{TENSOR} | None", "None", named=True)
             keep = Parameter("keep", 'Literal["replay", "copies"] | None', "None", named=True)
             drafted = [p for p in parameters if p.name not in ("inplace", "deterministic")]
-            lines.append(f"    def draft({_listed([*drafted, rows, keep])}) -> {self._drafted()}: ...")
+            small = [
+                replace(p, type="SmallPool") if p.name == "state" else p for p in drafted if p.name != "state_dtype"
+            ]
+            wanted = replace(rows, type=TENSOR, default=None)
+            for given, pool in (([*drafted, rows, keep], self.states or ""), ([*small, wanted, keep], "SmallPool")):
+                lines += ["    @overload", f"    def draft({_listed(given)}) -> {self._drafted(pool)}: ..."]
             lines.append(f"    def prefixes({_listed(self._in_rounds())}) -> {self._with_prefixes()}: ...")
-            lines.append(
-                f"    def commit(self, drafts: Drafts, accepted: Tensor | int) -> {_short(self.states or '')}: ..."
-            )
+            lines.append("    def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...")
             lines.insert(0, _step_results(self))
         return "\n\n".join([*told, "\n".join(lines), f"{self.name}: _{self.name}"])
 
@@ -141,10 +145,10 @@ class Stub:
         count = 1 if first is None else len(first.tensors)
         return f"tuple[{', '.join(['Tensor'] * count)}, {_short(self.states or '')}, Prefixes[{_short(self.states or '')}]]"
 
-    def _drafted(self) -> str:
+    def _drafted(self, pool: str) -> str:
         first = self.results[False]
         count = 1 if first is None else len(first.tensors)
-        return f"tuple[{', '.join(['Tensor'] * count)}, Drafts]"
+        return f"tuple[{', '.join(['Tensor'] * count)}, Drafts[{_short(pool)}]]"
 
     def _returned(self, asked: bool | None, final: bool | None, states: str | None = None) -> str:
         states = states or self.states

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,21 +22,25 @@ from . import debugging
 from .arguments import check_call, one_of
 from .decode import Given, Step, check_inner, check_out, check_step_states, listed, refuse_transforms
 from .forward_mode import is_on
-from .pools import pools_of
+from .pools import as_given, into_rows, pools_of, rows_of_small
 from .results import Results, result_type
 from .rows import checked_rows, told, write_rows
 from .several import Places, Writes, holds, input_bytes, several_steps, state_bytes
+from .small_states import SmallPool
 
 Options: TypeAlias = "dict[str, Any]"  # as they were given, before they are checked
 OPTIONS = ("state_indices", "out", "keep", "state_dtype", "backend")
 
 
+Pool = TypeVar("Pool")  # what a commit returns: the states, as they were given
+
+
 @dataclass(eq=False, repr=False)
-class Drafts:
+class Drafts(Generic[Pool]):
     """Draft steps that aren't taken over yet. Until then their arguments and the states must not be written to.
 
     keeps: 'replay' or 'copies'. bytes: what each of them moves to keep and take over all steps of one sequence, beside the state
-    that is read and written in any case.
+    that is read and written in any case. small: a pool and rows of it, of which `pools` are the widened states.
     """
 
     keeps: str
@@ -50,6 +54,7 @@ class Drafts:
     backend: str | None
     copies: list[Tensor] = field(default_factory=list)
     done: bool = False
+    small: tuple[SmallPool, Tensor] | None = None
 
     def __repr__(self) -> str:
         return f"<{self.steps} drafts of {self.step.whole.name}, kept as {self.keeps}>"
@@ -65,6 +70,8 @@ def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, objec
     if keep is not None:
         one_of(name, "keep", keep, ("replay", "copies"), other="None")
     state = found["state"]
+    if isinstance(state, SmallPool):
+        return _from_small(step, name, state, found)
     pools: list[Any] = listed(state) or [None] * len(step.whole.states)
     tensors: Any = [given[a.name] for a in step.whole.tensors]
     every = [*tensors, *pools, *listed(found.get("out"))]
@@ -110,7 +117,20 @@ def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, objec
     return result_type(name, (*(n for n, _ in step.whole.outputs), "drafts"))(*outs, drafts)
 
 
-def commit(step: Step, drafts: object, accepted: object) -> Tensor | tuple[Tensor, ...]:
+def _from_small(step: Step, name: str, pool: SmallPool, found: Options) -> Results:
+    """Drafts from rows of a small pool, which are widened, and rounded when some are taken over."""
+    if found.get("state_dtype") is not None:
+        raise ArgumentError(f"{name}: a SmallPool has its own dtype: state_dtype must be left out")
+    rows = rows_of_small(name, step.whole, pool, found.get("state_indices"))
+    own = {n: x for n, x in found.items() if n not in ("state_indices", "out", "state")}
+    *outputs, drafts = draft(step, (), own | {"state": as_given(pool.read(rows))})
+    drafts.small = pool, rows
+    return result_type(name, (*(n for n, _ in step.whole.outputs), "drafts"))(
+        *into_rows(outputs, rows, found.get("out")), drafts
+    )
+
+
+def commit(step: Step, drafts: object, accepted: object) -> Tensor | tuple[Tensor, ...] | SmallPool:
     """The states, in place, after the accepted steps of each sequence."""
     if torch.compiler.is_compiling():
         return torch.compiler.disable(commit)(step, drafts, accepted)
@@ -144,6 +164,10 @@ def commit(step: Step, drafts: object, accepted: object) -> Tensor | tuple[Tenso
     else:
         places = Places(rows=drafts.rows, counts=accepted.contiguous())
         several_steps(step, drafts.given, drafts.pools, [], [], drafts.sizes, places, Writes(last=True), drafts.backend)
+    if drafts.small is not None:
+        pool, rows = drafts.small
+        pool.write(torch.where(accepted > 0, rows, -1), drafts.pools)
+        return pool
     return drafts.pools[0] if len(drafts.pools) == 1 else tuple(drafts.pools)
 
 

@@ -44,15 +44,15 @@ def step_in_pool(op: Step, step: Public, arguments: tuple[object, ...], options:
         return step(*arguments, **given)  # whose error says what doesn't fit
     pool = found["state"]
     if isinstance(pool, SmallPool):
-        rows = _rows_of_small(name, op.signature, pool, rows)
+        rows = rows_of_small(name, op.signature, pool, rows)
         states = pool.read(rows)
         into = found.pop("out", None)
         if found.get("state_dtype") is not None:
             raise ArgumentError(f"{name}: a SmallPool has its own dtype: state_dtype must be left out")
         how = found.get("backend"), found.get("deterministic", False)
-        *outputs, _ = op(_as_given(states), values_of(op, found), True, None, None, *how)
+        *outputs, _ = op(as_given(states), values_of(op, found), True, None, None, *how)
         pool.write(rows, states)
-        return op.result(*_into(outputs, rows, into), pool)
+        return op.result(*into_rows(outputs, rows, into), pool)
     pools = pools_of(name, "state", op.signature, pool)
     values = values_of(op, found)
     chosen: Any = [found.get(n, default) for n, default in OPTIONS.items()]
@@ -82,7 +82,7 @@ def call_in_pool(
             raise ArgumentError(f"{name}: state_pool takes the place of initial_state, and has no {other}")
     given.pop("output_final_state", None)
     if isinstance(pool, SmallPool):
-        pools, rows = [], _rows_of_small(name, signature, pool, indices)
+        pools, rows = [], rows_of_small(name, signature, pool, indices)
     else:
         pools = pools_of(name, "state_pool", signature, pool)
         rows = checked_rows(name, "state_indices", indices, pools)
@@ -90,7 +90,7 @@ def call_in_pool(
     if torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *pools)):
         raise ArgumentError(f"{name}: a pool is written in place and has no gradient: call under torch.no_grad()")
     states = pool.read(rows) if isinstance(pool, SmallPool) else [read_rows(x, rows) for x in pools]
-    *outputs, last = op(*arguments, initial_state=_as_given(states), output_final_state=True, **given)
+    *outputs, last = op(*arguments, initial_state=as_given(states), output_final_state=True, **given)
     after = list(last) if isinstance(last, tuple) else [last]
     if isinstance(pool, SmallPool):
         pool.write(rows, after)
@@ -112,17 +112,17 @@ def pools_of(name: str, argument: str, signature: Signature, pool: object) -> li
     return pools
 
 
-def _rows_of_small(name: str, signature: Signature, pool: SmallPool, rows: object) -> Tensor:
+def rows_of_small(name: str, signature: Signature, pool: SmallPool, rows: object) -> Tensor:
     if len(pool.states) != len(signature.states):
         raise ArgumentError(f"{name}: the pool is of an op with {len(pool.states)} states, not {len(signature.states)}")
     return checked_rows(name, "state_indices", rows, [s.numbers for s in pool.states])
 
 
-def _into(outputs: list[Tensor], rows: Tensor, out: object) -> list[Tensor]:
+def into_rows(outputs: list[Tensor], rows: Tensor, out: object) -> list[Tensor]:
     """Outputs of real rows, where they are wanted."""
     wanted = [None] * len(outputs) if out is None else list(out) if isinstance(out, tuple | list) else [out]
     return [kept_rows(x, rows >= 0, into) for x, into in zip(outputs, wanted, strict=True)]  # type: ignore[arg-type]
 
 
-def _as_given(states: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
+def as_given(states: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
     return states[0] if len(states) == 1 else tuple(states)

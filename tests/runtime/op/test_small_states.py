@@ -73,6 +73,32 @@ def test_a_step_and_a_prefill_read_and_write_their_rows_alone(name, dtype):
         assert torch.equal(x[[0, 1, 3, 4, 6]], z[[0, 1, 3, 4, 6]])
 
 
+@every
+@pytest.mark.parametrize("keep", ["replay", "copies"])
+@pytest.mark.parametrize("name", ["gated_delta_rule", "gradient_descent_squared_momentum"])
+def test_drafts_are_rounded_when_they_are_taken_over(name, keep, dtype):
+    call = op(name)
+    tensors, constants = arguments(name, 4, 3, H, SIZES, seed=3)
+    pool = SmallPool.zeros(call, 7, H, SIZES, dtype, stochastic=False)
+    pool.write(torch.arange(7), [torch.randn_like(x) for x in pool.read(torch.arange(7))])
+    rows, accepted = torch.tensor([5, -1, 2, 0]), torch.tensor([3, 2, 0, 1])
+    before, own = pool.read(torch.arange(7)), pool.read(rows)
+    *outputs, drafts = call.draft(pool, **tensors, **constants, state_indices=rows, keep=keep)
+    wide = tuple(x.clone() for x in own) if len(own) > 1 else own[0].clone()
+    *exact, others = call.draft(wide, **tensors, **constants, keep=keep)
+    real = rows >= 0
+    for x, y in zip(outputs, exact, strict=True):
+        assert torch.equal(x[real], y[real]) and not x[1].any()
+    assert all(torch.equal(x, y) for x, y in zip(pool.read(torch.arange(7)), before, strict=True))
+    assert call.commit(drafts, accepted) is pool
+    after = call.commit(others, accepted)
+    for x, y, z in zip(
+        pool.read(torch.arange(7)), after if isinstance(after, tuple) else (after,), before, strict=True
+    ):
+        assert torch.equal(x[[5, 0]], value(*small(y, dtype, False))[[0, 3]])
+        assert torch.equal(x[[1, 2, 3, 4, 6]], z[[1, 2, 3, 4, 6]])
+
+
 def test_bytes_and_mistakes():
     call = op("gated_delta_rule")
     pool = SmallPool.zeros(call, 10, H, {"d": 64, "e": 64})
@@ -81,8 +107,8 @@ def test_bytes_and_mistakes():
         SmallPool.zeros(call, 10, H, SIZES, torch.int16)
     tensors, _ = arguments("gated_delta_rule", 2, 1, H, SIZES)
     rows = {"state_indices": torch.tensor([0, 1])}
-    with pytest.raises(ArgumentError, match="a pool of rows"):
-        call.draft(SmallPool.zeros(call, 10, H, SIZES), **tensors, **rows)
+    with pytest.raises(ArgumentError, match="state_indices must be a tensor"):
+        call.draft(SmallPool.zeros(call, 10, H, SIZES), **tensors)
     other, constants = arguments("gradient_descent_squared_momentum", 2, 1, H, SIZES)
     with pytest.raises(ArgumentError, match="of an op with 1 states, not 2"):
         now = at("gradient_descent_squared_momentum", other, 0)
