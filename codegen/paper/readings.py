@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from chunkform.codegen.claims.scope import formulas_of, used_names
 from chunkform.codegen.claims.verdict import Condition, Verdict
@@ -34,7 +35,12 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
         adopt(paper, symbols)
     open_ones = taken_better(paper)
     verdicts = judge(paper.claims)
-    turned = true_when_turned(paper, verdicts) | true_downwards(verdicts) | true_when_repeated(paper, verdicts)
+    turned = (
+        true_when_square(paper, verdicts)
+        | true_when_turned(paper, verdicts)
+        | true_downwards(verdicts)
+        | true_when_repeated(paper, verdicts)
+    )
     found = without_doubtful(
         paper, [depending(v, open_ones.get(v.claim.id) or turned.get(v.claim.id)) for v in verdicts]
     )
@@ -156,6 +162,26 @@ def true_when_turned(paper: Paper, verdicts: Sequence[Verdict]) -> dict[str, tup
             same = any(x.shapes == {**s.shapes, n: shape[::-1]} for x in other.parts)  # the recurrence fits as well
             there = truths(other, about) if same else {}
             found |= {k: (text, True) for k in about if there.get(k)}
+    return found
+
+
+def true_when_square(paper: Paper, verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:
+    """Which claims whose shapes don't fit are true where two sizes are the same, as tr(S_t) says of a state of which the document
+    doesn't say that its sizes differ."""
+    wrong = {v.claim.id for v in verdicts if v.verdict == "fails" and v.counterexample and not v.counterexample.sides}
+    found: dict[str, tuple[str, bool]] = {}
+    if not wrong or said_shapes(paper) or paper.again is None:
+        return found
+    for s in paper.parts:
+        sizes = [str(d) for d in s.recurrence.dim_list] if s.recurrence is not None else []
+        for one, other in combinations(sizes, 2):
+            made = {
+                n: tuple(one if d == other else d for d in shape) for n, shape in s.shapes.items() if other in shape
+            }
+            shapes = tuple((n, (shape[0], shape[1])) for n, shape in made.items())
+            again = paper.again(Taken(f"{one} = {other}", paper.document.taken.kinds, shapes))
+            there = truths(again, wrong - found.keys())
+            found |= {k: (f"{one} = {other}", True) for k, true in there.items() if true}
     return found
 
 

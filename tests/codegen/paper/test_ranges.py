@@ -128,6 +128,16 @@ def test_intervals(tmp_path: Path, row: str, verdict: str) -> None:
     assert rows(tmp_path, R + f"$${row}$$")[-1] == verdict
 
 
+def test_a_trace_says_that_a_state_is_square(tmp_path: Path) -> None:
+    path = tmp_path / "paper.md"
+    right = r"$$\operatorname{tr}(S_t) = \lambda_t \operatorname{tr}(S_{t-1}) + k_t^\top v_t$$"
+    for row, verdict in ((right, "depends"), (right.replace("+ k", "- k"), "fails")):
+        path.write_text(R + row, encoding="utf-8")
+        _, (found,) = adopted(read_paper(path), lambda claims: [Verifier(effort=0).judge(c) for c in claims])
+        assert found.verdict == verdict
+        assert ("d = e" in [c.text for c in found.conditions]) == (verdict == "depends")
+
+
 def test_a_derivative_by_an_entry(tmp_path: Path) -> None:
     text = r"with $W \in \mathbb R^{m \times d}$, $x \in \mathbb R^d$, $r \in \mathbb R^m$: $$E = r^\top W x$$" + "\n"
     for side, verdict in (("r_i x_j", "holds"), ("r_j x_i", "fails")):
