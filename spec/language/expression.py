@@ -18,6 +18,7 @@ from chunkform.errors import DimensionError, SpecError
 
 from . import formula as formulas
 from .foreign import Named, foreign, of_numpy, of_torch
+from .methods_of_tensors import METHODS
 from .source import Source, caller, wrote
 
 
@@ -258,6 +259,11 @@ class Matrix:
             )
         return apply(lambda x: number**x, self)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name not in METHODS:
+            raise AttributeError(f"a term of a spec has no {name!r}")
+        raise SpecError(f"{self} is a term of a spec, which has no {name!r}: {METHODS[name]}", caller())
+
     def __getitem__(self, index: object) -> NoReturn:
         raise SpecError(
             f"{self} has no entries in a spec: write it with dot, total, hadamard, diag, and products", caller()
@@ -347,6 +353,8 @@ def matmul(a: Matrix, b: Matrix) -> Any:
             hint = f"; for a scalar write `{a}.T * {b}`, for the product of entries `hadamard({a}, {b})`"
         elif a.cols is ONE and not b.is_vector and b.rows == a.rows:
             hint = f"; to scale rows write `diag({a}) * {b}`"
+        elif a.cols is ONE and not b.is_vector and b.cols == a.rows:
+            hint = f"; to scale columns write `{_factor(b)} * diag({a})`"
         elif b.cols is ONE and not a.is_vector and a.rows == b.rows:
             hint = f"; write `{_factor(a, tight=True)}.T * {b}`"
         elif a.cols is ONE and b.cols is ONE:

@@ -1,0 +1,20 @@
+"""What methods of tensors and arrays are called in a spec, for those who write one."""
+
+from __future__ import annotations
+
+_CALLED = "abs cos erf exp log norm relu sigmoid silu sin softmax softplus sqrt tanh".split()
+METHODS = {
+    **{n: f"write {'absolute' if n == 'abs' else n}(..), of chunkform.spec.language" for n in _CALLED},
+    **dict.fromkeys(("t", "transpose", "mT"), "write .T"),
+    **dict.fromkeys(("dot", "inner", "vdot"), "write dot(a, b)"),
+    **dict.fromkeys(("outer", "ger"), "write a * b.T"),
+    **dict.fromkeys(("matmul", "mm", "mv", "bmm"), "write a * b"),
+    **dict.fromkeys(("add", "sub", "mul", "div", "pow", "neg"), "write it with + - * / **, and hadamard for entries"),
+    **dict.fromkeys(("max", "maximum", "amax"), "write Max(a, b)"),
+    **dict.fromkeys(("min", "minimum", "amin", "clamp", "clip"), "write Max(a, b) and Min(a, b)"),
+    **dict.fromkeys(("view", "reshape", "unsqueeze", "squeeze", "expand", "repeat", "cat"), "its dims say its shape"),
+    "sum": "write total(..), of chunkform.spec.language",
+    "mean": "write total(..) / r.size(d)",
+    "prev": "a state has it, and this is a term",
+    "next": "a state has it, and this is a term",
+}
