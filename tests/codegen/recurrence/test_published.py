@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,11 +16,18 @@ from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
 
 HERE = Path(__file__).parent
-found = importlib.util.spec_from_file_location("published_specs", HERE / "published_specs.py")
-assert found is not None and found.loader is not None
-published = importlib.util.module_from_spec(found)
-found.loader.exec_module(published)
-SPECS = published.SPECS
+
+
+def beside(name: str) -> ModuleType:
+    """A module of this folder."""
+    found = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+SPECS, TWICE = beside("published_specs").SPECS, beside("published_twice").TWICE
 PAGE = (HERE.parents[2] / "docs" / "recurrences.md").read_text()
 FORMS = {
     "chunks": "chunk-parallel",
@@ -37,7 +45,7 @@ def table() -> dict[str, str]:
 
 
 def test_the_page_has_all_of_them() -> None:
-    assert table().keys() == SPECS.keys()
+    assert table().keys() == SPECS.keys() | TWICE.keys()
 
 
 @pytest.mark.parametrize("name", ["mingru", "mega", "mingru_log"])
@@ -52,4 +60,21 @@ def test_all_have_that_form_and_the_numbers_of_the_plain_loop(name: str) -> None
     assert c.family == table()[name]
     for dtype in (torch.float64, torch.float32):
         bad = [r for r in check_op(c, op, Case(batch=1, steps=90, width=6, dtype=dtype)) if not r.ok]
+        assert not bad, bad
+
+
+@pytest.mark.parametrize("name", ["longhorn", "path_linear", "lightnet"])
+def test_two_spellings_have_one_form(name: str) -> None:
+    assert {compile_spec(f()).family for f in TWICE[name]} == {table()[name]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TWICE)
+def test_two_spellings_are_the_same_and_have_the_numbers_of_the_plain_loop(name: str) -> None:
+    one, two = TWICE[name]
+    assert chunkform.same(one(), two()).same
+    for f in (one, two):
+        c, op = compile_spec(f()), chunkform.compile(f())
+        assert c.family == table()[name]
+        bad = [r for r in check_op(c, op, Case(batch=1, steps=50, width=5, dtype=torch.float64)) if not r.ok]
         assert not bad, bad
