@@ -51,7 +51,7 @@ from chunkform.runtime.torch_form.recurrent import (
     gradient_like,
     incoming,
     layout_of,
-    rows_of,
+    rows_of_tile,
     segment_length,
     stacked,
     strides_of,
@@ -811,7 +811,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
     if needs_backward:
         saved["S"] = like.new_empty((layout.slots * heads, size_d, size_d))
     if too_wide(max(block_d * block_d, 1)):
-        block_row = rows_of(block_d, block_d)
+        block_row = rows_of_tile(block_d, block_d)
         scratch = like.new_empty((layout.sequences * heads, 3, size_d + size_d))
         launch(
             sequential_forward_rows_kernel,
@@ -888,7 +888,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients["lam"] = gradient_like(given["lam"], (batch, steps, heads))
     moment["S"] = like.new_empty((layout.sequences, heads, size_d, size_d))
     if too_wide(max(block_d * block_d, 1)):
-        block_row = rows_of(block_d, block_d)
+        block_row = rows_of_tile(block_d, block_d)
         scratch = like.new_empty((layout.sequences * heads, 11, size_d + size_d))
         launch(
             sequential_backward_rows_kernel,

@@ -21,7 +21,7 @@ from triton.runtime.errors import OutOfResources
 
 from chunkform.errors import ArgumentError, BackendError, FallbackWarning
 
-from ..torch_form.recurrent import block_of, rows_of, too_wide, warps_for
+from ..torch_form.recurrent import block_of, rows_of_tile, too_wide, warps_for
 from . import debugging
 from .arguments import FLOATS, check_states, checked, states_of
 from .forward_mode import is_on, refuse_tangents
@@ -89,7 +89,7 @@ class StepKernel:
         constexprs = (*cut.constexprs, inplace)
         if self.rows is not None and too_wide(self.entries(blocks)):
             width = blocks[self.rows.column]
-            block = rows_of(width, blocks[self.rows.row])
+            block = rows_of_tile(width, blocks[self.rows.row])
             scratch = (sizes["B"] * sizes["H"], self.rows.slots, sizes[self.rows.row] + sizes[self.rows.column])
             more = (self.rows.slots, block)
             return Cut(self.rows.kernel, (*constexprs, *more), cut.grid, warps_for(block * width), scratch)

@@ -100,7 +100,7 @@ def too_wide(entries: int) -> bool:
     return entries > WIDEST >> 2 * level()
 
 
-def rows_of(width: int, rows: int) -> int:
+def rows_of_tile(width: int, rows: int) -> int:
     """How many rows of this width a program works on at a time."""
     return max(1, min(rows, BLOCK // width))
 

@@ -155,13 +155,13 @@ def inference(c, module) -> None:
 
 def by_rows(c, module) -> None:
     """States in memory, worked on two rows at a time."""
-    usual = module.too_wide, module.rows_of
-    module.too_wide, module.rows_of = (lambda entries: True), (lambda width, rows: 2)
+    usual = module.too_wide, module.rows_of_tile
+    module.too_wide, module.rows_of_tile = (lambda entries: True), (lambda width, rows: 2)
     for batch, steps, start in ((2, 1, True), (1, 5, False), (1, 0, True)):
         args = arguments(c, batch, steps, 2, SIZES, start=start)
         compare(c, module.triton_forward, module.triton_backward, args, 2 * TOLERANCE)
     packed(c, module)
-    module.too_wide, module.rows_of = usual
+    module.too_wide, module.rows_of_tile = usual
 
 
 def functions(folder: Path) -> dict[str, float]:

@@ -77,7 +77,7 @@ def started(c: Compiled, heads: int) -> dict[str, torch.Tensor]:
 def run(name: str, inplace: bool, narrow: bool, groups: bool) -> float:
     """The largest error over two steps. `narrow` also makes each state too wide to be held, where it can be taken by rows."""
     step, c = op_of(name)
-    decode.too_wide, decode.rows_of = (lambda entries: narrow), (lambda width, rows: 2)
+    decode.too_wide, decode.rows_of_tile = (lambda entries: narrow), (lambda width, rows: 2)
     heads = 4 if groups else 2
     tensors, constants = arguments(name, 2, 2, heads, SIZES, seed=1)
     if groups:
