@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -504,7 +504,7 @@ def _keywords() -> list[str]:
     return list(dict.fromkeys(["reverse", "state_v_first", "cu_seqlens", *own]))
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> NoReturn:
     near = nearest(name, __all__)
     raise AttributeError(f"module {__name__!r} has no {name!r}{near or ';'} docs/from_fla.md lists the functions")
 

@@ -397,10 +397,9 @@ class Claim:
     def spec(self) -> str:
         return self.setting.name
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """For notebooks."""
+    def __repr__(self) -> str:
         sides = getattr(self.statement, "sides", (self.statement,))
-        printer.text(f"<Claim {self.id}: {' = '.join(map(str, sides))}>")
+        return f"<Claim {self.id}: {' = '.join(map(str, sides))}>"
 
 
 @dataclass

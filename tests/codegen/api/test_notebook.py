@@ -9,7 +9,6 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
-from IPython.lib.pretty import pretty
 
 import chunkform
 from chunkform.runtime.nn import Mixer
@@ -110,7 +109,7 @@ def test_a_state_whose_name_a_quantity_has_taken():
     r.update(S, S.prev)
     r.output("o", S.next)
     claim = r.claim("o", r.quantities("o")(1), r.quantities("S")(1))
-    assert pretty(claim) == "<Claim o: o(1) = S(1)>"
+    assert repr(claim) == "<Claim o: o(1) = S(1)>"
     with pytest.raises(chunkform.errors.SpecError, match="S is a quantity of formulas here"):
         _ = r.quantities("S").prev
 
