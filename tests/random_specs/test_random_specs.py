@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from shared.forked import script
 
 from .run import try_seed
 
@@ -23,8 +19,6 @@ def test_a_random_spec_computes_what_a_plain_loop_does(seed: int) -> None:
 
 def test_kernels_of_random_specs_compute_what_plain_loops_do() -> None:
     """In Triton's interpreter, which must be chosen before Triton is imported."""
-    command = [sys.executable, "-m", "random_specs.run", *map(str, INTERPRETED), "--triton"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, capture_output=True, text=True)
+    done = script("random_specs.run", *map(str, INTERPRETED), "--triton")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(range(*INTERPRETED))} specs, 0 failed" in done.stdout

@@ -1,7 +1,8 @@
 """Triton's interpreter without what it does again and again: import this before kernels run there.
 
 For each launch, and for each function that a kernel calls, it looks through all of Triton's language for what it replaces; here
-it does so once in a process, which runs kernels nowhere else. Types and shapes of blocks, made for each operation, are made once.
+it does so once in a process, which runs kernels nowhere else. Types and shapes of blocks, made for each operation, are made once,
+and operands that already have one type and one shape aren't compared word by word.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import triton.language as tl
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 _patched_now, _np_dtype = interpreter._patch_lang, interpreter._get_np_dtype
-_block_type, _tensor = tl.core.block_type.__init__, tl.core.tensor.__init__
+_block_type, _tensor, _equal_now = tl.core.block_type.__init__, tl.core.tensor.__init__, tl.core.dtype.__eq__
+_cast_now, _broadcast_now = TritonSemantic.cast, TritonSemantic.broadcast_impl_value
+_operands_now = TritonSemantic.binary_op_type_checking_impl
+_no_overflow_now = TritonSemantic.binary_op_sanitize_overflow_impl
 
 
 class _Kept:
@@ -51,32 +57,139 @@ _np_dtype_named = functools.cache(_np_dtype)
 
 
 def _init_block_type(self: Any, element_ty: Any, shape: Any) -> None:
+    sizes = tuple(x.value if isinstance(x, tl.constexpr) else x for x in shape)
     self.element_ty = element_ty
-    self.shape, self.numel = _block(tuple(x.value if isinstance(x, tl.constexpr) else x for x in shape))
-    self.name = f"<{self.shape}, {element_ty}>"
+    self.shape, self.numel, self.of_tensors, self.name = _block(sizes, element_ty.name)
 
 
 @functools.cache
-def _block(shape: tuple[int, ...]) -> tuple[Any, int]:
-    """The shape of blocks, and how many entries they have."""
+def _block(shape: tuple[int, ...], element: str) -> tuple[Any, int, tuple[Any, Any], str]:
+    """The shape of blocks, how many entries they have, the same of their tensors, and the name."""
+    plain = _plain(shape)
+    return plain.shape, plain.numel, _shape(shape), f"<{plain.shape}, {element}>"
+
+
+@functools.cache
+def _plain(shape: tuple[int, ...]) -> Any:
+    """A block as Triton makes it. All of one shape share the object for it, which is one of Triton's tuples, not of Python's."""
     made = tl.core.block_type.__new__(tl.core.block_type)
-    _block_type(made, tl.float32, list(shape))  # of Triton's tuples, not of Python's
-    return made.shape, made.numel
+    _block_type(made, tl.float32, list(shape))
+    return made
 
 
 def _init_tensor(self: Any, handle: Any, type: Any) -> None:
     self.handle, self.type, self.dtype = handle, type, type.scalar
-    self.shape, self.numel = _shape(tuple(type.shape)) if type.is_block() else _shape(())
+    self.shape, self.numel = type.of_tensors if type.is_block() else _shape(())
 
 
 @functools.cache
 def _shape(shape: tuple[int, ...]) -> tuple[Any, Any]:
     """The shape and the number of entries of a tensor."""
     made = tl.tensor.__new__(tl.tensor)
-    _tensor(made, None, tl.core.block_type(tl.float32, list(shape)) if shape else tl.float32)
+    _tensor(made, None, _plain(shape) if shape else tl.float32)
     return made.shape, made.numel
 
 
-interpreter._patch_lang, interpreter._get_np_dtype = _patch_lang, _get_np_dtype
-tl.core.block_type.__init__ = _init_block_type
-tl.core.tensor.__init__ = _init_tensor
+def _with_element_ty(self: Any, scalar_ty: Any) -> Any:
+    return self if scalar_ty is self.element_ty else tl.core.block_type(scalar_ty, self.shape)
+
+
+def _equal(self: Any, other: Any) -> bool:
+    if self is other:
+        return True
+    return self.name == other.name if isinstance(other, tl.dtype) else _equal_now(self, other)
+
+
+def _cast(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: Any = None) -> Any:
+    return input if input.dtype is dst_ty.scalar else _cast_now(self, input, dst_ty, fp_downcast_rounding)
+
+
+def _broadcast(self: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+    """Both in one shape: that of blocks is looked up, and those that have it stay what they are."""
+    a, b = lhs.type, rhs.type
+    if not (a.is_block() and b.is_block()):
+        return _broadcast_now(self, lhs, rhs)
+    if a.shape is b.shape:
+        return lhs, rhs
+    joint = _joint(tuple(a.shape.values), tuple(b.shape.values))
+    if joint is None:
+        return _broadcast_now(self, lhs, rhs)
+    return tuple(
+        x
+        if x.type.shape is joint
+        else self.tensor(self.builder.create_broadcast(x.handle, joint), tl.core.block_type(x.dtype, joint))
+        for x in (lhs, rhs)
+    )
+
+
+@functools.cache
+def _joint(a: tuple[int, ...], b: tuple[int, ...]) -> Any | None:
+    """The shape of both, or None where their axes have to be looked at."""
+    if len(a) != len(b) or any(x != y and 1 not in (x, y) for x, y in zip(a, b, strict=True)):
+        return None
+    return _plain(tuple(map(max, a, b))).shape
+
+
+def _operands(
+    self: Any,
+    lhs: Any,
+    rhs: Any,
+    left_ptr: bool = False,
+    right_ptr: bool = False,
+    check: bool = True,
+    div: bool = False,
+) -> tuple[Any, Any]:
+    """Operands of one type have it; what a number is beside a type is looked up."""
+    left, right = isinstance(lhs, tl.tensor), isinstance(rhs, tl.tensor)
+    if left and right:
+        if lhs.dtype is rhs.dtype and lhs.dtype in (tl.float32, tl.int32):
+            return _broadcast(self, lhs, rhs)
+        if lhs.dtype.is_ptr() and left_ptr and rhs.dtype.is_int():
+            return _broadcast(self, lhs, rhs)
+    elif check and left and type(rhs) in (int, float) and not lhs.dtype.is_ptr():
+        kind, number = _number(self, lhs.dtype, rhs, str(rhs), False, div)
+        return _broadcast(self, _cast(self, lhs, kind), number)
+    elif check and right and type(lhs) in (int, float) and not rhs.dtype.is_ptr():
+        kind, number = _number(self, rhs.dtype, lhs, str(lhs), True, div)
+        return _broadcast(self, number, _cast(self, rhs, kind))
+    return _operands_now(self, lhs, rhs, left_ptr, right_ptr, check, div)
+
+
+@functools.cache
+def _number(semantic: Any, dtype: Any, value: float, written: str, left: bool, div: bool) -> tuple[Any, Any]:
+    """(the type that both are computed in, the number in it), beside a tensor of `dtype`; zeros differ as they are written."""
+    other = semantic.scalar_constant(0, dtype)
+    x, y = (value, other) if left else (other, value)
+    x, y = _operands_now(semantic, x, y, False, False, True, div)
+    return (y.dtype, x) if left else (x.dtype, y)
+
+
+def _no_overflow(self: Any, lhs: Any, rhs: Any, binary_op: Callable[..., Any]) -> None:
+    """That no sum or product of 32 bits overflows, as Triton's own check says in ten operations."""
+    if lhs.dtype is not tl.int32:
+        _no_overflow_now(self, lhs, rhs, binary_op)
+        return
+    made = _IN_NUMPY[binary_op.__name__](lhs.handle.data, rhs.handle.data, dtype=np.int64)
+    if not (made.min() >= -(2**31) and made.max() < 2**31):
+        _no_overflow_now(self, lhs, rhs, binary_op)
+
+
+_IN_NUMPY = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+
+def _patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+    """Operations of the language as the interpreter's, without the look at who calls them."""
+    plain, semantic = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
+
+    def operation(*args: Any, _semantic: Any = None, **more: Any) -> Any:
+        return plain(*args, _semantic=semantic, **more)
+
+    scope.set_attr(obj, name, operation)
+
+
+interpreter._patch_lang, interpreter._get_np_dtype, interpreter._patch_attr = _patch_lang, _get_np_dtype, _patch_attr
+tl.core.block_type.__init__, tl.core.tensor.__init__ = _init_block_type, _init_tensor
+tl.core.block_type.with_element_ty, tl.core.dtype.__eq__ = _with_element_ty, _equal
+TritonSemantic.cast, TritonSemantic.broadcast_impl_value = _cast, _broadcast
+TritonSemantic.binary_op_type_checking_impl = _operands
+TritonSemantic.binary_op_sanitize_overflow_impl = _no_overflow

@@ -30,8 +30,8 @@ MODULES = (
 ).split()
 
 
-def script(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a script with these arguments, as `python path words` does from the folder of the repository."""
+def script(path: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script, or a module by its name, with these arguments, as `python path words` does from the repository's folder."""
     with tempfile.TemporaryDirectory() as folder:
         server = _server()
         assert server.stdin is not None and server.stdout is not None
@@ -80,7 +80,10 @@ def _run(path: str, words: list[str], folder: Path) -> int:
     sys.argv = [path, *words]
     sys.path.insert(0, str(Path(path).parent))
     try:
-        runpy.run_path(path, run_name="__main__")
+        if path.endswith(".py"):
+            runpy.run_path(path, run_name="__main__")
+        else:
+            runpy.run_module(path, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

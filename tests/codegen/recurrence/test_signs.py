@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from shared.forked import script
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.recurrence.backends import triton_section
@@ -94,18 +92,8 @@ def test_nothing_passes_a_decay_of_zero() -> None:
 def test_kernels_run_over_segments_of_sequences_also_of_packed_ones(tmp_path: Path) -> None:
     """In Triton's interpreter; two states whose entries turn into each other."""
     here = Path(__file__)
-    done = subprocess.run(
-        [
-            sys.executable,
-            here.with_name("segments_interpreted.py"),
-            here.parents[1] / "specs/entries.py",
-            "gateloop",
-            tmp_path,
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-    )
+    specs = here.parents[1] / "specs/entries.py"
+    done = script(here.with_name("segments_interpreted.py"), str(specs), "gateloop", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     errors = json.loads(done.stdout)
     assert len(errors) == 20 and {n: x for n, x in errors.items() if not x < 1e-5} == {}

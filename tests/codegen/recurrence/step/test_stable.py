@@ -1,14 +1,12 @@
 """Exponentials that are divided by their sum don't overflow, in outputs and gradients, however a spec writes them."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import sympy
 import torch
+from shared.forked import script
 
 import chunkform
 from chunkform.codegen.checking.accuracy import judge
@@ -118,10 +116,7 @@ def main():
 
 
 def test_outputs_and_gradients_with_large_exponents():
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__], capture_output=True, text=True, env=environment, cwd=GSA.parents[2]
-    )
+    done = script(Path(__file__))
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [x.split() for x in done.stdout.splitlines()]
     assert len(rows) == 3

@@ -3,12 +3,11 @@
 import importlib.util
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from shared.forked import script
 
 HERE = Path(__file__).parent
 
@@ -59,14 +58,7 @@ def main(folder, name, spec):
     ],
 )
 def test_kernels_agree_with_the_oracle(folder, name, spec):
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, folder, name, spec],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=HERE.parents[3],
-    )
+    done = script(Path(__file__), folder, name, spec)
     assert done.returncode == 0, done.stderr[-3000:]
     bad = json.loads(done.stdout.splitlines()[-1])
     # outputs hardly depend on where a stabiliser starts: that gradient is what is left of numbers which nearly cancel
@@ -78,8 +70,6 @@ def test_kernels_agree_with_the_oracle(folder, name, spec):
 
 def test_kernels_lose_nothing_of_maxima():
     """Of numbers of very different size, of infinite ones, and at ties."""
-    from shared.forked import script
-
     done = script(HERE / "maxima_interpreted.py")
     assert done.returncode == 0, done.stderr[-3000:]
     errors = [x for line in done.stdout.splitlines() if line.startswith("[") for x in json.loads(line)]
