@@ -22,10 +22,11 @@ $(SETUP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	@touch $@
 
-# Types are read beside the tests, so that no core waits for them; what they say comes last.
+# Types are read beside the tests, so that no core waits for them; what they say comes last. What a process has compiled of our
+# files, the workers and hundreds of other processes read, also where the environment says that Python writes no bytecode.
 define with-types
 @$(TYPES) > build/types.txt 2>&1 & types=$$!; tests=0; \
- OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal --durations=10 $(1) || tests=$$?; \
+ OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --no-header -n $(JOBS) --dist worksteal --durations=10 $(1) || tests=$$?; \
  wait $$types || { cat build/types.txt; exit 1; }; exit $$tests
 endef
 TYPES = $(BIN)/mypy --no-error-summary | sed 's|^build/typing/chunkform/||'

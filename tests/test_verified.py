@@ -120,6 +120,7 @@ def test_each(name, n):
 """
 
 
+@pytest.mark.long
 def test_each_test_is_run_once_and_a_lost_gpu_costs_no_other(tmp_path):
     """Under the conftest of tests/gpu, with a GPU that is lost after one test, and comes back in another process."""
     folder = tmp_path / "tests" / "gpu"

@@ -19,6 +19,13 @@ TORCHS_OWN = re.compile(r"(from module|Module) .torch[\w.]*.")  # what torch exp
 # What is short on purpose in recipes and tutorials: functions, whose bodies are checked, and what a loop has left.
 BRIEF = re.compile(r"missing a (return )?type annotation|untyped (context|function)|is possibly unbound")
 LARGE = "sympy mpmath networkx numpy triton transformers matplotlib".split()
+# Parts of torch that no type of the documentation comes from; pyright reads all of it.
+LARGE += [
+    f"torch.{x}"
+    for x in "_inductor _dynamo _functorch _higher_order_ops _export _decomp _prims _prims_common _refs _subclasses _library "
+    "_logging ao backends compiler cpu distributed distributions export fft func futures fx hub jit library linalg masked "
+    "monitor mps mtia multiprocessing nested onnx overrides package profiler quantization sparse special testing xpu".split()
+]
 CACHE = os.environ["CHUNKFORM_CACHE"]  # which later runs share
 
 # What a checker must see: (a name for the test, code, what each line that is marked with ! is)

@@ -59,9 +59,10 @@ def test_features_that_kernels_do_not_hold_are_made_by_torch():
     assert [r for r in rows if not r["ok"]] == []
 
 
-def test_numbers_of_rows_and_keys_beside_products_in_the_interpreter():
+@pytest.mark.parametrize("case", [TAIL, pytest.param(FULL, marks=pytest.mark.long)], ids=["tail", "full"])
+def test_numbers_of_rows_and_keys_beside_products_in_the_interpreter(case):
     names = ("softmax_attention", "kattention_f6", "distance_attention", "two_blocks", "masked")
-    rows = interpret(names, [FULL, TAIL], beside=True)
+    rows = interpret(names, [case], beside=True)
     assert len(rows) > 20
     assert [r for r in rows if not r["ok"]] == []
 
@@ -85,9 +86,10 @@ def test_replayed_calls_give_the_same_bits(names):
     assert json.loads(done.stdout) == {}
 
 
-def test_kernels_use_tensor_cores_and_do_not_spill():
+@pytest.mark.parametrize("width", [64, pytest.param(128, marks=pytest.mark.long)])
+def test_kernels_use_tensor_cores_and_do_not_spill(width):
     c = compile_attention(find("kattention")[0])
-    rows = inspect_attention(c, "sm_90", ("bfloat16",), (128,))
+    rows = inspect_attention(c, "sm_90", ("bfloat16",), (width,))
     assert [r.kernel for r in rows] == ["key_features_kernel", "forward_kernel", "rows_kernel", "keys_kernel"]
     assert all("serialised" not in r.problem for r in rows)
     assert all(r.ok and r.tensor_core for r in rows), (

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from chunkform.codegen.claims.command import judged, verify
 from chunkform.codegen.claims.judge import Judge
+from chunkform.codegen.claims.verdict import Verdict
 from chunkform.spec.language import Recurrence, load
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -176,15 +177,27 @@ r.claim("sign", (1 + beta(t) * k(t).T * k(t)) * (v(t) - S(t - 1).T * k(t)), v(t)
 """
 
 
-def test_a_forgotten_read_factor_or_term_and_a_sign_on_the_left_are_repaired(tmp_path: Path) -> None:
-    file = tmp_path / "two.py"
+def forgotten(folder: Path, term: bool) -> dict[str, Verdict]:
+    """What is made of the claim with a missing term, which is far away; or of the others."""
+    file = folder / "two.py"
     file.write_text(FORGOTTEN)
-    found = {v.claim.id: v for v in judged(load(file)[0].claims, jobs=1, effort=20)}  # the last term is far away
+    some = [c for c in load(file)[0].claims if (c.id == "term") is term]
+    return {v.claim.id: v for v in judged(some, jobs=1, effort=20)}
+
+
+@pytest.mark.long
+def test_a_forgotten_term_is_found_though_it_is_far_away(tmp_path: Path) -> None:
+    found = forgotten(tmp_path, term=True)
+    assert found["term"].verdict == "fails"
+    (term,) = found["term"].repairs[0].edits
+    assert term.startswith("the missing term") and "* u" in term and "k(t)" in term
+
+
+def test_a_forgotten_read_or_factor_and_a_sign_on_the_left_are_repaired(tmp_path: Path) -> None:
+    found = forgotten(tmp_path, term=False)
     assert {v.verdict for v in found.values()} == {"fails"}
     assert found["read"].repaired == "dbeta(t) = k(t).T * dS(t) * (v(t) - S(t-1).T * k(t))"
     assert found["factor"].repairs[0].edits == ("the factor q(t).T * k(t) on u.T * q(t) * do(t)",)
-    (term,) = found["term"].repairs[0].edits
-    assert term.startswith("the missing term") and "* u" in term and "k(t)" in term
     assert found["sign"].repairs[0].edits == ("the sign of beta(t) * k(t).T * k(t)",)
 
 

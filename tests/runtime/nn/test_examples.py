@@ -47,7 +47,7 @@ def test_a_model_learns(char_lm):
     assert char_lm.sample(model, text, "abcd", 3, temperature=0.1) == "abcdefg"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_comparison_of_recurrences(tmp_path):
     words = [sys.executable, str(EXAMPLES / "compare_recurrences.py"), "--out", str(tmp_path), "--steps", "2"]
     words += ["--text", str(EXAMPLES / "char_lm.py"), "--ops"]

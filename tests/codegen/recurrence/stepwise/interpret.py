@@ -15,7 +15,7 @@ from pathlib import Path
 
 import mpmath
 import torch
-from shared.recurrent_programs import arguments, compare, compiled, printed, specs
+from shared.recurrent_programs import arguments, compare, compiled, printed
 
 from chunkform.codegen.ir.functions import TABLE
 from chunkform.runtime.launch.varlen import Packed
@@ -200,9 +200,9 @@ MORE = {  # dear ones, for a few recurrences that have between them all there is
 }
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, names: list[str]) -> None:
     report = {"functions": functions(folder)}
-    for name in specs():
+    for name in names:
         began = time.time()
         c = compiled(name)
         module = printed(c, folder, triton=True)
@@ -214,4 +214,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -57,6 +57,12 @@ def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
 def test_what_is_made_of_each_step_for_itself_also_where_one_gradient_is_wanted():
     """Rows of tiles, numbers of each step, and parameters, which may be matrices."""
     assert_small(interpret(("rwkv6", "mapped", "nested"), [ALONE | {"batch": 2, "decay": "extreme"}]), 1e-5)
+    assert_small(interpret(("mapped",), [], variants=True), 1e-5)
+    assert_small(interpret(("nested",), [], groups=True), 1e-5)
+
+
+@pytest.mark.long
+def test_parameters_that_are_matrices_in_every_call():
     assert_small(interpret(("mapped", "nested", "mamba2"), [], variants=True, groups=True), 1e-5)
 
 
@@ -83,9 +89,16 @@ def test_products_of_each_channel_take_what_is_made_before_the_kernels_of_a_squa
     assert_small(interpret(("made_ahead",), [ALONE | {"decay": "extreme"}]), 1e-5)
 
 
-def test_nothing_is_written_beyond_the_last_step():
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("towards_new", "steady_writes"),
+        pytest.param(("decayed_count", "moving_averages", "equal_keys", "pulled_halfway"), marks=pytest.mark.long),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_written_beyond_the_last_step(names):
     """What is written doesn't depend on the inputs, which are zero there."""
-    names = ("towards_new", "decayed_count", "steady_writes", "moving_averages", "equal_keys", "pulled_halfway")
     assert_small(interpret(names, [ALONE], parts=FEW), 1e-5)
 
 
@@ -130,11 +143,12 @@ def test_tiles_for_two_programs_sum_as_those_for_one_do():
     assert_small(interpret(("gated_delta_rule",), [SMALL | {"dtype": "float16", "heads": 1, "width": 200}]), 4e-3)
 
 
-def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():
+@pytest.mark.parametrize("parts", [FEW, pytest.param(PARTS, marks=pytest.mark.long)], ids=["few", "many"])
+def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several(parts):
     """Also where torch makes a part of what a decay's gradient is the sum of, where an axis is contracted and kept, and where two
     states share a decay, whose sums only one of their gradients may replace."""
     names = ("kimi_delta_attention", "rwkv7", "square_delta_rule", "shared_decay")
-    assert_small(interpret(names, [SMALL | {"steps": 70, "heads": 1, "decay": "extreme"}], parts=PARTS, slice=16), 1e-5)
+    assert_small(interpret(names, [SMALL | {"steps": 70, "heads": 1, "decay": "extreme"}], parts=parts, slice=16), 1e-5)
 
 
 def test_sweeps_that_are_cut_sum_for_decays_of_each_channel_once():
@@ -157,10 +171,15 @@ def test_what_decays_leave_nothing_of_is_not_swept():
     "decay", [pytest.param("none", marks=pytest.mark.long), pytest.param("strong", marks=pytest.mark.long), "extreme"]
 )
 def test_parts_in_two_pieces(decay):
-    """The head is swept where the tail's matrix isn't zero, which other launches than one for both do as well."""
+    """The head is swept where the tail's matrix isn't zero."""
     names = ("gated_delta_rule", "kimi_delta_attention")
     assert_small(interpret(names, [], parts=(400, (3, 60), 17, decay), late=64), 1e-5)
-    assert_small(interpret(names[:1], [], parts=(400, (3, 60), 17, decay), late=64, crowd=4), 1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("decay", ["none", "strong", "extreme"])
+def test_parts_in_two_pieces_by_other_launches_than_one_for_both(decay):
+    assert_small(interpret(("gated_delta_rule",), [], parts=(400, (3, 60), 17, decay), late=64, crowd=4), 1e-5)
 
 
 def test_the_head_of_a_segment_is_not_swept_where_nothing_of_it_is_left():
@@ -217,11 +236,17 @@ def test_parts_of_a_sequence_and_packed_sequences(name):
 
 
 def test_several_corrections_a_step_are_swept_one_by_one():
-    names = ("gated_delta_product", "channel_delta_product", "product_of_other_keys")
+    case = ALONE | {"decay": "extreme", "seed": 1}
+    assert_small(interpret(("channel_delta_product",), [case], parts=FEW), 1e-5)
+    assert_small(interpret(("three_corrections",), [ALONE | {"dtype": "float16"}]), 4e-3)
+
+
+@pytest.mark.long
+def test_several_corrections_a_step_of_other_kinds_and_in_every_call():
+    names = ("gated_delta_product", "product_of_other_keys")
     assert_small(interpret(names, [ALONE | {"decay": "extreme", "seed": 1}], parts=FEW), 1e-5)
     assert_small(interpret(("channel_delta_product",), [], variants=True), 1e-6)
     assert_small(interpret(("channel_delta_product",), [], groups=True), 1e-5)
-    assert_small(interpret(("three_corrections",), [ALONE | {"dtype": "float16"}]), 4e-3)
 
 
 @pytest.mark.long
@@ -231,11 +256,15 @@ def test_states_that_are_added_to_each_other_take_weights_between_them():
     assert_small(interpret(("gradient_descent_squared_momentum",), [SMALL | {"dtype": "float16"}]), 4e-3)
 
 
-def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_there():
-    cases = [ALONE, ALONE | {"steps": 70, "width": 24}]
+@pytest.mark.parametrize(
+    "cases",
+    [[ALONE | {"steps": 70, "width": 24}], pytest.param([ALONE], marks=pytest.mark.long)],
+    ids=["several chunks", "one chunk"],
+)
+def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_there(cases):
     names = ("decays_written", "decays_corrected", "decays_added", "ones_read", "ones_written")
     assert_small(interpret(names, cases), 1e-5)
-    assert_small(interpret(("decays_written",), [], parts=PARTS), 1e-5)
+    assert_small(interpret(("decays_written",), [], parts=FEW), 1e-5)
 
 
 def test_states_that_read_each_other_and_transitions_that_are_matrices():

@@ -1,6 +1,6 @@
 """The printed step kernels in Triton's interpreter, against the oracle: a program of its own, as it is chosen at import.
 
-PYTHONPATH=tests python tests/codegen/recurrence/stepwise/decode/interpret.py
+PYTHONPATH=tests python tests/codegen/recurrence/stepwise/decode/interpret.py NAME ..
 """
 
 import os
@@ -9,6 +9,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import functools
 import json
+import sys
 
 import torch
 from shared.step_calls import SIZES, arguments, at, grouped, imported, recurrences, step_of
@@ -23,9 +24,7 @@ from chunkform.runtime.op import decode
 from chunkform.runtime.op.drafts import commit, draft
 from chunkform.runtime.op.several import Places, Writes, several_steps
 
-POOLED = int(
-    os.environ.get("POOLED", "5")
-)  # one in so many is tried in a pool, to save time; all of them took a minute
+POOLED = 22  # so many are tried in a pool, to save time
 SQUARE = {"sherman_morrison"}  # which lives near a positive matrix
 HEADER = """
 import torch
@@ -169,18 +168,19 @@ def _listed(x):
     return x if isinstance(x, tuple) else (x,)
 
 
-def main() -> dict[str, float]:
+def main(names: list[str]) -> dict[str, float]:
     report = {}
-    for i, name in enumerate(recurrences()):
+    pooled = max(1, len(names) // POOLED)
+    for i, name in enumerate(names):
         options = ((i % 2 == 0, False, True), (i % 2 == 1, True, False))  # half of the combinations each, to save time
         if decoding(op_of(name)[1], False).step.count("RowKernel"):
             options = (*options, (i % 2 == 0, True, True))
         report[name] = max(run(name, *x) for x in options)
-        if i % POOLED == 0:
+        if i % pooled == 0:
             report[f"{name} in a pool"] = in_pool(name, narrow=i % 2 == 0)
             report[f"{name} packed"] = packed(name)
     return report
 
 
 if __name__ == "__main__":
-    print(json.dumps(main()))
+    print(json.dumps(main(sys.argv[1:])))

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from shared.step_calls import SIZES, arguments, at, op, part, recurrences
+from shared.structures import sweep
 
 from chunkform.codegen.checking.accuracy import relative_error
 
-NAMES = list(recurrences())
+NAMES = sweep(recurrences())
 EXACT = {"inverse_attention_unstable": 1e-3}  # its states grow, and with them the rounding
 
 
