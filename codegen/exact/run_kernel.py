@@ -55,11 +55,12 @@ FLOATS = ("tl.float32", "tl.float16", "tl.bfloat16")
 
 @dataclass
 class Tensor:
-    """Memory, in one row; `stored` says which program has stored where."""
+    """Memory, in one row; `stored` says which program has stored where. `alike`: several may store one number in one place."""
 
     name: str
     cells: np.ndarray
     stored: dict[int, int] = field(default_factory=dict)
+    alike: bool = False
 
     @classmethod
     def room(cls, name: str, size: int) -> Tensor:
@@ -197,7 +198,8 @@ class _Program:
             if not there:
                 continue
             self.inside(tensor, place, "stores")
-            if tensor.stored.setdefault(place, self.number) != self.number or place in now:
+            again = tensor.stored.setdefault(place, self.number) != self.number
+            if (again and not (tensor.alike and tensor.cells[place] == entry)) or place in now:
                 raise GateError(f"{self.name}: two stores go to one place of {tensor.name}")
             if place in taken and _earlier(taken[place], self.rounds):
                 raise GateError(f"{self.name}: no barrier is between a load of {tensor.name} and a store to it")
@@ -469,6 +471,7 @@ BUILT_IN: dict[str, Callable[..., object]] = {
     "tl.exp2": lambda p, x: Exact(mapped(_power_of_two, p.number_of(x))),
     "tl.sqrt": lambda p, x: Exact(NUMBERS.pow(p.number_of(x), Fraction(1, 2))),
     "triton.next_power_of_2": lambda p, n: 1 << (int(n) - 1).bit_length(),
+    ".dtype": lambda p, x: "tl.float32" if isinstance(x, Exact) else "tl.int32",
     "~": lambda p, x: ~np.asarray(x),
     "tl.trans": lambda p, x: p.reshaped(x, lambda a: a.T),
     "tl.permute": lambda p, x, order: p.reshaped(x, lambda a: a.transpose(order)),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,18 +23,19 @@ from ...exact.rationals import LN2, UNDEFINED, Rationals, array
 from ...exact.run_kernel import Argument as Given
 from ...exact.run_kernel import Tensor, run
 from ...ir.evaluate import BEYOND, Env, aligned, evaluate
-from ...ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, walk
+from ...ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, rename, walk
 from ...ir.kernel_ir import KernelFunction
 from .kernel_gate import compare, runtime_function, strided
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel, Piece
-from .plan_passes.hoist import HALVES, Own
+from .plan_passes.hoist import HALVES, Opened, Own
 from .plan_passes.roles import INNER, PER_HEAD, STEPS, WEIGHT, at_row
 from .print.axis_names import KEPT, block_name, part_name, size_name
 
 NUMBERS = Rationals()
 B, H, CHUNK = 2, 2, 2
 SUMMED = "summed"  # what is known of a decay are sums of its logarithms
+LOADED = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "constant", WEIGHT, *PER_HEAD)
 FAR = 99  # so far log2 decays may reach in a chunk for two factors of them to fit into float32
 Key = tuple[str, str]
 
@@ -42,7 +43,7 @@ Key = tuple[str, str]
 def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     """Raises GateError where what passes have made of a kernel over chunks, and of the one for chunks that it leaves, isn't what
     it is for. A kernel that says no pieces has no gate yet."""
-    if not k.pieces:
+    if not k.pieces or k.sweeps:
         return
     try:
         for steep, exact in ((True, False), (False, True)) if k.slow_path else ((False, False), (False, True)):
@@ -57,6 +58,8 @@ def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
 class Memory:
     """What a kernel over chunks is given, and what it leaves. `steep`: decays of the second chunk are far below what two factors
     can be split into. `exact`: cumulative sums lie in two parts."""
+
+    loaded: ClassVar[tuple[str, ...]] = LOADED  # kinds of leaves that it loads
 
     k: Kernel
     chunk: int
@@ -161,7 +164,7 @@ class Memory:
         return cells.reshape(B, self.steps, H, *self.shape(a.axes))[b, own, h]
 
     def compare(self, what: Node, where: tuple[int | str, ...], found: np.ndarray, expected: np.ndarray) -> None:
-        compare(self.k.name, f"{what.attrs[1]} of {where}", found, expected)
+        compare(self.k.name, f"{what.attrs[1]} of {where}", array(found), array(expected))
 
     def passed(self, a: Argument) -> dict[str, Given]:
         x = a.source
@@ -252,9 +255,9 @@ class Memory:
         sizes = {**self.sizes, ROW: count, COL: count, INNER: count, BEYOND: 0}
         env: Env = {}
         for x in self.nodes:
-            if x.op == "leaf" and x.attrs[0] == "matrix" and leaf("matrix", x.attrs[1], (ROW, COL)) not in o.matrices:
+            if x.op == "leaf" and x.attrs[0] == "matrix" and not self.made_here(o, x):
                 env[x.attrs[:2]] = self.matrix(x)[b, h, own.start // self.chunk, :count, :count]
-            if x.op == "leaf" and x.attrs[0] in LOADED:
+            if x.op == "leaf" and x.attrs[0] in self.loaded:
                 values = self.value(x)
                 per_step = values.shape[:1] == (B,) and x.attrs[0] not in (*PER_HEAD, "constant")
                 env[x.attrs[:2]] = values[b, own, h] if per_step else values[h] if x.attrs[0] in PER_HEAD else values
@@ -262,10 +265,18 @@ class Memory:
             env["stream", x.attrs[1]] = self.over(x, at_row(node), env, sizes)
         for d, node in o.decays.items():
             env[SUMMED, d.attrs[1]] = NUMBERS.fn("exp2", self.log_of(node)[b, own, h])
-        for found in (o.products, o.prologue):
+        for found in self.named(o):
             for x, node in found.items():
                 env[x.attrs[:2]] = self.over(x, node, env, sizes)
         return env, sizes
+
+    def made_here(self, o: Opened, x: Node) -> bool:
+        """Does the kernel make a matrix, and isn't given it?"""
+        return leaf("matrix", x.attrs[1], (ROW, COL)) in o.matrices
+
+    def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
+        """What is given names before all else."""
+        return o.products, o.prologue
 
     def over(self, x: Node, node: Node, env: Env, sizes: dict[str, int]) -> np.ndarray:
         """A node over the axes of a leaf, as these are ordered there."""
@@ -273,9 +284,6 @@ class Memory:
         made = array(aligned(array(evaluate(node, env, NUMBERS, sizes)), node.axes, x.axes))
         whole = np.broadcast_to(made, tuple(sizes[a] if a in STEPS else sizes[dim_of(a)] for a in x.axes))
         return whole.transpose([x.axes.index(a) for a in x.attrs[2]])
-
-
-LOADED = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "constant", WEIGHT, *PER_HEAD)
 
 
 def by_sums(x: Node) -> Node:
@@ -301,6 +309,7 @@ def nodes_of(p: Piece) -> list[Node]:
         o.products,
     ]
     nodes = [n for x in found for n in x.values()] + [n for s in o.own for n, _, _ in s.terms]
+    nodes += [n for s in o.sums for n in s.reads.values()] + [rename(s.node, o.rename) for s in p.stores]
     return [at_row(n) for n in nodes]
 
 

@@ -35,6 +35,7 @@ from .plan_passes.scale_reads import simplified
 from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
 from .print.launch_text import launch_text
+from .sweep_gate import gate_sweep
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,8 @@ def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[KernelFuncti
     if isinstance(k, Kernel):
         found = tuple(map(kernel_passes.finished, k.functions))
         gate_chunks(k, found)
+        if k.sweeps and k.pieces:
+            gate_sweep(k, found[0])
         return found
     f = kernel_passes.finished(k.function)
     gate_kernel(k, f)

@@ -55,7 +55,8 @@ class Kernel:
     tiled: str | None
     sweeps: bool
     parts: tuple[str, ...] = ()  # axes that are swept in blocks
-    finals: tuple[str, ...] = ()  # states whose last value it yields
+    finals: tuple[str, ...] = ()  # states whose last value it yields,
+    each: bool = False  # that of each segment
     checkpoints: tuple[str, ...] = ()  # states that it stores at checkpoints
     reads: bool = False  # does it read states there?
     many: bool = False  # are there many?

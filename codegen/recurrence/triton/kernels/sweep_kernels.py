@@ -46,7 +46,7 @@ from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import axis_name, block_name, count_of, counter, size_name
 from .arguments import Role
-from .chunk_kernel import Alone, Kernel, NameOf, loaded_tiles, sums_loaded
+from .chunk_kernel import Alone, Kernel, NameOf, Piece, loaded_tiles, sums_loaded
 from .places import (
     bases,
     chunk_header,
@@ -188,6 +188,8 @@ def sweep_kernel(
         tiled,
         True,
         slices=slices,
+        pieces=(Piece(o, sweep.group, tuple(stores)),),
+        each=each,
         finals=sweep.finals,
         checkpoints=kept,
         rows=checkpoints and rows is not None,

@@ -1,0 +1,206 @@
+"""What must hold of sweeps: run over exact numbers, chunk after chunk, they leave in memory what the sweep's program says.
+
+Sequences of two chunks and a tail are swept as a whole, from no states, and in two segments, which states of their own enter.
+Matrices and quantities that a prologue kernel makes are drawn, so that each kernel is held by itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from chunkform.errors import GateError
+
+from ...exact.jit_source import NoMeaning
+from ...exact.rationals import array
+from ...exact.run_kernel import Argument as Given
+from ...exact.run_kernel import Tensor, run
+from ...ir.evaluate import Env
+from ...ir.expr import ROW, Node, add, dim_of, leaf, rebuild, rename, total
+from ...ir.kernel_ir import KernelFunction
+from ..normal_form.form import StateForm
+from .chunk_gate import CHUNK, LOADED, B, H, Memory, prod
+from .kernel_gate import runtime_function
+from .kernels.arguments import Argument, Role
+from .kernels.chunk_kernel import Kernel
+from .plan_passes.hoist import Opened
+from .plan_passes.roles import WEIGHT, at_row
+from .print.axis_names import block_name
+
+TILE, WARPS, BLOCK = 2, 2, 2 * CHUNK
+AT_END = "weight at the end"
+
+
+def gate_sweep(k: Kernel, f: KernelFunction) -> None:
+    """Raises GateError where what passes have made of a sweep's kernel isn't what it is for, where it yields."""
+    try:
+        for parts, exact in ((1, False), (2, True)):
+            memory = Swept(k, CHUNK, False, exact, random.Random(k.name), parts=parts)
+            memory.sweep(f)
+            memory.compare_all()
+    except NoMeaning as why:
+        raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@dataclass
+class Swept(Memory):
+    """What a sweep is given, and what it leaves. Each sequence has so many `parts`."""
+
+    loaded: ClassVar[tuple[str, ...]] = (*LOADED, "scaled", "intra")
+
+    parts: int = 1
+    states: dict[str, np.ndarray] = field(default_factory=dict)  # those that enter segments: [B, parts, H, ..]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.given |= {block_name(a): TILE for a in self.k.axes}
+        self.length = self.steps if self.parts == 1 else 2 * self.chunk
+
+    @property
+    def opened(self) -> Opened:
+        return self.k.pieces[0].opened
+
+    @property
+    def group(self) -> list[StateForm]:
+        names = self.opened.rename
+        return [replace(s, axes=tuple(names.get(a, a) for a in s.axes)) for s in self.k.pieces[0].group]
+
+    @property
+    def tiles(self) -> int:
+        return 1 if self.k.tiled is None else -(-self.sizes[dim_of(self.k.tiled)] // TILE)
+
+    def made_here(self, o: Opened, x: Node) -> bool:
+        return False
+
+    def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
+        return ()
+
+    def passed(self, a: Argument) -> dict[str, Given]:
+        x = a.source
+        assert x is not None
+        if a.role is Role.FIRST:
+            states = self.draw((B, self.parts, H, *self.shape(a.axes)))
+            self.states[x.attrs[1]] = states if self.parts > 1 else array(states * 0)
+            return {a.name: Tensor(a.name, states.ravel()) if self.parts > 1 else None}
+        if a.layout == "state" or a.layout == "border":
+            kept = a.role is Role.LAST or (a.layout == "border" and not self.k.rows)
+            count = self.parts if a.role is Role.LAST else -(-self.steps // BLOCK)
+            return {a.name: Tensor.room(a.name, B * count * H * prod(self.shape(a.axes))) if kept else None}
+        if a.layout == "sums" and a.stored:
+            each = self.chunks * prod(self.shape(x.axes)) if x.axes else self.rows_of_sums * self.steps
+            return {a.name: Tensor.room(a.name, B * H * each)}
+        if a.layout == "out" and not a.axes:  # numbers of each step are the same in all tiles
+            return {a.name: Tensor(a.name, Tensor.room(a.name, self.room(a)).cells, alike=True)}
+        return super().passed(a)
+
+    @property
+    def rows_of_sums(self) -> int:
+        return 1 if self.k.tiled is None else self.tiles * WARPS
+
+    def sweep(self, f: KernelFunction) -> None:
+        words: dict[str, Any] = {"C": self.chunk, "LEVELS": self.chunk.bit_length() - 1, "EVEN": False, "STAGES": 1}
+        words |= {"EXACT": self.exact, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
+        words |= {"starts": None, "parts": self.parts, "length": self.length, "blocks": -(-self.steps // BLOCK)}
+        words |= {"YIELD": True, "WARPS": WARPS, "PRODUCTS": False, "READ": 0, "PIECE": 0, "BLOCK": BLOCK, "ROWS": 4}
+        run(f, B * self.parts * H * self.tiles, {**self.given, **words}, runtime_function)
+
+    # --- what is expected
+
+    def segments(self) -> Iterator[tuple[int, int, int, list[slice]]]:
+        """Sequences, parts, heads, and the steps of each chunk there, as they are swept."""
+        for b, part, h in np.ndindex(B, self.parts, H):
+            stop = min((part + 1) * self.length, self.steps)
+            starts = list(range(part * self.length, stop, self.chunk))
+            yield b, part, h, [slice(t, min(t + self.chunk, stop)) for t in starts[:: self.opened.direction]]
+
+    def compare_all(self) -> None:
+        arguments = {(a.source, a.role): a for a in self.k.arguments if a.stored}
+        for b, part, h, chunks in self.segments():
+            states = {s.name: self.states[s.name][b, part, h] for s in self.group}
+            for own in chunks:
+                self.compare_checkpoints(arguments, states, b, h, own, chunks)
+                states = self.compare_chunk(arguments, states, b, h, own)
+            for s in self.group:
+                a = arguments.get((leaf("last", s.name, s.axes), Role.LAST))
+                if a is None or s.name not in self.k.finals:
+                    continue
+                cells = self.cells(a).reshape(-1, H, *self.shape(s.axes))
+                if self.k.each:
+                    self.compare(leaf("last", s.name), (b, part, h), cells[b * self.parts + part, h], states[s.name])
+                elif part == (self.parts - 1 if self.opened.direction > 0 else 0):
+                    self.compare(leaf("last", s.name), (b, part, h), cells[b, h], states[s.name])
+
+    def compare_checkpoints(
+        self,
+        arguments: dict[Any, Argument],
+        states: dict[str, np.ndarray],
+        b: int,
+        h: int,
+        own: slice,
+        chunks: list[slice],
+    ) -> None:
+        """States as blocks of steps find them."""
+        begins = own.start % BLOCK == 0 if self.opened.direction > 0 else own.stop % BLOCK == 0 or own is chunks[0]
+        for s in self.group:
+            a = arguments.get((leaf("border", s.name, s.axes), Role.CHECKPOINTS))
+            if begins and a is not None and not self.k.rows:
+                cells = self.cells(a).reshape(B, H, -(-self.steps // BLOCK), *self.shape(s.axes))
+                block = own.start // BLOCK
+                self.compare(leaf("checkpoint", s.name), (b, h, block), cells[b, h, block], states[s.name])
+
+    def compare_chunk(
+        self, arguments: dict[Any, Argument], states: dict[str, np.ndarray], b: int, h: int, own: slice
+    ) -> dict[str, np.ndarray]:
+        """Compare what a chunk leaves; the states after it."""
+        piece, o = self.k.pieces[0], self.opened
+        env, sizes = self.env(piece, b, h, own)
+        env |= {(AT_END, x[1]): v[-1 if o.direction > 0 else 0] for x, v in env.items() if x[0] == WEIGHT}
+        env |= {("state in", n): state for n, state in states.items()}
+        for x, node in o.definitions.items():
+            env[x.attrs[:2]] = self.over(x, node, env, sizes)
+        for x, node in o.outputs.items():
+            env[x.attrs[:2]] = self.over(leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes)), node, env, sizes)
+        where = (b, h, own.start // self.chunk)
+        for boundary in o.sums:
+            if boundary.totals:
+                node = total(add(*boundary.reads.values()), ROW)
+                x = leaf("sums", f"{boundary.state}.{boundary.kind}", node.axes)
+                a = arguments[x, Role.OUT]
+                cells = self.cells(a).reshape(B, H, self.chunks, *self.shape(x.axes))[where]
+                self.compare(x, where, cells, self.over(x, node, env, sizes))
+                continue
+            for slot, node in boundary.reads.items():
+                x = leaf("sums", f"{boundary.state}.{boundary.kind}.{slot}")
+                self.compare_sums(x, arguments[x, Role.OUT], node, env, sizes, where, own)
+        for store in piece.stores:
+            x, node = store.leaf, at_row(rename(store.node, o.rename))
+            a = arguments[x, Role.OUT]
+            if store.kind == "sums":
+                self.compare_sums(x, a, node, env, sizes, where, own)
+            else:
+                expected = self.over(leaf("stored", "x", (ROW, *a.axes)), node, env, sizes)
+                self.compare(x, where, self.stored_of(a, b, h, 0, own), expected)
+        return {s.name: self.over(leaf("state", s.name, s.axes), o.states[s.name], env, sizes) for s in self.group}
+
+    def compare_sums(
+        self, x: Node, a: Argument, node: Node, env: Env, sizes: dict[str, int], where: tuple[int, ...], own: slice
+    ) -> None:
+        """What is summed for each step, in each tile for each warp."""
+        b, h, _ = where
+        cells = self.cells(a).reshape(B, H, self.rows_of_sums, self.steps)[b, h, :, own]
+        node = total(node, *(set(node.axes) - {ROW}))
+        self.compare(x, where, array(cells.sum(0)), self.over(leaf("sums", "x", (ROW,)), node, env, sizes))
+
+    def over(self, x: Node, node: Node, env: Env, sizes: dict[str, int]) -> np.ndarray:
+        return super().over(x, at_the_end(node), env, sizes)
+
+
+def at_the_end(x: Node) -> Node:
+    """A node whose weights over no axis are those of the last step that a sweep takes of a chunk."""
+    if x.op == "leaf" and x.attrs[0] == WEIGHT and not x.axes:
+        return leaf(AT_END, x.attrs[1])
+    return rebuild(x, map(at_the_end, x.args)) if x.args else x

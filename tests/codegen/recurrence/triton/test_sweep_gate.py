@@ -1,0 +1,82 @@
+"""Sweeps are run over exact numbers, chunk after chunk, and refused where a pass has changed what they leave in memory."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from shared.triton_errors import compiled
+
+from chunkform.codegen.ir.code import Literal, Name
+from chunkform.codegen.ir.kernel_ir import Body, If, KernelFunction, Let, Statement, changed, stores
+from chunkform.codegen.recurrence.triton import section
+from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
+from chunkform.codegen.recurrence.triton.sweep_gate import gate_sweep
+from chunkform.errors import GateError
+
+OPS = ["gated_delta_rule", "gated_linear_attention", "momentum"]
+Made = tuple[Kernel, KernelFunction]
+
+
+@pytest.fixture(scope="module")
+def sweeps() -> list[Made]:
+    """The sweeps of some ops, and what passes have made of them."""
+    found: list[Made] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(section, "gate_sweep", lambda k, f: found.append((k, f)))
+        for name in OPS:
+            section._form.__wrapped__(compiled(name), True, None, None)
+    return found
+
+
+def refused(k: Kernel, f: KernelFunction) -> bool:
+    try:
+        gate_sweep(k, f)
+    except GateError as why:
+        assert k.name in str(why)
+        return True
+    return False
+
+
+def edited(f: KernelFunction, change: Callable[[Statement], Body]) -> KernelFunction:
+    return replace(f, body=changed(f.body, change))
+
+
+def value(f: KernelFunction, name: str, change: Callable[[Let], Let]) -> KernelFunction:
+    """A kernel in which a name is made of something else."""
+    return edited(f, lambda x: (change(x),) if isinstance(x, Let) and x.names == (name,) else (x,))
+
+
+def test_sweeps_leave_what_their_programs_say(sweeps: list[Made]) -> None:
+    assert len(sweeps) > 6
+    for k, f in sweeps:
+        gate_sweep(k, f)
+
+
+def test_each_store_of_a_chunk_is_needed_and_its_mask(sweeps: list[Made]) -> None:
+    for k, f in sweeps[::2]:
+        for store in stores(f.body):
+            if not any(n in store.pointer.text for n in ("_linear", "_late", "_live", "_last")):
+                assert refused(k, edited(f, lambda x, store=store: () if x is store else (x,))), store.pointer.text
+                bare = replace(store, mask=None)
+                dropped = edited(f, lambda x, store=store, bare=bare: (bare,) if x is store else (x,))
+                assert store.mask is None or refused(k, dropped), store.pointer.text
+
+
+def test_chunks_are_taken_at_their_place(sweeps: list[Made]) -> None:
+    """What is loaded for the chunk before, and a chunk that has a row less."""
+    for k, f in sweeps[:3]:
+        stale = value(f, "t0", lambda x: replace(x, value=Name("begin") + Literal(0)))
+        short = value(f, "i_ok", lambda x: replace(x, value=Name("i") < Name("last")))
+        assert stale != f != short and refused(k, stale) and refused(k, short), k.name
+
+
+def test_a_state_that_is_not_given_is_zero(sweeps: list[Made]) -> None:
+    for k, f in sweeps[:3]:
+        unguarded = edited(f, lambda x: x.body if isinstance(x, If) and "_first is not" in x.condition.text else (x,))
+        assert unguarded != f and refused(k, unguarded), k.name
+
+
+def test_what_is_made_where_a_sweep_yields_is_needed(sweeps: list[Made]) -> None:
+    for k, f in sweeps[:3]:
+        silent = edited(f, lambda x: () if isinstance(x, If) and x.condition == Name("YIELD") else (x,))
+        assert silent != f and refused(k, silent), k.name
