@@ -174,11 +174,7 @@ def sweep_kernel(
     if tiles.by_products:
         diagonal = Name("i").along(0, 2).equals(Name("i").along(1, 2))
         setup.append(let("identity", where(diagonal, 1.0, 0.0).to("DT")))
-    slices = tuple(
-        Slices(counter(x), count_of(x), tuple(carried[s.name] for s in group for a in s.axes if a == x)) for x in o.full
-    )
     arguments = tuple(tiles.arguments.values())
-    kept = sweep.states if checkpoints else ()
     return Kernel(
         name,
         (*setup, over_chunks(loop), *after),
@@ -187,11 +183,11 @@ def sweep_kernel(
         axes,
         tiled,
         True,
-        slices=slices,
+        slices=_slices(o, group, carried),
         pieces=(Piece(o, sweep.group, tuple(stores)),),
         each=each,
         finals=sweep.finals,
-        checkpoints=kept,
+        checkpoints=sweep.states if checkpoints else (),
         rows=checkpoints and rows is not None,
         loads=loaded_tiles(tiles),
         inside=frozenset(x.decay for x in sums_loaded(tiles) if x.edge != "end"),
@@ -204,6 +200,12 @@ def sweep_kernel(
         products=tiles.by_products,
         apart=apart,
     )
+
+
+def _slices(o: Opened, group: list[StateForm], carried: dict[str, str]) -> tuple[Slices, ...]:
+    """The axes that a sweep takes slice by slice, with the states that it carries for each slice."""
+    names = {a: tuple(carried[s.name] for s in group for b in s.axes if b == a) for a in o.full}
+    return tuple(Slices(counter(a), count_of(a), own) for a, own in names.items())
 
 
 def _next_states(group: list[StateForm], carried: dict[str, str], o: Opened, tiles: Tiles) -> None:
