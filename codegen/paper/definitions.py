@@ -7,6 +7,7 @@ import itertools
 import operator
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from chunkform.codegen.claims.instance import integer
 from chunkform.errors import ChunkformError, LoadError
@@ -25,7 +26,7 @@ from chunkform.spec.language.formula import (
 )
 
 from .document import Document, Equation, ReadRow
-from .header import is_call, name_of
+from .header import header_path, in_comment, is_call, name_of
 from .heads import is_inverse_of, key_of, sized
 from .lexer import expanded, tokens_of
 from .paper import Paper
@@ -123,10 +124,19 @@ class Definitions:
             said = re.sub(r"(?<![\\\w{])(" + "|".join(FUNCTIONS) + r")(?=[_(])", r"\\mathrm{\1}", tex)
             row = read_row(expanded(tokens_of(said), self.document.source.macros), self.document.notation)
         except (Fault, OverflowError) as fault:
-            raise LoadError(f"the header of {self.paper.path}: {tex!r} can't be read: {fault}") from None
+            raise LoadError(f"{self.place(tex)}: {tex!r} can't be read: {fault}") from None
         if len(row.items) != 1 or row.items[0].relations:
-            raise LoadError(f"the header of {self.paper.path}: {tex!r} is no formula")
+            raise LoadError(f"{self.place(tex)}: {tex!r} is no formula")
         return row.items[0].sides[0]
+
+    def place(self, tex: str) -> str:
+        """The header, with the line in which something of it stands."""
+        inside = in_comment(self.document.source.text)
+        path = Path(self.paper.path) if inside is not None else header_path(self.paper.path)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+        shown = {tex, tex.replace("\\", "\\\\")}  # in single quotes, and in double ones
+        line = next((k for k, said in enumerate(lines, 1) if any(x in said for x in shown)), 0)
+        return f"the header of {self.paper.path}" + (f", line {line}" if line else "")
 
     def header_definitions(self) -> None:
         header = self.document.header
@@ -140,11 +150,11 @@ class Definitions:
     def header_define(self, tex: str, readings: dict[str, str]) -> None:
         head = self.parse(tex)
         if head.op == "eye":
-            raise LoadError(f"the header of {self.paper.path}: {tex!r} is the identity")
+            raise LoadError(f"{self.place(tex)}: {tex!r} is the identity")
         name = head.attrs[0] if head.op == "at" else name_of(tex)
         parameters = [letter_of(a) for a in head.args]
         if head.op != "at" or any(p is None or p[1] for p in parameters):
-            raise LoadError(f"the header of {self.paper.path}: {tex!r} is no symbol with indices")
+            raise LoadError(f"{self.place(tex)}: {tex!r} is no symbol with indices")
         bodies = {}
         try:
             for label, said in readings.items():
@@ -153,12 +163,12 @@ class Definitions:
             if self.paper.document.header.parts:  # a part need not have what others have
                 self.s.unknown[name] = fault.message
                 return
-            raise LoadError(f"the header of {self.paper.path}: {tex!r}: {fault}") from None
+            raise LoadError(f"{self.place(tex)}: {tex!r}: {fault}") from None
         try:
             self.add(name, tuple(index(p[0]) for p in parameters if p is not None), bodies)
         except ChunkformError:
             raise LoadError(
-                f"the header of {self.paper.path} defines {tex!r}, which the document's recurrence says already"
+                f"{self.place(tex)} defines {tex!r}, which the document's recurrence says already"
             ) from None
 
     def add(self, name: str, parameters: tuple[Formula, ...], bodies: dict[str, Formula]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.codegen.paper.build import read_paper
 from chunkform.codegen.paper.readings import adopted
+from chunkform.errors import LoadError
 
 R = r"$$S_t = \lambda_t S_{t-1} + k_t v_t^\top, \quad S_0 = 0$$" + "\n" + r"$$o_t = S_t^\top q_t$$" + "\n"
 DELTA = (
@@ -161,3 +162,10 @@ def test_what_fits_nothing_is_told_and_stops_nothing(tmp_path: Path, text: str) 
     path = tmp_path / "paper.md"
     path.write_text(text, encoding="utf-8")
     assert all(r.reason for r in read_paper(path).document.rows if r.kind in ("unread", "not judged"))
+
+
+def test_what_a_header_defines_wrongly_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "paper.md"
+    path.write_text(f"<!-- chunkform\n[define]\nQ = 'rows_t(q_t)'\nZ = '\\frac{{1'\n-->\n{R}", encoding="utf-8")
+    with pytest.raises(LoadError, match="line 4"):
+        read_paper(path)
