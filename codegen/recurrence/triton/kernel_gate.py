@@ -7,7 +7,6 @@ refused on the way.
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from chunkform.runtime.torch_form.scans import LAWS, Extreme
 from ...exact.jit_source import NoMeaning
 from ...exact.rationals import UNDEFINED, Rationals, array
 from ...exact.run_kernel import Argument, Tensor, run
+from ...exact.runtime_source import module_of
 from ...ir.evaluate import BEYOND, Env, evaluate
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, make, walk
 from ...ir.kernel_ir import KernelFunction
@@ -43,7 +43,7 @@ def runtime_function(name: str) -> Callable[..., object] | None:
     """The function of the runtime that kernels call so."""
     for module, names in IMPORTS.items():
         if name in names.split():
-            found: Callable[..., object] = getattr(importlib.import_module(module), name)
+            found: Callable[..., object] = getattr(module_of(module), name)
             return found
     return None
 

@@ -1,0 +1,28 @@
+"""Kernels are proved where there is no Triton, too: what they call is read with a stand-in, of which nothing is left."""
+
+import subprocess
+import sys
+
+CODE = """
+import sys
+sys.modules["triton"] = None
+import chunkform
+from chunkform.codegen.recurrence.backends import triton_section
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.exact.runtime_source import module_of
+from chunkform.spec.language import find
+
+for name in ("delta_rule", "gated_linear_attention"):
+    assert triton_section(compile_spec(find(name)[0]))
+assert sys.modules["triton"] is None
+assert not [n for n in sys.modules if n.startswith(("triton.", "chunkform.runtime.chunk_kernels.kernels"))]
+try:
+    module_of("chunkform.runtime.nothing")
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
+
+
+def test_kernels_are_proved_without_triton() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
+    assert done.stdout.strip() == "chunkform.runtime.nothing", done.stderr
