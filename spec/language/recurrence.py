@@ -352,7 +352,9 @@ class Recurrence(Claiming, Declaration):
         return value
 
     def _check_term(self, term: Term, what: str, updating: str | None = None) -> None:
-        known = {v.name for v in self.variables} | {x.name for x in self.lets}
+        known = {v.name: (v.kind, v.dims) for v in self.variables} | {
+            x.name: ("let", dims_of(x.term)) for x in self.lets
+        }
         for m in matrices(term):
             if m.op in ("half_turn", "frequencies"):
                 raise SpecError(
@@ -383,6 +385,12 @@ class Recurrence(Claiming, Declaration):
             elif name not in known:
                 raise NameError_(
                     f"{what} uses {name}, which is not declared in {self.name}: declare it with r.inputs, r.decay, ...",
+                    caller(),
+                )
+            elif (kind, dims_of(s)) != known[name]:
+                raise NameError_(
+                    f"{what} uses the {name} of another recurrence, {_said(kind, dims_of(s))}, which is "
+                    f"{_said(*known[name])} in {self.name}: write with that",
                     caller(),
                 )
 
@@ -478,6 +486,12 @@ def dims_of(term: Term) -> tuple[Dim, ...]:
     if not isinstance(term, Matrix):
         return ()
     return tuple(x for x in term.shape if x is not ONE)
+
+
+def _said(kind: str, dims: tuple[Dim, ...]) -> str:
+    """What a quantity is, in words."""
+    over = f" over {' x '.join(map(str, dims))}" if dims else ", a scalar"
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}{over}"
 
 
 def _shape_of(dims: tuple[Dim, ...]) -> str:
