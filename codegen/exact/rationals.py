@@ -86,10 +86,7 @@ def array(x: object) -> np.ndarray:
 
 def mapped(f: Callable[..., object], *values: np.ndarray) -> np.ndarray:
     """f of each entry of arrays that broadcast."""
-    grid = np.broadcast_arrays(*map(array, values))
-    out = np.empty(grid[0].shape, dtype=object)
-    out.ravel()[:] = [f(*x) for x in zip(*(y.ravel() for y in grid), strict=True)]
-    return out
+    return array(np.frompyfunc(f, len(values), 1)(*map(array, values)))
 
 
 @cache

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .functions import TABLE
 
@@ -97,6 +97,37 @@ class Code:
     def given(self) -> Code:
         """Is it there, and not None?"""
         return Binary("is not", self, Literal(None))
+
+    @property
+    def parts(self) -> tuple[Code, ...]:
+        """The expressions that it is made of."""
+        found: list[Code] = []
+        kept = self.__dict__
+        for name in _fields(type(self)):
+            part = kept[name]
+            if isinstance(part, Code):
+                found.append(part)
+            elif isinstance(part, tuple):
+                found += [y for y in (z[1] if isinstance(z, tuple) else z for z in part) if isinstance(y, Code)]
+        return tuple(found)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that it reads."""
+        kept = self.__dict__  # `cached_property` takes a lock each time
+        if "_names" not in kept:
+            own = frozenset({self.id}) if isinstance(self, Name) else frozenset[str]()
+            kept["_names"] = own.union(*(x.names for x in self.parts))
+        return cast("frozenset[str]", kept["_names"])
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """What it loads."""
+        kept = self.__dict__
+        if "_loads" not in kept:
+            inside = tuple(y for x in self.parts for y in x.loads)
+            kept["_loads"] = (self, *inside) if isinstance(self, Load) else inside
+        return cast("tuple[Load, ...]", kept["_loads"])
 
     def to(self, dtype: str) -> Code:
         return Cast(self, dtype)
@@ -466,38 +497,37 @@ def without_minus(x: Code) -> Code:
     raise TypeError(f"{x.text} starts with no minus")
 
 
-def parts_of(x: Code) -> tuple[Code, ...]:
-    """The expressions that one is made of."""
-    found: list[Code] = []
-    for f in fields(x):  # type: ignore[arg-type]
-        part = getattr(x, f.name)
-        if isinstance(part, Code):
-            found.append(part)
-        elif isinstance(part, tuple):
-            found += [y for y in (z[1] if isinstance(z, tuple) else z for z in part) if isinstance(y, Code)]
-    return tuple(found)
+_FIELDS: dict[Any, tuple[str, ...]] = {}  # of each kind of expression, which `fields` looks for anew
+
+
+def _fields(of: Any) -> tuple[str, ...]:
+    if of not in _FIELDS:
+        _FIELDS[of] = tuple(f.name for f in fields(of))
+    return _FIELDS[of]
 
 
 def walk_code(x: Code) -> Iterator[Code]:
     """An expression, and all that it is made of."""
-    yield x
-    for part in parts_of(x):
-        yield from walk_code(part)
+    stack = [x]
+    while stack:
+        x = stack.pop()
+        yield x
+        stack.extend(reversed(x.parts))
 
 
 def rebuilt(x: Code, change: Callable[[Code], Code]) -> Code:
     """The expression with what `change` makes of each of its parts."""
     new: dict[str, object] = {}
-    for f in fields(x):  # type: ignore[arg-type]
-        part = getattr(x, f.name)
+    for name in _fields(type(x)):
+        part = getattr(x, name)
         if isinstance(part, Code):
-            new[f.name] = change(part)
+            new[name] = change(part)
         elif isinstance(part, tuple):
-            new[f.name] = tuple(
+            new[name] = tuple(
                 change(y) if isinstance(y, Code) else (y[0], change(y[1])) if isinstance(y, tuple) else y for y in part
             )
         else:
-            new[f.name] = part
+            new[name] = part
     return type(x)(**new)
 
 
@@ -510,9 +540,9 @@ def substituted(x: Code, names: Mapping[str, Code]) -> Code:
 
 def names_in(x: Code) -> frozenset[str]:
     """The names that an expression reads."""
-    return frozenset(y.id for y in walk_code(x) if isinstance(y, Name))
+    return x.names
 
 
 def loads_in(x: Code) -> list[Load]:
     """What it loads."""
-    return [y for y in walk_code(x) if isinstance(y, Load)]
+    return list(x.loads)
