@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from .functions import TABLE
 
@@ -497,10 +497,10 @@ def without_minus(x: Code) -> Code:
     raise TypeError(f"{x.text} starts with no minus")
 
 
-_FIELDS: dict[Any, tuple[str, ...]] = {}  # of each kind of expression, which `fields` looks for anew
+_FIELDS: dict[type, tuple[str, ...]] = {}  # of each kind of expression, which `fields` looks for anew
 
 
-def _fields(of: Any) -> tuple[str, ...]:
+def _fields(of: type) -> tuple[str, ...]:
     if of not in _FIELDS:
         _FIELDS[of] = tuple(f.name for f in fields(of))
     return _FIELDS[of]
