@@ -188,7 +188,9 @@ def _backward(c: Compiled) -> Made:
     }
 
 
-def _loads(k: Kernel, forward: set[Any], backward: set[Any]) -> tuple[list[Statement], list[Let], list[Let]]:
+def _loads(
+    k: Kernel, forward: set[tuple[str, str]], backward: set[tuple[str, str]]
+) -> tuple[list[Statement], list[Let], list[Let]]:
     """Statements before the loops, for the loop over a segment's states, and for the loop over the adjoint's steps."""
     before: list[Statement] = []
     again: list[Let] = []
