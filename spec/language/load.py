@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from chunkform.errors import ChunkformError, LoadError, nearest
@@ -40,7 +40,7 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
         raise LoadError(f"there is no spec file {file}{nearest(file.name, beside)}")
     inside = CATALOGUE in file.resolve().parents
     name = f"chunkform.spec.{file.stem}" if inside else f"chunkform_spec_{file.stem}"
-    loader = importlib.machinery.SourceFileLoader(name, str(file))  # whatever the file's name ends in
+    loader = _AsItIs(name, str(file))  # whatever the file's name ends in
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -62,6 +62,13 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
             raise LoadError("isn't text that Python reads: a spec is a file of Python, in UTF-8", place) from error
         raise LoadError(f"{type(error).__name__}: {_told(error)}{_hint(error, str(place))}", place) from error
     return module
+
+
+class _AsItIs(importlib.machinery.SourceFileLoader):
+    """Runs a file's text, and no bytecode, which can't be told from that of another text of one length and one second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _told(error: BaseException) -> str:

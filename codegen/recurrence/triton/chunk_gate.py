@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,6 +60,7 @@ class Memory:
     can be split into. `exact`: cumulative sums lie in two parts."""
 
     loaded: ClassVar[tuple[str, ...]] = LOADED  # kinds of leaves that it loads
+    chunks: ClassVar[int] = 3  # two, and a tail
 
     k: Kernel
     chunk: int
@@ -71,8 +72,8 @@ class Memory:
     given: dict[str, Given] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.done: dict[Node, Any] = {}  # values in one chunk, as nodes have much in common
         self.steps = 2 * self.chunk + 1
-        self.chunks = 3
         axes = (*self.k.axes, *self.k.parts)
         dims = {dim_of(a) for a in axes} | {x.attrs[0] for x in self.nodes if x.op == "size"}
         dims |= {dim_of(a) for x in self.nodes for a in x.axes if a not in STEPS}
@@ -251,6 +252,7 @@ class Memory:
 
     def env(self, p: Piece, b: int, h: int, own: slice) -> tuple[Env, dict[str, int]]:
         """The values of leaves over the steps of a chunk."""
+        self.done = {}
         o, count = p.opened, own.stop - own.start
         sizes = {**self.sizes, ROW: count, COL: count, INNER: count, BEYOND: 0}
         env: Env = {}
@@ -281,11 +283,12 @@ class Memory:
     def over(self, x: Node, node: Node, env: Env, sizes: dict[str, int]) -> np.ndarray:
         """A node over the axes of a leaf, as these are ordered there."""
         node = by_sums(node)
-        made = array(aligned(array(evaluate(node, env, NUMBERS, sizes)), node.axes, x.axes))
+        made = array(aligned(array(evaluate(node, env, NUMBERS, sizes, self.done)), node.axes, x.axes))
         whole = np.broadcast_to(made, tuple(sizes[a] if a in STEPS else sizes[dim_of(a)] for a in x.axes))
         return whole.transpose([x.axes.index(a) for a in x.attrs[2]])
 
 
+@cache
 def by_sums(x: Node) -> Node:
     """A node whose decays between steps are those that their cumulative sums say, whatever the value is that these are of."""
     if x.op.startswith("decay_"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,8 +112,11 @@ class Swept(Memory):
     # --- what is expected
 
     def segments(self) -> Iterator[tuple[int, int, int, list[slice]]]:
-        """Sequences, parts, heads, and the steps of each chunk there, as they are swept."""
+        """Sequences, parts, heads, and the steps of each chunk there, as they are swept. Of sequences in parts those whose number
+        is their head's: offsets of the others are seen where they are whole."""
         for b, part, h in np.ndindex(B, self.parts, H):
+            if self.parts > 1 and b != h:
+                continue
             stop = min((part + 1) * self.length, self.steps)
             starts = list(range(part * self.length, stop, self.chunk))
             yield b, part, h, [slice(t, min(t + self.chunk, stop)) for t in starts[:: self.opened.direction]]
@@ -199,6 +203,7 @@ class Swept(Memory):
         return super().over(x, at_the_end(node), env, sizes)
 
 
+@cache
 def at_the_end(x: Node) -> Node:
     """A node whose weights over no axis are those of the last step that a sweep takes of a chunk."""
     if x.op == "leaf" and x.attrs[0] == WEIGHT and not x.axes:

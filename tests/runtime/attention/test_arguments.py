@@ -175,8 +175,10 @@ def names_in(f):
 def test_what_recurrences_have_and_attentions_do_not():
     with pytest.raises(SpecError, match=r"an attention has no inputs: write a\.queries and a\.keys"):
         Attention("mine").inputs("q")
-    with pytest.raises(SpecError, match="got 'softmax_attention', which is of the kind attention"):
+    with pytest.raises(SpecError, match="softmax_attention is given nothing; it takes k, q, v"):
         Program("two").apply("softmax_attention")
+    with pytest.raises(SpecError, match="got 'mesa', which is of the kind program"):
+        Program("two").apply("mesa")
 
 
 def test_an_energy_without_a_value_is_refused_with_its_line():

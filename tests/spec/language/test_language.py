@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +213,22 @@ def test_two_recurrences_may_name_their_scalars_alike() -> None:
         S = r.state("S", d, e)
         r.update(S, exp(0 + a) * S.prev + (2 * b) * (k * v.T) / 2)
         r.output("o", S.next.T * k)
+
+
+def test_an_edit_of_one_second_is_read(tmp_path, monkeypatch):
+    """Python's own bytecode can't tell two texts of one length and one second apart."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file, text = (
+        tmp_path / "edited.py",
+        """
+from chunkform.spec.language import Recurrence
+r = Recurrence("{}")
+x, h = r.inputs("x"), r.state("h")
+r.update(h, h.prev + x)
+r.output("y", h.next)
+""",
+    )
+    for name in ("one", "two"):
+        file.write_text(text.format(name))
+        os.utime(file, (1e9, 1e9))
+        assert load(file)[0].name == name
