@@ -60,7 +60,7 @@ class Memory:
     can be split into. `exact`: cumulative sums lie in two parts."""
 
     loaded: ClassVar[tuple[str, ...]] = LOADED  # kinds of leaves that it loads
-    chunks: ClassVar[int] = 3  # two, and a tail
+    chunks = 3  # two, and a tail
 
     k: Kernel
     chunk: int
