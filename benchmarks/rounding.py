@@ -33,6 +33,7 @@ from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.runtime.op.passes import backward_pass, forward_pass
 from chunkform.runtime.op.signature import Signature
 from chunkform.runtime.op.torch_library import make_call
+from chunkform.spec.language import find
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("tests/codegen/specs", "spec/published")
@@ -205,17 +206,19 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=3600, help="seconds; what isn't done by then is left out")
     parser.add_argument("--out", type=Path, help="a folder for rounding.json and rounding.md")
     given = parser.parse_args()
-    jobs = [
-        (spec, dtype, given.device, given.steps, given.width, given.normal)
-        for dtype in given.dtypes.split(",")
-        for spec in specs_of(given.specs)
-    ]
+    common = (given.device, given.steps, given.width, given.normal)
+    jobs = [(*x, dtype, *common) for dtype in given.dtypes.split(",") for x in recurrences_of(given.specs)]
     rows, failed = measured(jobs, given.jobs, given.budget)
     for name, why in failed.items():
         print(f"{name}: {why}")
     print("\n".join(table(rows)))
     if given.out is not None:
         write(rows, failed, given.device, given.out)
+
+
+def recurrences_of(given: Any) -> list[tuple[str, str]]:
+    """All recurrences of specs, with the spec that each is in."""
+    return [(spec, r.name) for spec in specs_of(given) for r in find(spec)]
 
 
 def specs_of(given: Any) -> list[str]:
@@ -228,7 +231,7 @@ def specs_of(given: Any) -> list[str]:
 
 
 def measured(
-    jobs: list[tuple[str, str, str, int, int, bool]], processes: int, budget: float
+    jobs: list[tuple[str, str, str, str, int, int, bool]], processes: int, budget: float
 ) -> tuple[list[Row], dict[str, str]]:
     """The rows of all jobs that end in time, and what is known of the others."""
     rows: list[Row] = []
@@ -243,7 +246,7 @@ def measured(
                 rows += done.result()
                 del failed[names[done]]
             else:
-                failed[names[done]] = f"{type(problem).__name__}: {problem}"[:300]
+                failed[names[done]] = f"{type(problem).__name__}: {problem}".replace(f"{ROOT}/", "")[:300]
     except TimeoutError:
         for process in list(pool._processes.values()):
             process.terminate()
@@ -251,16 +254,16 @@ def measured(
     return sorted(rows, key=lambda r: (r.dtype, -(r.ratio or 0.0), r.op)), failed
 
 
-def called(spec: str, dtype: str, *_: Any) -> str:
-    """A job as messages have it; files of one name lie in several folders."""
+def called(spec: str, name: str, dtype: str, *_: Any) -> str:
+    """A job as messages have it; recurrences of one name lie in several folders."""
     path = Path(spec)
-    return f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else spec}, {dtype}"
+    return f"{name} of {path.relative_to(ROOT) if path.is_relative_to(ROOT) else spec}, {dtype}"
 
 
-def measure(spec: str, dtype: str, device: str, steps: int, width: int, normal: bool) -> list[Row]:
+def measure(spec: str, name: str, dtype: str, device: str, steps: int, width: int, normal: bool) -> list[Row]:
     """One op in one dtype, in a process of its own."""
     torch.set_num_threads(1)
-    op = chunkform.compile(spec)
+    op = chunkform.compile(next(r for r in find(spec) if r.name == name))
     s = sys.modules[op.__module__].SIGNATURE
     return rows_of(s.name, op, s, getattr(torch, dtype), device, steps, width, normal)
 

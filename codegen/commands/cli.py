@@ -27,6 +27,7 @@ from .terminal import (
     Commands,
     Quiet,
     Verbose,
+    at_least,
     command,
     console,
     hint,
@@ -181,9 +182,7 @@ def verify(
     verdict: Annotated[str | None, typer.Option(help="only those: holds, fails, depends or error")] = None,
     json_path: JsonPath = None,
     html: Annotated[Path | None, typer.Option(metavar="PATH", help="write a report as a page")] = None,
-    effort: Annotated[
-        float, typer.Option(help="about how many seconds each search for what would be right may take", min=0)
-    ] = 3,
+    effort: Annotated[float, at_least(0, "about how many seconds each search for what would be right may take")] = 3,
     strict: Annotated[bool, typer.Option("--strict", help="exit with 3 where a claim depends, and none fails")] = False,
     header: Annotated[
         bool,
@@ -268,8 +267,8 @@ def explain(
     json_path: JsonPath = None,
     latex: Annotated[bool, typer.Option("--latex", help="print the derivation as LaTeX, and nothing else")] = False,
     svg: Annotated[Path | None, typer.Option(metavar="PATH", help="draw a program's graph of ops there")] = None,
-    width: Annotated[int, typer.Option(help="the size of every dim that costs are counted for", min=1)] = 64,
-    chunk: Annotated[int, typer.Option(help="the steps of a chunk that costs are counted for", min=1)] = 64,
+    width: Annotated[int, at_least(1, "the size of every dim that costs are counted for")] = 64,
+    chunk: Annotated[int, at_least(1, "the steps of a chunk that costs are counted for")] = 64,
     after: Annotated[
         str | None, typer.Option(metavar="PASS", help="print what this pass made, and nothing else; see --passes")
     ] = None,
@@ -367,13 +366,11 @@ def check(
     specs: Specs = None,
     quick: Annotated[bool, typer.Option("--quick", help="calls of one shape only, in a few seconds")] = False,
     seconds: Annotated[
-        float | None, typer.Option(help="the longest that one op may take; 60, and 600 on a GPU, when left out", min=0)
+        float | None, at_least(0, "the longest that one op may take; 60, and 600 on a GPU, when left out")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="of a quick check: how many random inputs; 3", min=1)] = None,
-    steps: Annotated[int | None, typer.Option(help="of a quick check: the length T; 150", min=0)] = None,
-    width: Annotated[
-        int | None, typer.Option(help="of a quick check: the first dim, the next are larger; 32", min=1)
-    ] = None,
+    seeds: Annotated[int | None, at_least(1, "of a quick check: how many random inputs; 3")] = None,
+    steps: Annotated[int | None, at_least(0, "of a quick check: the length T; 150")] = None,
+    width: Annotated[int | None, at_least(1, "of a quick check: the first dim, the next are larger; 32")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda where there is one when left out")] = None,
     json_path: JsonPath = None,
 ) -> None:
@@ -419,9 +416,7 @@ def inspect(
     specs: Specs = None,
     arch: Annotated[str, typer.Option(help="the GPU architecture, such as sm_80, sm_90 or sm_100")] = "sm_90",
     dtype: Annotated[list[str] | None, typer.Option(help="only this dtype; may be given several times")] = None,
-    width: Annotated[
-        list[int] | None, typer.Option(help="only this size of the dims; may be given several times", min=1)
-    ] = None,
+    width: Annotated[list[int] | None, at_least(1, "only this size of the dims; may be given several times")] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Compile every kernel and configuration without a GPU: registers, spills, shared memory, tensor-core instructions."""
@@ -457,16 +452,16 @@ def inspect(
 @command(app, "chunkform plan gated_delta_rule --gpus 16 --seq 1048576")
 def plan(
     specs: Specs = None,
-    gpus: Annotated[int, typer.Option(help="rows for 1, 2, 4, .. up to so many", min=1)] = 8,
-    seq: Annotated[int, typer.Option(help="steps of the whole sequence", min=1)] = 131072,
-    heads: Annotated[int, typer.Option(help="heads", min=1)] = 8,
-    batch: Annotated[int, typer.Option(help="sequences", min=1)] = 1,
-    width: Annotated[int, typer.Option(help="size of every dim", min=1)] = 128,
-    per_node: Annotated[int, typer.Option(help="GPUs of a node", min=1)] = 8,
-    link: Annotated[float, typer.Option(help="GB/s that reach a GPU from others of its node", min=1e-3)] = 340.0,
-    network: Annotated[float, typer.Option(help="GB/s that reach a GPU from other nodes", min=1e-3)] = 45.0,
-    link_latency: Annotated[float, typer.Option(help="microseconds of a hop in a node", min=0)] = 3.0,
-    network_latency: Annotated[float, typer.Option(help="microseconds of a hop between nodes", min=0)] = 8.0,
+    gpus: Annotated[int, at_least(1, "rows for 1, 2, 4, .. up to so many")] = 8,
+    seq: Annotated[int, at_least(1, "steps of the whole sequence")] = 131072,
+    heads: Annotated[int, at_least(1, "heads")] = 8,
+    batch: Annotated[int, at_least(1, "sequences")] = 1,
+    width: Annotated[int, at_least(1, "size of every dim")] = 128,
+    per_node: Annotated[int, at_least(1, "GPUs of a node")] = 8,
+    link: Annotated[float, at_least(1e-3, "GB/s that reach a GPU from others of its node")] = 340.0,
+    network: Annotated[float, at_least(1e-3, "GB/s that reach a GPU from other nodes")] = 45.0,
+    link_latency: Annotated[float, at_least(0, "microseconds of a hop in a node")] = 3.0,
+    network_latency: Annotated[float, at_least(0, "microseconds of a hop between nodes")] = 8.0,
     json_path: JsonPath = None,
 ) -> None:
     """Sequences in segments on many GPUs: bytes exchanged, and the time of a layer's forward and backward, by a model."""
@@ -495,12 +490,12 @@ def tune(
     specs: Specs = None,
     width: Annotated[
         list[int] | None,
-        typer.Option(help="size of every dim; may be given several times; 64, 128 and 256 when left out", min=1),
+        at_least(1, "size of every dim; may be given several times; 64, 128 and 256 when left out"),
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="may be given several times; bfloat16 when left out")] = None,
-    batch: Annotated[int, typer.Option(help="sequences; with heads, enough to fill the GPU", min=1)] = 8,
-    seq: Annotated[int, typer.Option(help="steps of a sequence", min=1)] = 4096,
-    heads: Annotated[int, typer.Option(help="heads", min=1)] = 16,
+    batch: Annotated[int, at_least(1, "sequences; with heads, enough to fill the GPU")] = 8,
+    seq: Annotated[int, at_least(1, "steps of a sequence")] = 4096,
+    heads: Annotated[int, at_least(1, "heads")] = 16,
     table: Annotated[
         Path | None, typer.Option(metavar="PATH", help="add the choices there, and not to your own")
     ] = None,

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from typer import Exit, Option, Typer
+from typer import CallbackParam, Exit, Option, Typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from chunkform.errors import BuildError, ChunkformError, CompilerError
+from chunkform.errors import ArgumentError, BuildError, ChunkformError, CompilerError
 from chunkform.runtime.launch.files import write_whole
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ EXIT_CODES = "\n\n".join(
     )
 )
 UNWRAPPED = 10_000  # columns
+Numbers = float | list[float] | None  # what an option holds
 
 
 def _named_alone(parameters: list[Parameter]) -> list[Parameter]:
@@ -115,6 +116,18 @@ class Commands(TyperGroup):
         if code != WELL:
             raise Exit(code)
         return result
+
+
+def at_least(least: float, help: str) -> object:
+    """An option that is a number, or several: smaller ones are refused in a sentence."""
+
+    def checked(param: CallbackParam, value: Numbers) -> Numbers:
+        for x in value if isinstance(value, list) else [value]:
+            if x is not None and not x >= least:
+                raise ArgumentError(f"--{str(param.name).replace('_', '-')} must be at least {least:g}, got {x:g}")
+        return value
+
+    return Option(help=help, callback=checked)
 
 
 # --- how much is said -------------------------------------------------------------------------------------------------

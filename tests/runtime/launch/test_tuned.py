@@ -264,8 +264,8 @@ def test_tuning_without_a_gpu_is_refused():
     ("words", "message"),
     [
         (["--dtype", "int8"], "the dtype is one of bfloat16, float16, float32, got int8"),
-        (["--seq", "0"], "'--seq': Input should be greater than or equal to 1"),
-        (["--width", "0"], "'--width': Input should be greater than or equal to 1"),
+        (["--seq", "0"], "--seq must be at least 1, got 0"),
+        (["--width", "0"], "--width must be at least 1, got 0"),
     ],
 )
 def test_bad_options_are_named(words, message):

@@ -264,7 +264,11 @@ def test_states_that_are_added_to_each_other_take_weights_between_them():
 def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_there(cases):
     names = ("decays_written", "decays_corrected", "decays_added", "ones_read", "ones_written")
     assert_small(interpret(names, cases), 1e-5)
-    assert_small(interpret(("decays_written",), [], parts=FEW), 1e-5)
+
+
+@pytest.mark.parametrize("parts", [FEW, pytest.param(PARTS, marks=pytest.mark.long)], ids=["few", "many"])
+def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_in_parts(parts):
+    assert_small(interpret(("decays_written",), [], parts=parts), 1e-5)
 
 
 def test_states_that_read_each_other_and_transitions_that_are_matrices():

@@ -6,7 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.rounding import called, recurrences_of
+
 ROOT = Path(__file__).parents[4]
+
+
+def test_each_recurrence_of_a_file_is_measured_and_named_by_its_place_in_the_repository():
+    found = recurrences_of(["tests/codegen/specs"])
+    assert {"both_sides", "late_decay", "rwkv7"} <= {name for _, name in found}
+    assert "rwkv7 of tests/codegen/specs/rwkv7.py, float16" in {called(*x, "float16") for x in found}
 
 
 def test_a_normaliser_that_is_small_beside_its_terms_keeps_the_digits_of_float32(tmp_path):
