@@ -209,13 +209,11 @@ def forward_kernel(
     key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
     scalar1_p, scalar2_p,
-
     average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-
 ):  # fmt: skip
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -253,10 +251,8 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-
             score1 = products(query1_block, key1_block)
             e = energy(score1, scalar1, scalar2, i, j)
-
             weight, rescale, top, mass = online(e, top, mass)
             average = average * rescale[:, None]
             value_block = load_block(value, start, value_t, S, E, BE, BN, False)
@@ -266,14 +262,12 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-
             score1 = products(query1_block, key1_block)
             e = energy(score1, scalar1, scalar2, i, j)
             visible = (j_at < S)[None, :]
             if CAUSAL:
                 visible = visible & (i_at[:, None] >= j_at[None, :])
             e = tl.where(visible, e, float("-inf"))
-
             weight, rescale, top, mass = online(e, top, mass)
             average = average * rescale[:, None]
             value_block = load_block(value, start, value_t, S, E, BE, BN, True)
@@ -289,15 +283,13 @@ def rows_kernel(
     key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
     scalar1_p, scalar2_p,
-
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
-    dscalar1_out, 
+    dscalar1_out,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-
     WITH_scalar1: tl.constexpr,
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
@@ -340,10 +332,8 @@ def rows_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-
             score1 = products(query1_block, key1_block)
             e = energy(score1, scalar1, scalar2, i, j)
-
             value_block = load_block(value, start, value_t, S, E, BE, BN, False)
             weight = tile_weight(e, shift)
             dE = tile_gradient(weight, products(d_block, value_block), D)
@@ -351,20 +341,17 @@ def rows_kernel(
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
             if WITH_scalar1:
                 dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, scalar2, i, j), 1)
-
     if end > full:
         for start in range(full, end, BN):
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-
             score1 = products(query1_block, key1_block)
             e = energy(score1, scalar1, scalar2, i, j)
             visible = (j_at < S)[None, :]
             if CAUSAL:
                 visible = visible & (i_at[:, None] >= j_at[None, :])
             e = tl.where(visible, e, float("-inf"))
-
             value_block = load_block(value, start, value_t, S, E, BE, BN, True)
             weight = tile_weight(e, shift)
             dE = tile_gradient(weight, products(d_block, value_block), D)
@@ -372,7 +359,6 @@ def rows_kernel(
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
             if WITH_scalar1:
                 dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, scalar2, i, j), 1)
-
     store_block(
         dquery1_out + b * dquery1_out_b + h * dquery1_out_h,
         first,
@@ -381,10 +367,10 @@ def rows_kernel(
         D1,
         BD1,
         BM,
-        dquery1_total * (scalar2),
+        dquery1_total * scalar2,
     )
     if WITH_scalar1:
-        tl.store(dscalar1_out + row_base + row_at, dscalar1_total * (-1.0), mask=row_ok)
+        tl.store(dscalar1_out + row_base + row_at, dscalar1_total * -1.0, mask=row_ok)
 
 
 @triton.jit(do_not_specialize=["T", "S"])
@@ -393,7 +379,6 @@ def keys_kernel(
     key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
     scalar1_p, scalar2_p,
-
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     beside_p, beside_h,
     dvalue_p, dvalue_b, dvalue_t, dvalue_h,
@@ -402,7 +387,6 @@ def keys_kernel(
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-
 ):  # fmt: skip
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -465,9 +449,8 @@ def keys_kernel(
                 dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, scalar1, scalar2, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
-                d_score1 = d_score1 * (scalar2)
+                d_score1 = d_score1 * scalar2
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
-
     if last > whole:
         for n in range(0, GROUP * ((last - whole) // BM)):
             start = whole + (n if GROUP == 1 else n % ((last - whole) // BM)) * BM
@@ -502,9 +485,8 @@ def keys_kernel(
                 dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, scalar1, scalar2, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
-                d_score1 = d_score1 * (scalar2)
+                d_score1 = d_score1 * scalar2
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
-
     if T > tl.maximum(whole, last):
         for n in range(0, GROUP):
             start = tl.maximum(whole, last) + (n if GROUP == 1 else n % (1)) * BM
@@ -539,13 +521,12 @@ def keys_kernel(
                 dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, scalar1, scalar2, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
-                d_score1 = d_score1 * (scalar2)
+                d_score1 = d_score1 * scalar2
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
-
     scalar1 = tl.load(scalar1_p + kh * GROUP)
     scalar2 = tl.load(scalar2_p + kh * GROUP)
     if GROUP == 1:
-        dkey1_total = dkey1_total * (scalar2)
+        dkey1_total = dkey1_total * scalar2
     store_block(dvalue_p + b * dvalue_b + kh * dvalue_h, first, dvalue_t, S, E, BE, BN, dvalue)
     store_block(dkey1_out + b * dkey1_out_b + kh * dkey1_out_h, first, dkey1_out_t, S, D1, BD1, BN, dkey1_total)
 

@@ -373,7 +373,6 @@ def forward_kernel(
     query1, query1_b, query1_t, query1_h,
     key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
-
     average_p, average_b, average_t, average_h, lse_p, mass_p,
     after_p, after_h, after_e, after_f, out_p, out_b, out_t, out_h,
     T, S, H,
@@ -381,7 +380,6 @@ def forward_kernel(
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
     SAME: tl.constexpr,
-
     F: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
     """Averages, and the log-sum-exp, of one block of rows."""
@@ -418,9 +416,7 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-
             e = products(query1_block, key1_block)
-
             weight, rescale, top, mass = scaled_online(e, 1.4426950408889634, top, mass)
             average = average * rescale[:, None]
             if SAME:
@@ -433,13 +429,11 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-
             e = products(query1_block, key1_block)
             visible = (j_at < S)[None, :]
             if CAUSAL:
                 visible = visible & (i_at[:, None] >= j_at[None, :])
             e = tl.where(visible, e, float("-inf"))
-
             weight, rescale, top, mass = scaled_online(e, 1.4426950408889634, top, mass)
             average = average * rescale[:, None]
             if SAME:
@@ -448,7 +442,7 @@ def forward_kernel(
                 value_block = load_block(value, start, value_t, S, E, BE, BN, True)
             average = weighted(weight, value_block, average)
     average = averaged(average, mass)
-    tl.store(lse_p + row_base + row_at, log_sum_exp(top * (1.4426950408889634), mass), mask=row_ok)
+    tl.store(lse_p + row_base + row_at, log_sum_exp(top * 1.4426950408889634, mass), mask=row_ok)
     if after_p is not None:
         low = value.dtype.element_ty
         matrix = load_matrix(after_p + h * after_h, after_e, after_f, E, BE, F, BF).to(low)
@@ -463,7 +457,6 @@ def rows_kernel(
     query1, query1_b, query1_t, query1_h,
     key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
-
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
     T, S, H,
@@ -471,7 +464,6 @@ def rows_kernel(
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
     SAME: tl.constexpr,
-
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -510,10 +502,8 @@ def rows_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-
             score1 = products(query1_block, key1_block)
             e = energy(score1, i, j)
-
             if SAME:
                 value_block = key1_block
             else:
@@ -522,20 +512,17 @@ def rows_kernel(
             dE = tile_gradient(weight, products(d_block, value_block), D)
             d_score1 = dscore1(dE, score1, i, j)
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
-
     if end > full:
         for start in range(full, end, BN):
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-
             score1 = products(query1_block, key1_block)
             e = energy(score1, i, j)
             visible = (j_at < S)[None, :]
             if CAUSAL:
                 visible = visible & (i_at[:, None] >= j_at[None, :])
             e = tl.where(visible, e, float("-inf"))
-
             if SAME:
                 value_block = key1_block
             else:
@@ -544,7 +531,6 @@ def rows_kernel(
             dE = tile_gradient(weight, products(d_block, value_block), D)
             d_score1 = dscore1(dE, score1, i, j)
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
-
     store_block(
         dquery1_out + b * dquery1_out_b + h * dquery1_out_h, first, dquery1_out_t, T, D1, BD1, BM, dquery1_total
     )
@@ -555,7 +541,6 @@ def keys_kernel(
     query1, query1_b, query1_t, query1_h,
     key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
-
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     beside_p, beside_h,
     dvalue_p, dvalue_b, dvalue_t, dvalue_h,
@@ -565,7 +550,6 @@ def keys_kernel(
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
     SAME: tl.constexpr,
-
 ):  # fmt: skip
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -629,7 +613,6 @@ def keys_kernel(
                 dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
-
     if last > whole:
         for n in range(0, GROUP * ((last - whole) // BM)):
             start = whole + (n if GROUP == 1 else n % ((last - whole) // BM)) * BM
@@ -662,7 +645,6 @@ def keys_kernel(
                 dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
-
     if T > tl.maximum(whole, last):
         for n in range(0, GROUP):
             start = tl.maximum(whole, last) + (n if GROUP == 1 else n % (1)) * BM
@@ -695,7 +677,6 @@ def keys_kernel(
                 dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
-
     store_block(dvalue_p + b * dvalue_b + kh * dvalue_h, first, dvalue_t, S, E, BE, BN, dvalue)
     store_block(dkey1_out + b * dkey1_out_b + kh * dkey1_out_h, first, dkey1_out_t, S, D1, BD1, BN, dkey1_total)
 

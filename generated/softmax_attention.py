@@ -206,13 +206,11 @@ def forward_kernel(
     key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
     scalar1_p,
-
     average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-
 ):  # fmt: skip
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -249,9 +247,7 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-
             e = products(query1_block, key1_block)
-
             weight, rescale, top, mass = scaled_online(e, 1.4426950408889634 * scalar1, top, mass)
             average = average * rescale[:, None]
             value_block = load_block(value, start, value_t, S, E, BE, BN, False)
@@ -261,13 +257,11 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-
             e = products(query1_block, key1_block)
             visible = (j_at < S)[None, :]
             if CAUSAL:
                 visible = visible & (i_at[:, None] >= j_at[None, :])
             e = tl.where(visible, e, float("-inf"))
-
             weight, rescale, top, mass = scaled_online(e, 1.4426950408889634 * scalar1, top, mass)
             average = average * rescale[:, None]
             value_block = load_block(value, start, value_t, S, E, BE, BN, True)
@@ -283,15 +277,13 @@ def rows_kernel(
     key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
     scalar1_p,
-
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
-    dscalar1_out, 
+    dscalar1_out,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-
     WITH_scalar1: tl.constexpr,
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
@@ -333,10 +325,8 @@ def rows_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-
             score1 = products(query1_block, key1_block)
             e = energy(score1, scalar1, i, j)
-
             value_block = load_block(value, start, value_t, S, E, BE, BN, False)
             weight = tile_weight(e, shift)
             dE = tile_gradient(weight, products(d_block, value_block), D)
@@ -344,20 +334,17 @@ def rows_kernel(
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
             if WITH_scalar1:
                 dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, i, j), 1)
-
     if end > full:
         for start in range(full, end, BN):
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-
             score1 = products(query1_block, key1_block)
             e = energy(score1, scalar1, i, j)
             visible = (j_at < S)[None, :]
             if CAUSAL:
                 visible = visible & (i_at[:, None] >= j_at[None, :])
             e = tl.where(visible, e, float("-inf"))
-
             value_block = load_block(value, start, value_t, S, E, BE, BN, True)
             weight = tile_weight(e, shift)
             dE = tile_gradient(weight, products(d_block, value_block), D)
@@ -365,7 +352,6 @@ def rows_kernel(
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
             if WITH_scalar1:
                 dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, i, j), 1)
-
     store_block(
         dquery1_out + b * dquery1_out_b + h * dquery1_out_h,
         first,
@@ -374,7 +360,7 @@ def rows_kernel(
         D1,
         BD1,
         BM,
-        dquery1_total * (scalar1),
+        dquery1_total * scalar1,
     )
     if WITH_scalar1:
         tl.store(dscalar1_out + row_base + row_at, dscalar1_total, mask=row_ok)
@@ -386,7 +372,6 @@ def keys_kernel(
     key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
     scalar1_p,
-
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     beside_p, beside_h,
     dvalue_p, dvalue_b, dvalue_t, dvalue_h,
@@ -395,7 +380,6 @@ def keys_kernel(
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-
 ):  # fmt: skip
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -457,9 +441,8 @@ def keys_kernel(
                 dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, scalar1, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
-                d_score1 = d_score1 * (scalar1)
+                d_score1 = d_score1 * scalar1
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
-
     if last > whole:
         for n in range(0, GROUP * ((last - whole) // BM)):
             start = whole + (n if GROUP == 1 else n % ((last - whole) // BM)) * BM
@@ -493,9 +476,8 @@ def keys_kernel(
                 dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, scalar1, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
-                d_score1 = d_score1 * (scalar1)
+                d_score1 = d_score1 * scalar1
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
-
     if T > tl.maximum(whole, last):
         for n in range(0, GROUP):
             start = tl.maximum(whole, last) + (n if GROUP == 1 else n % (1)) * BM
@@ -529,12 +511,11 @@ def keys_kernel(
                 dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, scalar1, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
-                d_score1 = d_score1 * (scalar1)
+                d_score1 = d_score1 * scalar1
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
-
     scalar1 = tl.load(scalar1_p + kh * GROUP)
     if GROUP == 1:
-        dkey1_total = dkey1_total * (scalar1)
+        dkey1_total = dkey1_total * scalar1
     store_block(dvalue_p + b * dvalue_b + kh * dvalue_h, first, dvalue_t, S, E, BE, BN, dvalue)
     store_block(dkey1_out + b * dkey1_out_b + kh * dkey1_out_h, first, dkey1_out_t, S, D1, BD1, BN, dkey1_total)
 

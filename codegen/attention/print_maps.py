@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ..ir.expr import ONE, Node, dim_of, factors_of, mul, terms_of, walk
 from ..printing.torch_expressions import TorchText
 from .feature_maps import AVERAGED, Map
+from .features_kernel import of_heads
 from .lower import KEY, QUERY, Lowered
-from .print_features import of_heads
 
 LOW_RESULTS = ("query", "key", "value")  # features that products on tensor cores take
 

@@ -66,6 +66,7 @@ class For:
     over: Code
     body: Body
     ahead: Ahead | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,16 @@ class KernelFunction:
     def optional(self) -> frozenset[str]:
         """The arguments that may be missing."""
         return frozenset(p.name for line in self.parameters for p in line if p.optional)
+
+
+@dataclass(frozen=True)
+class TileFunction:
+    """A function of tiles and numbers that kernels call: it is compiled into each that does."""
+
+    name: str
+    parameters: tuple[str, ...]
+    doc: str
+    body: Body
 
 
 # --- making statements ----------------------------------------------------------------------------------------------

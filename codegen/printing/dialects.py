@@ -156,12 +156,12 @@ class Torch:
 
 @dataclass(frozen=True)
 class Triton:
-    """Triton expressions. For a dim: the text of its size, of its indices (a range), of their mask, and of the tile's width."""
+    """Triton expressions. For a dim: its size, its indices (a range), their mask, and the tile's width, as names or values."""
 
-    size_text: Callable[[str], str]
-    index_text: Callable[[str], str]
-    mask_text: Callable[[str], str]
-    block_text: Callable[[str], str]
+    size_text: Callable[[str], str | Code]
+    index_text: Callable[[str], str | Code]
+    mask_text: Callable[[str], str | Code]
+    block_text: Callable[[str], str | Code]
     masked = True
 
     def align(self, value: Code, own: Positions, target: Positions) -> Code:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..ir.code import Call
-from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Statement, Store
+from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Statement, Store, TileFunction
 
 
 def kernel_function_text(k: KernelFunction) -> str:
@@ -20,6 +20,12 @@ def kernel_function_text(k: KernelFunction) -> str:
         *indented(lines_of(k.body)),
     ]
     return "\n".join(lines)
+
+
+def tile_function_text(f: TileFunction) -> str:
+    """The text of a function that kernels call, without a newline at its end."""
+    head = ["@triton.jit", f"def {f.name}({', '.join(f.parameters)}):", f'    """{f.doc}"""']
+    return "\n".join([*head, *indented(lines_of(f.body))])
 
 
 def signature(k: KernelFunction) -> list[str]:
@@ -55,8 +61,8 @@ def _lines(x: Statement) -> list[str]:
                 first, *rest = _lines(otherwise[0])
                 return [*lines, f"el{first}", *rest]
             return [*lines, "else:", *indented(lines_of(otherwise))] if otherwise else lines
-        case For(name=name, over=over, body=body):
-            return [f"for {name} in {over.text}:", *indented(lines_of(body))]
+        case For(name=name, over=over, body=body, note=note):
+            return [f"for {name} in {over.text}:{_note(note)}", *indented(lines_of(body))]
         case Do(call=call, note=note):
             return [f"{call.text}{_note(note)}"]
         case Note(text=text):

@@ -9,11 +9,11 @@ from chunkform.codegen.attention import gates, pipeline, split
 from chunkform.codegen.attention import nonnegative_squares as squares
 from chunkform.codegen.attention.derivation import formulas, text
 from chunkform.codegen.attention.feature_maps import Derivative
+from chunkform.codegen.attention.features_kernel import made_by_kernels
 from chunkform.codegen.attention.gates import gate_gradients, gate_lower, gate_split
 from chunkform.codegen.attention.lower import lower
+from chunkform.codegen.attention.pairs import product_of_averages
 from chunkform.codegen.attention.pipeline import compile_attention
-from chunkform.codegen.attention.print_features import made_by_kernels
-from chunkform.codegen.attention.print_kernels import product_of_averages
 from chunkform.codegen.commands.compile import compile_module
 from chunkform.codegen.ir.expr import ONE, ZERO, add, const, mul, walk
 from chunkform.errors import GateError, SpecError

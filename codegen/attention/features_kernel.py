@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from dataclasses import replace as replaced
-from functools import partial
 
+from ..ir.code import Attribute, Code, Group, Items, Literal, Load, Name, call, leaf_code, plus, times
 from ..ir.expr import Node, dim_of, leaf, leaves, rename, replace, walk
-from ..printing.dialects import ATOM, Operand, Text, Triton
+from ..ir.kernel_ir import Body, Do, For, KernelFunction, Let, Parameter, Statement, Store, let
+from ..printing.dialects import Operand, Triton
 from ..printing.expressions import NodePrinter
-from ..printing.templates import render
 from .feature_maps import Map
 from .lower import KEY, QUERY, Lowered
 
+PROGRAM = call("tl.program_id", 0)
 MATRICES = 4  # of a head that a kernel holds
 OPERATIONS = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "max", "sum")
 LEAVES = ("query", "key", "parameter", "constant")
@@ -137,53 +138,126 @@ def is_product(x: Node, side: str) -> bool:
 class InTiles(Triton):
     """Triton where products are rounded as torch rounds them: to `low`."""
 
-    def contract(self, groups: list[Operand], bound: int, rank: int) -> Text | None:
+    def contract(self, groups: list[Operand], bound: int, rank: int) -> Code | None:
         (a, own_a), (b, own_b) = sorted(groups, key=lambda x: min(p for p in x[1] if p != bound))
         left = self.align(a, own_a, (own_a[0] if own_a[0] != bound else own_a[1], bound))
         right = self.align(b, own_b, (bound, own_b[0] if own_b[0] != bound else own_b[1]))
-        text = f'tl.dot({left.at(ATOM)}.to(low), {right.at(ATOM)}.to(low), input_precision="tf32x3")'
-        return Text(f"{text}.to(low).to(tl.float32)")
+        product = call("tl.dot", left.to("low"), right.to("low"), input_precision=Literal("tf32x3"))
+        return product.to("low").to("tl.float32")
 
 
-def statements(m: Made) -> tuple[list[str], dict[str, str]]:
-    """The kernel's statements, and the text of each result: positions first."""
-    nodes = {y.attrs[1]: y for y in m.positions} | m.results
-    return in_tiles(nodes, m.side, lambda x: x.attrs[1])
-
-
-def in_tiles(nodes: dict[str, Node], side: str, text: Callable[[Node], str]) -> tuple[list[str], dict[str, str]]:
-    """Statements for nodes over the positions of a side, and the text of each, given that of leaves. Positions lie down where the
-    first node is a leaf that has them."""
-    taken = {text(y) for y in walk(*nodes.values()) if y.op == "leaf"}
-    dialect = InTiles(
-        partial(_of, "{}"),
-        partial(_of, "tl.arange(0, B{})"),
-        partial(_of, "(tl.arange(0, B{}) < {})"),
-        partial(_of, "B{}"),
-    )
+def in_tiles(nodes: dict[str, Node], side: str, name: Callable[[Node], str]) -> tuple[Body, dict[str, Code]]:
+    """Statements for nodes over the positions of a side, and the value of each, given the names of leaves. Positions lie down
+    where the first node is a leaf that has them."""
+    taken = {name(y) for y in walk(*nodes.values()) if y.op == "leaf"}
     orders = {n: (side, *(a for a in x.axes if a != side)) for n, x in nodes.items()}
-    return NodePrinter(dialect, prefix="t_", taken=taken).statements(nodes, text, orders=orders)
+    printer = NodePrinter(InTiles(_size, _index, _mask, _block), prefix="t_", taken=taken)
+    made, results = printer.values(nodes, lambda x: leaf_code(name(x)), orders=orders)
+    return tuple(Let((n,), x.code) for n, x in made), {n: x.code for n, x in results.items()}
 
 
-def _of(text: str, dim: str) -> str:
-    if dim in (QUERY, KEY):
-        return {"{}": "T", "B{}": "BT", "tl.arange(0, B{})": "position"}.get(text, "(position < T)")
-    return text.replace("{}", dim)
+POSITIONS = (QUERY, KEY)
 
 
-def kernel_text(m: Made) -> str:
-    lines, results = statements(m)
-    return render(
-        "attention/attention_features.py.jinja",
-        name=m.name,
-        positions=[(y.attrs[1], own_dims(y, m.side)) for y in m.positions],
-        low=max(m.positions, key=lambda y: len(y.axes)).attrs[1],
-        parameters=[(y.attrs[1], [dim_of(a) for a in y.attrs[2]]) for y in m.parameters],
-        constants=[y.attrs[1] for y in m.constants],
-        results=[(n, own_dims(x, m.side), results[n]) for n, x in m.results.items()],
-        dims=m.dims,
-        lines=lines,
+def _size(dim: str) -> str:
+    return "T" if dim in POSITIONS else dim
+
+
+def _index(dim: str) -> Code:
+    return Name("position") if dim in POSITIONS else call("tl.arange", 0, f"B{dim}")
+
+
+def _mask(dim: str) -> Code:
+    return Group(_index(dim) < _size(dim))
+
+
+def _block(dim: str) -> str:
+    return "BT" if dim in POSITIONS else f"B{dim}"
+
+
+def features_kernel(m: Made) -> KernelFunction:
+    """The kernel: each program makes the features of some positions of one head, block after block."""
+    body, results = in_tiles({y.attrs[1]: y for y in m.positions} | m.results, m.side, lambda x: x.attrs[1])
+    low = max(m.positions, key=lambda y: len(y.axes)).attrs[1]
+    return KernelFunction(
+        m.name,
+        (
+            *(of_positions(y.attrs[1]) for y in m.positions),
+            *(_parameters(y) for y in m.parameters),
+            *((Parameter(y.attrs[1]),) for y in m.constants),
+            *(of_positions(n) for n in m.results),
+        ),
+        ("T", "H", "EACH"),
+        (*(w for d in m.dims for w in (d, f"B{d}")), "BT"),
+        "Features of some positions of one head.",
+        (
+            let("blocks", call("tl.cdiv", "T", Name("BT") * "EACH")),
+            let("index", PROGRAM // "blocks"),
+            let("first", PROGRAM % "blocks" * (Name("BT") * "EACH")),
+            Let(
+                ("batch", "head"),
+                Items(tuple(x.to("tl.int64") for x in (Name("index") // "H", Name("index") % "H")), bare=True),
+            ),
+            let("low", Attribute(Attribute(Name(f"{low}_p"), "dtype"), "element_ty")),
+            *(let(y.attrs[1], _loaded_parameter(y)) for y in m.parameters),
+            For(
+                "turn",
+                call("range", 0, "EACH"),
+                (
+                    let("start", plus("first", times("turn", "BT"))),
+                    let("position", plus("start", call("tl.arange", 0, "BT"))),
+                    *(let(y.attrs[1], _loaded(y.attrs[1], own_dims(y, m.side))) for y in m.positions),
+                    *body,
+                    *(_stored(n, own_dims(x, m.side), results[n]) for n, x in m.results.items()),
+                ),
+            ),
+        ),
+        unspecialised=("T", "EACH"),
+        as_laid=True,
     )
+
+
+def of_positions(name: str) -> tuple[Parameter, ...]:
+    """A tensor of positions, [B, T, H, ..], and its strides."""
+    return tuple(Parameter(f"{name}_{n}") for n in "pbth")
+
+
+def _parameters(x: Node) -> tuple[Parameter, ...]:
+    name, axes = x.attrs[1:]
+    return tuple(Parameter(f"{name}_{n}") for n in ("p", "h", *range(1, len(axes) + 1)))
+
+
+def _loaded_parameter(x: Node) -> Code:
+    name, axes = x.attrs[1:]
+    at = plus(f"{name}_p", times("head", f"{name}_h"))
+    widths = [w for a in axes for w in (dim_of(a), f"B{dim_of(a)}")]
+    if len(axes) == 2:
+        return call("load_matrix", at, f"{name}_1", f"{name}_2", *widths).to("low")
+    return call("load_vector", at, f"{name}_1", *widths) if axes else Load(at)
+
+
+def _at(name: str) -> Code:
+    return plus(f"{name}_p", times("batch", f"{name}_b"), times("head", f"{name}_h"))
+
+
+HERE = Name("position") < "T"
+
+
+def _place(name: str) -> Code:
+    return plus(_at(name), times(Name("position").to("tl.int64"), f"{name}_t"))
+
+
+def _loaded(name: str, dims: list[str]) -> Code:
+    if not dims:
+        return Load(_place(name), HERE, Literal(0.0)).to("tl.float32")
+    block = call("load_block", _at(name), "start", f"{name}_t", "T", dims[0], f"B{dims[0]}", "BT", Literal(True))
+    return block.to("tl.float32")
+
+
+def _stored(name: str, dims: list[str], value: Code) -> Statement:
+    if not dims:
+        return Store(_place(name), value, HERE)
+    return Do(call("store_block", _at(name), "start", f"{name}_t", "T", dims[0], f"B{dims[0]}", "BT", value))
 
 
 def own_dims(x: Node, side: str) -> list[str]:

@@ -1,0 +1,94 @@
+"""An attention's kernels, from its derivation to their text, and the functions that the op calls to launch these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..ir.expr import Node
+from ..ir.kernel_ir import KernelFunction
+from ..printing.kernel_text import kernel_function_text, tile_function_text
+from ..recurrence.triton.launch_ir import Call, Expr, Function, Return
+from ..recurrence.triton.print.launch_text import launch_text, lines_of
+from .feature_maps import Derivative, Map
+from .forward_kernel import forward_kernel
+from .keys_kernel import keys_kernel
+from .normalisers import normalisers
+from .pairs import Pairs, pairs_of, scaled_score
+from .rows_kernel import rows_kernel
+from .split import Split
+from .tile_functions import derivatives_of, energy_functions, shifted_functions, weight_functions
+from .torch_tile import scale_function
+
+KERNELS = Expr("KERNELS")
+
+
+def kernels_text(s: Split, outputs: Map, found: Mapping[Node, Derivative], normaliser: str, same: bool) -> str:
+    """`same`: may the key's feature be what is averaged?"""
+    derivatives, rule = derivatives_of(s, found), normalisers(s.lowered.query)[normaliser]
+    scaled = scaled_score(s, derivatives) if normaliser == "softmax" else None
+    p = pairs_of(s, outputs, derivatives, rule, scaled, same)
+    functions = [*energy_functions(s, derivatives, normaliser), *weight_functions(s, rule)]
+    texts = [*map(tile_function_text, [*functions, *(shifted_functions(s, rule) if scaled else [])])]
+    if scaled:
+        texts.append(scale_function(s, scaled.numbers))
+    texts += map(kernel_function_text, kernels(p))
+    texts.append("\n".join(lines_of((record(p),))))
+    return "\n\n\n".join([*texts, *(launch_text(f).rstrip() for f in launchers(p))])
+
+
+def kernels(p: Pairs) -> tuple[KernelFunction, KernelFunction, KernelFunction]:
+    return forward_kernel(p), rows_kernel(p), keys_kernel(p)
+
+
+def record(p: Pairs) -> Call:
+    """What the runtime is told of the kernels."""
+    words = {
+        "scores": _names(s.n for s in p.scores),
+        "columns": _names(p.columns),
+        "rows_": _names(p.rows),
+        "scalars": _names(p.scalars),
+        "of_rows": _names(x.name for x in p.of_rows),
+        "of_keys": _names(x.name for x in p.of_keys),
+        "normaliser": f'"{p.normaliser}"',
+    }
+    if p.folded:
+        words["score_scale"] = "score_scale"
+    if p.same:
+        words["same"] = "True"
+    if p.beside:
+        words["beside"] = f'"{p.beside}"'
+    if p.unscaled or not p.softmax:
+        words["light"] = "True"
+    if p.after:
+        words["after"] = f'After("{p.after.output}", "{p.after.matrix}", {p.after.across})'
+    kernels = ("forward_kernel", "rows_kernel", "keys_kernel")
+    return Call(("KERNELS",), "Kernels", (*map(Expr, kernels), *(Expr(f"{n}={x}") for n, x in words.items())), True)
+
+
+def launchers(p: Pairs) -> list[Function]:
+    """The functions that an attention's backend consists of."""
+    found = [
+        _launcher("triton_forward", "(op, features, at)", "(averages, log-sum-exp, sums of weights).", "forward"),
+        _launcher(
+            "triton_backward",
+            "(op, features, at, averages, lse, d_averages, D, needs)",
+            "The cotangent of each feature.",
+            "backward",
+        ),
+    ]
+    if p.after:
+        told = "The same, with the output, where the kernel can make it; and with averages where they are to be kept."
+        head = "(op, given, features, at, keep)"
+        found.insert(1, _launcher("triton_forward_and_output", head, told, "forward_and_output"))
+    return found
+
+
+def _launcher(name: str, head: str, told: str, function: str) -> Function:
+    """A function that hands on what it is given, but for the op, with the kernels."""
+    arguments = head.strip("()").split(", ")[1:]
+    return Function(name, head, told, (Return(Call((), function, (KERNELS, *map(Expr, arguments)))),), frees=False)
+
+
+def _names(names: Iterable[str]) -> str:
+    found = list(names)
+    return "(" + "".join(f'"{n}", ' for n in found).strip() + ")"
