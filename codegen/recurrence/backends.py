@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..ir.expr import dim_of
 from .chunkwise.compiled import Compiled, once
-from .gates.entries_gate import gate_entries
-from .step.entries import entry_maps
+from .gates.column_gate import gate_segment_maps
+from .step.column_maps import ColumnMaps, segment_maps
 from .stepwise import sequential_torch_source, sequential_triton_source, start_source
 from .stepwise.initial import depends_on_parameters
 from .strata.joined import MODULES as JOINED
@@ -99,17 +99,18 @@ def _torch_features(c: Compiled) -> tuple[str, ...]:
 def _over_steps(
     backend: str, text: str, c: Compiled, features: tuple[str, ...], stepwise: str | None = None
 ) -> Section:
-    """The recurrent form; over many segments of a sequence at once, where each entry of the states is multiplied and added to."""
+    """The recurrent form; over many segments of a sequence at once, where a segment is a map of the states."""
     entries = c.entries
     if c.forward is not None:  # there is a form over chunks, but no kernels
-        entries = entry_maps(c.step)
+        entries = segment_maps(c.step)
         if entries is not None:
-            gate_entries(c.step, entries)
+            gate_segment_maps(c.step, entries)
     if entries is None:
         return Section(backend, text, _SEQUENTIAL, stepwise=stepwise, features=features)
     per_step = tuple(v.name for v in c.step.variables if v.per_step)
     steps = re.sub(rf"\b{backend}_(forward|backward)\b", rf"{backend}_steps_\1", text.rstrip())
-    run = f"InSegments({backend}_steps_forward, {backend}_steps_backward, {entries.groups!r}, {per_step!r})"
+    columns = f", {entries.columns!r}" if isinstance(entries, ColumnMaps) else ""
+    run = f"InSegments({backend}_steps_forward, {backend}_steps_backward, {entries.groups!r}, {per_step!r}{columns})"
     taken = {
         name: [x for x in words if backend == "triton" or x != "needs_backward"] for name, words in _SEGMENTS.items()
     }

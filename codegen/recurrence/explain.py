@@ -28,6 +28,7 @@ from .notation.form_notation import Reader
 from .notation.formulas import Section, order_of, stateless_names
 from .pipeline import compile_spec
 from .predict import as_data, predict
+from .step.entries import EntryMaps
 from .triton import fused_backward_of, in_substeps, kernel_plan, scanned, schedule_of, simplified
 
 
@@ -251,10 +252,12 @@ def reason_text(c: Compiled) -> Text:
         text.append(f"    {c.reason_where.text}", style="cyan")
     how = "It runs in recurrent form, with the state in registers, and its derived adjoint."
     if c.entries is not None:
-        how = (
-            "Its states are multiplied and added to entry by entry: it runs in recurrent form over many segments of the sequence "
-            "at once, which are joined by their maps."
+        each = (
+            "Its states are multiplied and added to entry by entry"
+            if isinstance(c.entries, EntryMaps)
+            else "Each column of its states goes through one matrix a step"
         )
+        how = f"{each}: it runs in recurrent form over many segments of the sequence at once, which are joined by their maps."
     if c.strata:
         slow = [s.name for p in c.strata if p.compiled.reason == c.reason for s in p.compiled.step.states]
         how = f"So {', '.join(slow)} runs in recurrent form; the other states don't."

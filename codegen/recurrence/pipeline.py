@@ -18,7 +18,7 @@ from .chunkwise.compiled import Compiled, Part
 from .chunkwise.plan import Plan
 from .chunkwise.planner import plan
 from .compiler_fault import blaming
-from .gates.entries_gate import gate_entries
+from .gates.column_gate import gate_segment_maps
 from .gates.gates import (
     gate_adjoint,
     gate_decays,
@@ -35,9 +35,10 @@ from .normal_form.form import NormalForm, NotAffine
 from .normal_form.normalize import normalize, normalize_adjoint
 from .normal_form.substeps import Substeps, substeps
 from .step.adjoint import Adjoint, adjoint
+from .step.column_maps import ColumnMaps, segment_maps
 from .step.decays import with_decays
 from .step.elementwise import Scans, scans
-from .step.entries import EntryMaps, entry_maps
+from .step.entries import EntryMaps
 from .step.lossless import lossless_terms
 from .step.lower import lower
 from .step.stabilize import stable
@@ -61,7 +62,7 @@ class Known:
     substeps: Substeps | None
     substep: Compiled | None = None  # one of the substeps, compiled
     scans: Scans | None
-    entries: EntryMaps | None
+    entries: EntryMaps | ColumnMaps | None
     strata: tuple[Stratum, ...] | None
     parts: tuple[Part, ...] = ()  # the strata, compiled
 
@@ -122,7 +123,7 @@ def _scans(k: Known) -> None:
 
 def _strata(k: Known) -> None:
     k.strata = None if k.whole or k.scans is not None else strata(k.step, lambda step: _family(k.spec, step))
-    k.entries = entry_maps(k.step)
+    k.entries = segment_maps(k.step)
 
 
 def _stratum(k: Known) -> None:
@@ -291,7 +292,7 @@ def _compile(k: Known, name: str, start: int = 0) -> Compiled:
             return Compiled(k.spec, k.step, k.adjoint, "scan", gates=gates)
         entries = k.entries
         if entries is not None and k.prove:
-            gates = (*gates, gate_entries(k.step, entries))
+            gates = (*gates, gate_segment_maps(k.step, entries))
         family = "sequential" if entries is None else "segment-parallel"
         return Compiled(
             k.spec, k.step, k.adjoint, family, reason=reason, reason_where=where, gates=gates, entries=entries

@@ -8,11 +8,15 @@ sign, zeros, or a rotation of the entries of several states. So three runs make 
     S_in  is known for each segment by then, and the recurrent form makes the outputs from there
 
 Backwards the same with the transposed map: dS_in = A^T dS_out + the gradient by the segment's own outputs.
+
+Where a step puts each column of the states through one matrix instead, A is that matrix, made by the same gradients: of last
+states that are columns of a unit matrix.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,13 +26,15 @@ from torch import Tensor
 
 from ..launch.varlen import Packed
 from .segment_maps import Map, Segment
+from .segment_products import ByColumn, ByEntry, Products, Tensors
 
 SHORT = 16  # steps of the shortest segment
-ENOUGH = 1024  # sequences times heads that fill a GPU without segments
+AT_ONCE = 8  # times as many of them with segments, where a segment's map costs as much as many steps
 
-Tensors = dict[str, Tensor]
+Linear = dict[tuple[str, str], Tensor]
 Forward = Callable[..., tuple[Tensors, Tensors, Tensors]]
 Backward = Callable[..., tuple[Tensors, Tensors]]
+Times = Callable[[Tensor, Tensor], Tensor]
 Swap = Callable[[tuple[Segment, ...]], tuple[Map, ...]]  # a segment's maps, for what enters it
 
 
@@ -44,8 +50,9 @@ class _Segments:
 
 
 class InSegments:
-    """The two functions of a recurrent form, over segments of the sequence. `groups`: states whose entries are mixed with each
-    other; `per_step`: arguments that run over steps."""
+    """The two functions of a recurrent form, over segments of the sequence. `groups`: states that are mixed with each other;
+    `per_step`: arguments that run over steps; `columns`: of states each column of which goes through one matrix, the place of the
+    axis that counts them, and how many axes there are."""
 
     def __init__(
         self,
@@ -53,8 +60,10 @@ class InSegments:
         backward: Backward,
         groups: tuple[tuple[str, ...], ...],
         per_step: tuple[str, ...],
+        columns: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         self._forward, self._backward, self.groups, self.per_step = forward, backward, groups, per_step
+        self._by: Products = ByEntry() if columns is None else ByColumn(columns)
         self.states = tuple(n for g in groups for n in g)
 
     def forward(
@@ -74,7 +83,7 @@ class InSegments:
         linear = self._linear(flat, constants, kept, local, segments)
         del kept
         starts = {n: self._start(states[n], local[n], segments) for n in self.states}
-        entering, leaving = _chained(starts, linear, local, segments, backwards=False)
+        entering, leaving = self._chained(starts, linear, local, segments, backwards=False)
         outputs, _, saved = self._forward(flat, entering, constants, segments.packed, **options)
         finals = {n: x[segments.last] for n, x in leaving.items()}
         saved = {f"segments {n}": x for n, x in saved.items()}
@@ -146,12 +155,11 @@ class InSegments:
         )
         linear = self._linear(flat, constants, kept, local, segments)
         ends = {n: self._start(final_cotangents.get(n), local[n], segments) for n in self.states}
-        transposed = {(of, to): a for (to, of), a in linear.items()}
-        return self._exchanged(transposed, local, ends, segments, exchange, backwards=True)
+        return self._exchanged(self._transposed(linear), local, ends, segments, exchange, backwards=True)
 
     def _exchanged(
         self,
-        linear: dict[tuple[str, str], Tensor],
+        linear: Linear,
         local: Tensors,
         entering: Tensors,
         segments: _Segments,
@@ -159,8 +167,9 @@ class InSegments:
         backwards: bool,
     ) -> Tensors:
         found = []
+        local, entering = self._by.lined(local), self._by.lined(entering)
         for group in self.groups:
-            law = functools.partial(_composed, len(group))
+            law = functools.partial(_composed, self._by.times, len(group))
             blocks = [_by_place(linear[to, of], segments) for to in group for of in group]
             places = list(zip(*blocks, *(_by_place(local[n], segments) for n in group), strict=True))
             whole = functools.reduce(
@@ -168,10 +177,13 @@ class InSegments:
             )
             count = len(blocks)
             own = tuple(entering[n] for n in group)
-            apply = functools.partial(_applied, len(group))
+            apply = functools.partial(_applied, self._by.times, len(group))
             found.append(Segment(group, law, apply, whole[:count], whole[count:], own))
         entered = exchange(tuple(found))
-        return {n: x for group, own in zip(self.groups, entered, strict=True) for n, x in zip(group, own, strict=True)}
+        states = {
+            n: x for group, own in zip(self.groups, entered, strict=True) for n, x in zip(group, own, strict=True)
+        }
+        return self._by.stored(states)
 
     # --- segments --------------------------------------------------------------------------------------------------------
 
@@ -182,9 +194,11 @@ class InSegments:
         heads = max(given[n].shape[2] for n in self.per_step)
         count = batch if packed is None else packed.count
         longest = steps if packed is None else packed.longest
-        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and count * heads >= ENOUGH):
+        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and count * heads >= self._by.fill):
             return None
         size = max(SHORT, 1 << (math.isqrt(longest).bit_length() - 1))
+        if some.is_cuda and self._by.dear:
+            size = max(size, longest * count * heads // (AT_ONCE * self._by.fill))
         if packed is None:
             return _equal_segments(batch, steps, size, some.device)
         return _packed_segments(packed, steps, size)
@@ -207,17 +221,22 @@ class InSegments:
 
     def _linear(
         self, flat: Tensors, constants: dict[str, float], kept: Tensors, local: Tensors, segments: _Segments
-    ) -> dict[tuple[str, str], Tensor]:
+    ) -> Linear:
         """A, by (to, of): the gradients of a segment's first states by each of its last ones, without outputs' gradients."""
-        linear: dict[tuple[str, str], Tensor] = {}
+        parts: dict[tuple[str, str], list[tuple[int, Tensor]]] = {}
         for k in range(max(map(len, self.groups))):
-            ones = self._none() | {g[k]: torch.ones_like(local[g[k]]) for g in self.groups if k < len(g)}
-            nothing: dict[str, Tensor | None] = {}
-            _, found = self._backward(
-                flat, self._none(), constants, kept, nothing, ones, frozenset(self.states), segments.packed
-            )
-            linear |= {(g[k], of): found[of] for g in self.groups if k < len(g) for of in g}
-        return linear
+            groups = [g for g in self.groups if k < len(g)]
+            for units in itertools.zip_longest(*(self._by.units(g[k], local[g[k]]) for g in groups)):
+                last = {g[k]: unit for g, unit in zip(groups, units, strict=True) if unit is not None}
+                ends = self._none() | {n: x for n, (_, x) in last.items()}
+                nothing: dict[str, Tensor | None] = {}
+                _, found = self._backward(
+                    flat, self._none(), constants, kept, nothing, ends, frozenset(self.states), segments.packed
+                )
+                for g in (g for g in groups if g[k] in last):
+                    for of in g:
+                        parts.setdefault((g[k], of), []).append((last[g[k]][0], found[of]))
+        return {(to, of): self._by.gathered(of, x) for (to, of), x in parts.items()}
 
     def _start(self, state: Tensor | None, like: Tensor, segments: _Segments) -> Tensor:
         """The states that enter sequences."""
@@ -226,18 +245,27 @@ class InSegments:
     def _leaving(
         self,
         final_cotangents: dict[str, Tensor | None],
-        linear: dict[tuple[str, str], Tensor],
+        linear: Linear,
         local: Tensors,
         segments: _Segments,
     ) -> Tensors:
         """The gradients of the states that leave each segment."""
         ends = {n: self._start(final_cotangents.get(n), local[n], segments) for n in self.states}
-        transposed = {(of, to): a for (to, of), a in linear.items()}
-        return _chained(ends, transposed, local, segments, backwards=True)[0]
+        return self._chained(ends, self._transposed(linear), local, segments, backwards=True)[0]
+
+    def _transposed(self, linear: Linear) -> Linear:
+        return {(of, to): self._by.transposed(a) for (to, of), a in linear.items()}
+
+    def _chained(
+        self, given: Tensors, linear: Linear, local: Tensors, segments: _Segments, backwards: bool
+    ) -> tuple[Tensors, Tensors]:
+        by = self._by
+        into, out = _chained(by.lined(given), linear, by.lined(local), segments, backwards, by.times)
+        return by.stored(into), by.stored(out)
 
 
 def _chained(
-    given: Tensors, linear: dict[tuple[str, str], Tensor], local: Tensors, segments: _Segments, backwards: bool
+    given: Tensors, linear: Linear, local: Tensors, segments: _Segments, backwards: bool, times: Times
 ) -> tuple[Tensors, Tensors]:
     """What goes into each segment's map A x + b, and what comes out, where `given` goes into that of each sequence's first
     segment, or of its last one `backwards`: of all sequences at once where they have equally many segments, else one segment
@@ -258,7 +286,7 @@ def _chained(
         into.append(states)
         after = {m: x[n] for m, x in added.items()}
         for (to, of), a in maps.items():
-            after[to] = after[to] + a[n] * states[of]
+            after[to] = after[to] + times(a[n], states[of])
         states = after
         out.append(states)
     if backwards:
@@ -266,15 +294,15 @@ def _chained(
     return _stacked(into, even), _stacked(out, even)
 
 
-def _composed(n: int, later: Map, earlier: Map) -> Map:
+def _composed(times: Times, n: int, later: Map, earlier: Map) -> Map:
     """The map of two segments, one after the other: n x n factors, then n that are added."""
-    linear = [_sum(later[n * i + k] * earlier[n * k + j] for k in range(n)) for i in range(n) for j in range(n)]
-    return (*linear, *_applied(n, later, earlier[n * n :]))
+    linear = [_sum(times(later[n * i + k], earlier[n * k + j]) for k in range(n)) for i in range(n) for j in range(n)]
+    return (*linear, *_applied(times, n, later, earlier[n * n :]))
 
 
-def _applied(n: int, of: Map, states: Map) -> Map:
+def _applied(times: Times, n: int, of: Map, states: Map) -> Map:
     """What a map makes of n states."""
-    return tuple(of[n * n + i] + _sum(of[n * i + k] * states[k] for k in range(n)) for i in range(n))
+    return tuple(of[n * n + i] + _sum(times(of[n * i + k], states[k]) for k in range(n)) for i in range(n))
 
 
 def _sum(terms: Iterable[Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from ...ir.step_program import StepProgram
 from ..normal_form.form import NormalForm
 from ..normal_form.substeps import Substeps
 from ..step.adjoint import Adjoint
+from ..step.column_maps import ColumnMaps
 from ..step.entries import EntryMaps
 from .plan import Plan
 
@@ -54,7 +55,7 @@ class Compiled:
     gates: tuple[GateResult, ...] = ()
     substeps: Substeps | None = None
     substep: Compiled | None = None
-    entries: EntryMaps | None = None
+    entries: EntryMaps | ColumnMaps | None = None
     strata: tuple[Part, ...] = ()
     known: dict[Any, Any] = field(
         init=False, default_factory=dict, compare=False, repr=False

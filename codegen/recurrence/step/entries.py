@@ -40,10 +40,10 @@ def entry_maps(p: StepProgram) -> EntryMaps | None:
         factors |= {(s.name, of): a for of, a in found.items() if a is not ZERO}
     if any(to != of and p.state(to).axes != p.state(of).axes for to, of in factors):
         return None
-    return EntryMaps(factors, added, _groups([s.name for s in p.states], factors))
+    return EntryMaps(factors, added, groups_of([s.name for s in p.states], factors))
 
 
-def _groups(names: list[str], pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
+def groups_of(names: list[str], pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
     """States in any order in which one gets into the other."""
     group = {n: {n} for n in names}
     for to, of in pairs:

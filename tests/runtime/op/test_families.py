@@ -69,6 +69,15 @@ def rotation() -> Recurrence:
     return r
 
 
+def corrected() -> Recurrence:
+    """A correction beside a number of either sign for each channel."""
+    r, d, _, (q, k), v, S = declared("corrected")
+    decayed = diag(tanh(r.inputs("g", d))) * S.prev
+    r.update(S, decayed + k * (v - decayed.T * k).T / 8)
+    r.output("o", S.next.T * q)
+    return r
+
+
 def rank_m() -> Recurrence:
     """A write that is a product of matrices."""
     r = Recurrence("rank_m")
@@ -108,6 +117,7 @@ FAMILIES = {
     "segment-parallel: entries": entry_decays,
     "segment-parallel: rotation": rotation,
     "segment-parallel: rank m": rank_m,
+    "segment-parallel: columns": corrected,
     "scan": scan,
     "strata": strata,
 }

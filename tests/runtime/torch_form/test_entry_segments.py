@@ -5,32 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from chunkform.codegen.commands.compile import compile_module
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import load
 
-SPECS = Path(__file__).parents[2] / "codegen" / "specs" / "entries.py"
+SPECS = Path(__file__).parents[2] / "codegen" / "specs"
 LENGTHS = (70, 5, 0, 66)  # of which the second runs whole, and the third has nothing
+SIZES = {"d": 4, "e": 3}
 
 
-def backend() -> Any:
-    module: Any = compile_module(next(r for r in load(SPECS) if r.name == "gateloop"))
-    return module.OP.backends["torch"]
-
-
-def test_states_and_gradients_that_enter_segments() -> None:
+@pytest.mark.parametrize(("file", "name"), [("entries", "gateloop"), ("column_maps", "rotated_corrected")])
+def test_states_and_gradients_that_enter_segments(file: str, name: str) -> None:
+    """Whose entries are multiplied, and whose columns go through matrices, of a transposed state too."""
     torch.manual_seed(0)
-    own = backend()
-    d, e, steps = 4, 3, sum(LENGTHS)
-    f64 = torch.float64
-    given = {n: torch.randn(1, steps, 2, d, dtype=f64) for n in ("q", "k", "th")} | {
-        "v": torch.randn(1, steps, 2, e, dtype=f64),
-        "a": -torch.rand(1, steps, 2, d, dtype=f64) / 9,
-    }
-    states = {n: torch.randn(1, 2, d, e, dtype=f64) for n in ("S1", "S2")}
-    cotangents = {"o": torch.randn(1, steps, 2, e, dtype=f64)}
-    ends = {n: torch.randn(1, 2, d, e, dtype=f64) for n in states}
+    r = next(r for r in load(SPECS / f"{file}.py") if r.name == name)
+    module: Any = compile_module(r)
+    own, step = module.OP.backends["torch"], compile_spec(r).step
+    steps, f64 = sum(LENGTHS), torch.float64
+    given = {v.name: torch.randn(1, steps, 2, *(SIZES[a] for a in v.axes), dtype=f64) for v in step.variables}
+    given["a"] = -given["a"].abs() / 9
+    states = {s.name: torch.randn(1, 2, *(SIZES[a] for a in s.axes), dtype=f64) for s in step.states}
+    cotangents = {"o": torch.randn(1, steps, 2, SIZES["e"], dtype=f64)}
+    ends = {n: torch.randn_like(x) for n, x in states.items()}
     borders = [sum(LENGTHS[:n]) for n in range(len(LENGTHS) + 1)]
 
     def part(x: dict[str, torch.Tensor], n: int) -> dict[str, torch.Tensor]:

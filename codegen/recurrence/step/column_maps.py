@@ -1,0 +1,92 @@
+"""Steps that are affine in their states column by column: every column goes through one matrix, and something is added that
+depends on no state.
+
+    S'_i = sum_j A_ij S_j + B_i        for states i, j over the same columns
+
+A correction beside decays of either sign, momentum of channels that reads back, a write of several vectors at once that reads:
+whatever A is, a segment of a sequence is such a map too (`runtime/torch_form/entry_segments.py`). Columns may be counted by
+either axis of a state: in S' = S A rows go through one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...ir.expr import Node, leaf_names
+from ...ir.step_program import StateVar, StepProgram
+from .entries import EntryMaps, entry_maps, groups_of
+
+
+@dataclass(frozen=True)
+class ColumnMaps:
+    """`columns` has for each state the place of the axis that counts its columns, and how many axes it has. `groups`: states that
+    get into each other."""
+
+    columns: dict[str, tuple[int, int]]
+    groups: tuple[tuple[str, ...], ...]
+
+
+def segment_maps(p: StepProgram) -> EntryMaps | ColumnMaps | None:
+    """How a segment of a sequence is a map of the states; None where it is none of these."""
+    entries = entry_maps(p)
+    return column_maps(p) if entries is None else entries
+
+
+def column_maps(p: StepProgram) -> ColumnMaps | None:
+    """The columns of a step's states; None where an update is anything else, or where the spec sets a state's first value."""
+    if not p.states or any(s.initial is not None or not s.axes for s in p.states):
+        return None
+    states = {s.name: s for s in p.states}
+    pairs = [(to, of) for to, x in p.updates.items() for kind, of in leaf_names(x) if kind == "state"]
+    groups = groups_of(list(states), pairs)
+    columns: dict[str, int] = {}
+    for group in groups:
+        found = _columns_of(group, p, states)
+        if found is None:
+            return None
+        columns |= found
+    return ColumnMaps({n: (place, len(states[n].axes)) for n, place in columns.items()}, groups)
+
+
+def _columns_of(group: tuple[str, ...], p: StepProgram, states: Mapping[str, StateVar]) -> dict[str, int] | None:
+    """The columns of states that get into each other: one is taken on trial, and what an update reads tells those of others."""
+
+    def spread(known: dict[str, int], waiting: frozenset[str]) -> dict[str, int] | None:
+        if not waiting:
+            return known
+        name = next((n for n in group if n in waiting and n in known), None)
+        tried = [name] if name is not None else [n for n in group if n in waiting]
+        for n in tried:
+            axes = states[n].axes
+            for place in (
+                [known[n]] if n in known else reversed(range(len(axes)))
+            ):  # columns are mostly values: the last
+                more = {**known, n: place}
+                if _affine(p.updates[n], axes[place], more):
+                    found = spread(more, waiting - {n})
+                    if found is not None:
+                        return found
+        return None
+
+    return spread({}, frozenset(group))
+
+
+def _affine(x: Node, column: str, columns: dict[str, int]) -> bool:
+    """Is x affine in the states, each column of it in the same one of theirs, by the same numbers? Adds to `columns`."""
+    if not any(kind == "state" for kind, _ in leaf_names(x)):
+        return True
+    if x.op == "leaf":
+        _, name, axes = x.attrs
+        return column in axes and columns.setdefault(name, axes.index(column)) == axes.index(column)
+    if x.op == "add":
+        return all(_affine(a, column, columns) for a in x.args)
+    if x.op == "sum":
+        return x.attrs != (column,) and _affine(x.args[0], column, columns)
+    if x.op == "expand":
+        return _affine(x.args[0], column, columns)
+    if x.op == "mul":
+        own = [a for a in x.args if any(kind == "state" for kind, _ in leaf_names(a))]
+        others = (a for a in x.args if a is not own[0])
+        return len(own) == 1 and all(column not in a.axes for a in others) and _affine(own[0], column, columns)
+    return False

@@ -1,0 +1,45 @@
+"""Recurrences whose states go through a matrix column by column, and have no form over chunks."""
+
+from chunkform.spec.language import Recurrence, cos, diag, normalize, sigmoid, sin, tanh
+
+signed_corrected = r = Recurrence("signed_corrected")
+d, e = r.dims("d e")
+q, k, g = r.inputs("q k g", d)
+v = r.inputs("v", e)
+b = r.inputs("b")
+S = r.state("S", d, e)
+decayed, key = diag(tanh(g)) * S.prev, normalize(k)
+r.update(S, decayed + sigmoid(b) * key * (v - decayed.T * key).T)
+r.output("o", S.next.T * q)
+
+momentum_corrected = r = Recurrence("momentum_corrected")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+eta, keep = r.decay("eta keep", d)
+M, W = r.state("M", d, e), r.state("W", d, e)
+key = normalize(k)
+r.update(M, diag(eta) * M.prev - key * (W.prev.T * key - v).T / 2)
+r.update(W, diag(keep) * W.prev + M.next)
+r.output("o", W.next.T * q)
+
+several_corrected = r = Recurrence("several_corrected")  # states that are transposed: rows go through matrices
+d, e, m = r.dims("d e m")
+q = r.inputs("q", d)
+K, V = r.inputs("K", d, m), r.inputs("V", e, m)
+a = r.decay("a")
+S = r.state("S", e, d)
+r.update(S, a * S.prev + (V - a * S.prev * K) * K.T / 8)
+r.output("o", S.next * q)
+
+rotated_corrected = r = Recurrence("rotated_corrected")
+d, e = r.dims("d e")
+q, k, th = r.inputs("q k th", d)
+v = r.inputs("v", e)
+a = r.decay("a")
+A, B = r.state("A", d, e), r.state("B", e, d)
+c, s, key = diag(cos(th)), diag(sin(th)), normalize(k)
+turned = a * (c * A.prev - s * B.prev.T)
+r.update(A, turned + key * (v - turned.T * key).T)
+r.update(B, a * (A.prev.T * s + B.prev * c))
+r.output("o", A.next.T * q)
