@@ -3,10 +3,11 @@
     python -m benchmarks.loss_curves --fla [--json results/gpu/loss_curves.json] [--plot results/gpu/loss_curves.svg]
     python -m benchmarks.loss_curves --device cpu --steps 4 --width 32 --layers 1 --batch 2 --length 64
 
-Kimi delta attention in six layers of width 512, bfloat16 under autocast with float32 weights, bytes of Python's standard library
-and its reference documentation. Both libraries have the same weights at first, the same batches and the same code but for the one
-function, `chunk_kda`, for each of two seeds. The curves agree where those of one seed are nearer to each other than those of two.
-Libraries run side by side, each in a process of its own.
+Kimi delta attention or the gated delta rule (`--op`) in six layers of width 512, bfloat16 under autocast with float32 weights,
+bytes of Python's standard library and its reference documentation. Both libraries have the same weights at first, the same
+batches and the same code but for the one function, for each of two seeds. The curves agree where those of one seed are nearer
+to each other than those of two. Libraries run side by side, each in a process of its own. fla's tuning is left out, which
+changes its time and not its losses; `--seconds` ends a run early, and what all have reached is compared.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ import importlib
 import json
 import math
 import multiprocessing
-import os
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,13 +31,27 @@ import typer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import tuning
+from . import peers, tuning
 
 Key = tuple[str, int]  # a library, and a seed
-Kda = Callable[..., tuple[Tensor, Tensor | None]]
-MODULES = {"chunkform": "chunkform.runtime.compat.fla", "fla": "fla.ops.kda"}
+Chunked = Callable[..., tuple[Tensor, Tensor | None]]
+LIBRARIES = ("chunkform", "fla")
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """An op by the name that both libraries have for it; `channels`: does each channel have a decay, or each head?"""
+
+    function: str
+    fla: str
+    channels: bool
+
+
+OPS = {
+    "kimi_delta_attention": Mixing("chunk_kda", "fla.ops.kda", channels=True),
+    "gated_delta_rule": Mixing("chunk_gated_delta_rule", "fla.ops.gated_delta_rule", channels=False),
+}
 SMOOTHED, EVERY, HELD_OUT = 50, 100, 8  # steps of a mean; steps between held-out losses, and batches of one
-PRINTED = 500  # steps between lines that say how far a run is
 WARM_UP, RATE, DECAY, CLIP = 100, 1e-3, 0.1, 1.0
 
 
@@ -52,6 +66,8 @@ class Setup:
     batch: int = 8
     length: int = 512
     characters: int = 12_000_000
+    op: str = "kimi_delta_attention"
+    seconds: float = math.inf  # of a run: it ends early then
 
 
 @dataclass(frozen=True)
@@ -79,27 +95,31 @@ def text(limit: int) -> Tensor:
 
 
 class Layer(nn.Module):
-    """x + mixer(norm(x)), then x + mlp(norm(x)); `kda` is either library's function."""
+    """x + mixer(norm(x)), then x + mlp(norm(x)); `mix` is either library's function."""
 
-    def __init__(self, width: int, kda: Kda) -> None:
+    def __init__(self, width: int, mix: Chunked, channels: bool) -> None:
         super().__init__()
-        self.kda, self.heads = kda, max(1, width // 64)
+        self.mix, self.heads = mix, max(1, width // 64)
+        self.decays = width if channels else self.heads
         self.norms = nn.ModuleList([nn.RMSNorm(width), nn.RMSNorm(width)])
-        self.projections = nn.Linear(width, 5 * width, bias=False)
+        self.projections = nn.Linear(width, 4 * width + self.decays, bias=False)
         self.beta = nn.Linear(width, self.heads, bias=False)
         self.convolution = nn.Conv1d(3 * width, 3 * width, 4, groups=3 * width, bias=False)
-        self.offset = nn.Parameter(torch.linspace(-6.0, -1.0, width).view(self.heads, -1))  # memories of 3 to 400 steps
+        self.offset = nn.Parameter(
+            torch.linspace(-6.0, -1.0, self.decays).view(self.heads, -1)
+        )  # memories of 3 to 400 steps
         self.out = nn.Linear(width, width, bias=False)
         self.widen, self.narrow = nn.Linear(width, 5 * width, bias=False), nn.Linear(5 * width // 2, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, steps, width = x.shape
         y = self.norms[0](x)
-        qkv, decay, gate = self.projections(y).split([3 * width, width, width], -1)
+        qkv, decay, gate = self.projections(y).split([3 * width, self.decays, width], -1)
         qkv = F.silu(self.convolution(F.pad(qkv.mT, (3, 0)))).mT
         q, k, v, decay = (a.reshape(batch, steps, self.heads, -1) for a in (*qkv.chunk(3, -1), decay))
         g = -F.softplus(decay.float() + self.offset)
-        o, _ = self.kda(q, k, v, g, self.beta(y).sigmoid(), use_qk_l2norm_in_kernel=True)
+        g = g if self.decays == width else g.squeeze(-1)
+        o, _ = self.mix(q, k, v, g, self.beta(y).sigmoid(), use_qk_l2norm_in_kernel=True)
         o = F.rms_norm(o.float(), (o.shape[-1],)).flatten(2) * F.silu(gate)
         x = x + self.out(o)
         a, b = self.widen(self.norms[1](x)).chunk(2, -1)
@@ -109,10 +129,11 @@ class Layer(nn.Module):
 class Model(nn.Module):
     """[B, T] bytes -> [B, T, 256] logits of the next one."""
 
-    def __init__(self, setup: Setup, kda: Kda) -> None:
+    def __init__(self, setup: Setup, mix: Chunked) -> None:
         super().__init__()
         self.embedding = nn.Embedding(256, setup.width)
-        self.layers = nn.ModuleList(Layer(setup.width, kda) for _ in range(setup.layers))
+        channels = OPS[setup.op].channels
+        self.layers = nn.ModuleList(Layer(setup.width, mix, channels) for _ in range(setup.layers))
         self.norm, self.head = nn.RMSNorm(setup.width), nn.Linear(setup.width, 256, bias=False)
         for m in self.modules():
             if isinstance(m, nn.Linear | nn.Embedding):
@@ -127,11 +148,13 @@ class Model(nn.Module):
 
 def trained(setup: Setup, library: str, seed: int) -> Run:
     """A model from its first weights to its last; what is random hangs on the seed alone."""
-    if library == "fla" and setup.device == "cuda":
-        tuning.side_by_side(max(1, (os.cpu_count() or 2) // 2), 5, 25)
-    kda = importlib.import_module(MODULES[library]).chunk_kda
+    if library == "fla":
+        tuning.first_that_runs()
+        if not OPS[setup.op].channels:
+            peers.lift_guard()
+    home = OPS[setup.op].fla if library == "fla" else "chunkform.runtime.compat.fla"
     torch.manual_seed(seed)
-    model = Model(setup, kda).to(setup.device)
+    model = Model(setup, getattr(importlib.import_module(home), OPS[setup.op].function)).to(setup.device)
     codes = text(setup.characters)
     cut = len(codes) * 19 // 20
     drawn = torch.Generator().manual_seed(seed)
@@ -158,24 +181,27 @@ def trained(setup: Setup, library: str, seed: int) -> Run:
         optimizer.step()
         optimizer.zero_grad()
         training.append(now.detach())
-        if (step + 1) % PRINTED == 0:
-            print(f"{library} seed {seed}: step {step + 1}, {time.perf_counter() - start:.0f} s", flush=True)
         if (step + 1) % EVERY == 0 or step + 1 == setup.steps:
             with torch.no_grad():
                 held_out[step + 1] = float(torch.stack([loss(at) for at in few]).mean())
+            spent = time.perf_counter() - start
+            print(f"{library} seed {seed}: step {step + 1}, {spent:.0f} s, {held_out[step + 1]:.4f}", flush=True)
+            if spent > setup.seconds:
+                break
     seconds = time.perf_counter() - start
     count = sum(p.numel() for p in model.parameters())
     return Run(library, seed, count, round(seconds, 1), torch.stack(training).float().cpu().tolist(), held_out)
 
 
-def trainings(setup: Setup, libraries: list[str], seeds: int) -> Iterator[Run]:
+def trainings(setup: Setup, seeds: dict[str, int]) -> Iterator[Run]:
     """All runs, as they end: libraries side by side, the seeds of each one after the other."""
     context = multiprocessing.get_context("spawn")
     with contextlib.ExitStack() as stack:
         jobs = []
-        for library in libraries:
+        for library, many in seeds.items():
             pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(1, context))
-            jobs += [pool.submit(trained, setup, library, seed) for seed in range(seeds)]
+            each = replace(setup, seconds=setup.seconds / max(1, many))
+            jobs += [pool.submit(trained, each, library, seed) for seed in range(many)]
         for job in concurrent.futures.as_completed(jobs):
             yield job.result()
 
@@ -193,26 +219,27 @@ def smoothed(losses: list[float]) -> Tensor:
     return x.unfold(0, min(SMOOTHED, len(x)), 1).mean(1)
 
 
-def compared(runs: list[Run]) -> dict[str, dict[str, float] | bool]:
-    """Mean distances of smoothed curves: of two libraries with one seed, and of two seeds with one library."""
-    curves = {(r.library, r.seed): smoothed(r.training) for r in runs}
-    last = {(r.library, r.seed): r.held_out[max(r.held_out)] for r in runs}
-    libraries, seeds = ({key[n] for key in curves} for n in (0, 1))
+def compared(runs: list[Run]) -> dict[str, object]:
+    """Mean distances of smoothed curves, as far as all go: of two libraries with one seed, and of two seeds with one library."""
+    steps = min(len(r.training) for r in runs)
+    last = max(n for n in runs[0].held_out if all(n in r.held_out for r in runs))
+    by = {(r.library, r.seed): (smoothed(r.training[:steps]), r.held_out[last]) for r in runs}
 
     def far(pairs: list[tuple[Key, Key]]) -> dict[str, float]:
         found = {
-            "training": max(float((curves[a] - curves[b]).abs().mean()) for a, b in pairs),
-            "held_out": max(abs(last[a] - last[b]) for a, b in pairs),
+            "training": max(float((by[a][0] - by[b][0]).abs().mean()) for a, b in pairs),
+            "held_out": max(abs(by[a][1] - by[b][1]) for a, b in pairs),
         }
         return {n: round(x, 5) for n, x in found.items()}
 
-    said: dict[str, dict[str, float] | bool] = {}
-    if len(seeds) > 1:
-        a, b = sorted(seeds)[:2]
-        said["two seeds"] = apart = far([((x, a), (x, b)) for x in libraries])
-    if len(libraries) > 1:
-        said["two libraries"] = beside = far([(("chunkform", s), ("fla", s)) for s in seeds])
-    if len(said) > 1:
+    seeds = [(a, b) for a in by for b in by if a[0] == b[0] and a[1] < b[1]]
+    libraries = [(a, b) for a in by for b in by if a[0] < b[0] and a[1] == b[1]]
+    said: dict[str, object] = {"steps": steps}
+    if seeds:
+        said["two seeds"] = apart = far(seeds)
+    if libraries:
+        said["two libraries"] = beside = far(libraries)
+    if seeds and libraries:
         said["within the spread"] = all(beside[n] <= apart[n] for n in beside)
     return said
 
@@ -246,13 +273,20 @@ def about(setup: Setup) -> dict[str, object]:
     import triton
 
     device = torch.cuda.get_device_name() if setup.device == "cuda" else setup.device
-    versions = {"torch": torch.__version__, "triton": triton.__version__}
-    return {"device": device, **versions, "date": str(datetime.date.today()), **asdict(setup)}
+    versions = {"torch": torch.__version__, "triton": triton.__version__, "fla": peers.version("fla-core")}
+    notes = {} if OPS[setup.op].channels else {"note": peers.GUARD.partition(", and the errors")[0]}
+    size = {n: x for n, x in asdict(setup).items() if x != math.inf}
+    return {"device": device, **versions, "date": str(datetime.date.today()), **notes, **size}
 
 
 def main(
     fla: Annotated[bool, typer.Option("--fla", help="beside flash-linear-attention, which must be installed")] = False,
+    op: Annotated[str, typer.Option(help=" or ".join(OPS))] = Setup.op,
     seeds: Annotated[int, typer.Option(help="how many")] = 2,
+    fla_seeds: Annotated[int | None, typer.Option(help="how many of fla's, if not as many")] = None,
+    seconds: Annotated[
+        float, typer.Option(help="of all runs of a library: each ends early after its share")
+    ] = Setup.seconds,
     device: Annotated[str, typer.Option(help="cuda or cpu")] = "cuda",
     steps: Annotated[int, typer.Option(help="of training")] = Setup.steps,
     width: Annotated[int, typer.Option(help="of the model")] = Setup.width,
@@ -268,9 +302,12 @@ def main(
         runs = [Run(**r | {"held_out": {int(n): x for n, x in r["held_out"].items()}}) for r in kept["runs"]]
         said = kept["about"]
     else:
-        setup = Setup(device, steps, width, layers, batch, length)
+        if op not in OPS:
+            raise typer.BadParameter(f"{op} is none of {', '.join(OPS)}", param_hint="--op")
+        setup = Setup(device, steps, width, layers, batch, length, op=op, seconds=seconds)
         runs, said = [], about(setup)
-        for run in trainings(setup, list(MODULES) if fla else ["chunkform"], seeds):
+        many = seeds if fla_seeds is None else fla_seeds
+        for run in trainings(setup, dict(zip(LIBRARIES, (seeds, many) if fla else (seeds,), strict=False))):
             runs.append(run)
             print(f"{run.library} seed {run.seed}: {run.parameters / 1e6:.1f}M parameters, {run.seconds} s", flush=True)
             if out is not None:

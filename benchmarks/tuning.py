@@ -6,6 +6,7 @@ here changes which configurations they may choose from.
 
 from __future__ import annotations
 
+import math
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -45,6 +46,35 @@ def side_by_side(threads: int, warmup: int, repeat: int) -> None:
     if threads > 1:
         Autotuner._bench = bench
     Autotuner.do_bench = property(lambda tuner: tuner._do_bench or do_bench)
+
+
+def first_that_runs() -> None:
+    """Let Triton's tuner take the first configuration that runs, without timing any: where only results are asked for.
+
+    Choices go to no cache, so that nothing else takes them for tuned ones.
+    """
+    from triton.runtime.autotuner import Autotuner
+
+    original = Autotuner._bench
+
+    def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
+        if getattr(tuner, "_settled_for", None) is tuner.nargs:  # an earlier configuration of this call has run
+            return [math.inf] * 3
+        found = original(tuner, *args, config=config, **meta)
+        if math.isfinite(found[0]):
+            tuner._settled_for = tuner.nargs
+        return found
+
+    def once(call: Any, quantiles: Any) -> list[float]:
+        call()
+        return [0.0] * 3
+
+    def uncached(tuner: Any, key: Any, configs: Any, benchmark: Any) -> bool:
+        benchmark()
+        return False
+
+    Autotuner._bench, Autotuner.check_disk_cache = bench, uncached
+    Autotuner.do_bench = property(lambda tuner: once)
 
 
 def restore(archive: Path) -> int:

@@ -14,7 +14,7 @@ import typer
 from typer import Typer
 from typer.testing import CliRunner
 
-from benchmarks import first_calls, gpu, host, kernels, loss_curves, pairs, peers, report, timing
+from benchmarks import first_calls, gpu, host, kernels, loss_curves, pairs, peers, report, timing, tuning
 from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
@@ -434,5 +434,43 @@ def test_curves_of_two_libraries_are_held_to_the_spread_of_two_seeds(tmp_path):
     assert not loss_curves.compared([*own, *far])["within the spread"]
     again = loss_curves.trained(setup, "chunkform", 0)
     assert again.training == own[0].training
+    short = replace(far[0], training=own[0].training[:2], held_out={2: 5.0})
+    for r in own:
+        r.held_out[2] = 5.0
+    assert loss_curves.compared([*own, short])["steps"] == 2  # a run that ended early: as far as all go
+    assert loss_curves.compared([*own, short])["within the spread"]
     loss_curves.draw([*own, *near], tmp_path / "curves.svg")
     assert (tmp_path / "curves.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("op", loss_curves.OPS)
+def test_a_run_ends_after_its_seconds(op, monkeypatch):
+    monkeypatch.setattr(loss_curves, "EVERY", 2)
+    setup = loss_curves.Setup("cpu", 6, width=64, layers=1, batch=1, length=32, characters=20_000, op=op, seconds=0)
+    run = loss_curves.trained(setup, "chunkform", 0)
+    assert len(run.training) == 2 and list(run.held_out) == [2]
+
+
+def test_the_first_configuration_that_runs_is_taken_untimed(monkeypatch):
+    triton = pytest.importorskip("triton")
+    from triton.runtime.autotuner import Autotuner, OutOfResources
+
+    for name in ("_bench", "do_bench", "check_disk_cache"):
+        monkeypatch.setattr(Autotuner, name, Autotuner.__dict__[name])  # put back afterwards
+
+    class Kernel:
+        def __init__(self):
+            self.runs, self.fn = [], lambda n, SIZE: None
+
+        def run(self, n, *, SIZE, num_warps=4, **_):
+            self.runs.append(SIZE)
+            if SIZE > 50:
+                raise OutOfResources(SIZE, 50, "registers")
+
+    kernel = Kernel()
+    configs = [triton.Config({"SIZE": size}) for size in (100, 40, 20)]
+    tuner = Autotuner(kernel, ["n", "SIZE"], configs, ["n"], None, None, cache_results=True)
+    tuning.first_that_runs()
+    for n in (1, 1, 2):
+        tuner.run(n)
+    assert kernel.runs == [100, 40, 40, 40, 100, 40, 40]  # found and run; run; another key: found and run
