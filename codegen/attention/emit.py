@@ -10,7 +10,6 @@ from typing import Any
 from chunkform.spec.language.attention import Attention
 
 from ..ir.expr import Node, leaves, walk
-from ..printing.kernel_text import kernel_function_text
 from ..printing.parameters import OPTIONS, TENSOR, Parameter, constant, listed, result
 from ..printing.spelling import spelled
 from ..printing.stub import Results, Stub
@@ -19,8 +18,8 @@ from ..recurrence.compiler_fault import blaming
 from ..recurrence.emit import check_name, escaped, formatted, names_from_outside, title_of, version_lines, wrapped
 from .compiled import CompiledAttention
 from .derivation import derivation_lines, formulas
-from .features_kernel import Made, call_text, features_kernel, made_by_kernels
-from .kernels_text import kernels_text
+from .features_kernel import Made, call_text, made_by_kernels
+from .kernels_text import features_text, kernels_text
 from .lettered import attention_in_letters
 from .lower import QUERY, Lowered, lower
 from .pairs import product_of_averages
@@ -71,7 +70,7 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "command": f"chunkform build {spec.name}",
         "hash": spec_hash(spec),
         "derivation": wrapped(derivation_lines(spec)),
-        "made": [kernel_function_text(features_kernel(m)) for m in made],
+        "made": [features_text(m) for m in made],
         "tile": torch_functions(c.split, c.derivatives),
         "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
         "after": product_of_averages(c.split, c.outputs),
@@ -108,7 +107,7 @@ def moved_maps(c: CompiledAttention) -> dict[str, Any]:
     }
     if by_kernels is not None:
         page |= {"kernel_features": by_kernels, "kernel_results": feature_results(c, by_kernels)}
-        page["made"] = [kernel_function_text(features_kernel(m)) for m in made]
+        page["made"] = [features_text(m) for m in made]
     return page
 
 

@@ -10,9 +10,12 @@ from ..printing.kernel_text import kernel_function_text, tile_function_text
 from ..recurrence.triton.launch_ir import Call, Expr, Function, Return
 from ..recurrence.triton.print.launch_text import launch_text, lines_of
 from .feature_maps import Derivative, Map
+from .features_kernel import Made, features_kernel
 from .forward_kernel import forward_kernel
+from .kernel_gate import gate_features, gate_pairs
 from .keys_kernel import keys_kernel
 from .normalisers import normalisers
+from .pair_memory import Derivation
 from .pairs import Pairs, pairs_of, scaled_score
 from .rows_kernel import rows_kernel
 from .split import Split
@@ -23,17 +26,29 @@ KERNELS = Expr("KERNELS")
 
 
 def kernels_text(s: Split, outputs: Map, found: Mapping[Node, Derivative], normaliser: str, same: bool) -> str:
-    """`same`: may the key's feature be what is averaged?"""
+    """`same`: may the key's feature be what is averaged?
+
+    Raises `GateError` where a kernel doesn't make what the derivation says."""
     derivatives, rule = derivatives_of(s, found), normalisers(s.lowered.query)[normaliser]
     scaled = scaled_score(s, derivatives) if normaliser == "softmax" else None
     p = pairs_of(s, outputs, derivatives, rule, scaled, same)
     functions = [*energy_functions(s, derivatives, normaliser), *weight_functions(s, rule)]
-    texts = [*map(tile_function_text, [*functions, *(shifted_functions(s, rule) if scaled else [])])]
+    functions += shifted_functions(s, rule) if scaled else []
+    made = kernels(p)
+    gate_pairs(Derivation(s, outputs, derivatives, rule, scaled), p, functions, made)
+    texts = [*map(tile_function_text, functions)]
     if scaled:
         texts.append(scale_function(s, scaled.numbers))
-    texts += map(kernel_function_text, kernels(p))
+    texts += map(kernel_function_text, made)
     texts.append("\n".join(lines_of((record(p),))))
     return "\n\n\n".join([*texts, *(launch_text(f).rstrip() for f in launchers(p))])
+
+
+def features_text(m: Made) -> str:
+    """The kernel that makes features of positions."""
+    k = features_kernel(m)
+    gate_features(m, k)
+    return kernel_function_text(k)
 
 
 def kernels(p: Pairs) -> tuple[KernelFunction, KernelFunction, KernelFunction]:

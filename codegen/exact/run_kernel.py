@@ -22,6 +22,7 @@ import numpy as np
 from chunkform.errors import GateError
 
 from ..ir.code import (
+    Attribute,
     Binary,
     Call,
     Cast,
@@ -40,7 +41,7 @@ from ..ir.code import (
     Not,
     Power,
 )
-from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Return, Statement, Store
+from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Return, Statement, Store, TileFunction
 from .jit_source import NoMeaning, helper
 from .rationals import UNDEFINED, Rationals, array, mapped, written
 
@@ -50,6 +51,7 @@ Rounds: TypeAlias = (
 )
 Value: TypeAlias = Any  # a Pointer, an Exact, an array of integers or truth values, a tuple, a function, a name or None
 Argument: TypeAlias = "Tensor | Fraction | int | None"  # what a launch gives to a kernel
+Called: TypeAlias = "Callable[..., object] | TileFunction"  # what a kernel calls by name
 FLOATS = ("tl.float32", "tl.float16", "tl.bfloat16")
 
 
@@ -92,7 +94,7 @@ def run(
     k: KernelFunction,
     programs: int,
     arguments: Mapping[str, Argument],
-    functions: Callable[[str], Callable[..., object] | None] = lambda _: None,
+    functions: Callable[[str], Called | None] = lambda _: None,
     rows: int = 1,
 ) -> None:
     """A launch of `programs` programs, times so many `rows` along the grid's second axis: tensors are `Tensor` (or None), numbers
@@ -111,9 +113,7 @@ def _given(x: Argument) -> Value:
 class _Program:
     """One program of a launch."""
 
-    def __init__(
-        self, name: str, number: int, count: int, functions: Callable[[str], Callable[..., object] | None]
-    ) -> None:
+    def __init__(self, name: str, number: int, count: int, functions: Callable[[str], Called | None]) -> None:
         self.name, self.number, self.count, self.functions = name, number, count, functions
         self.fresh: dict[str, set[int]] = {}  # places that were stored since the last barrier, by tensor
         self.taken: dict[str, dict[int, Rounds]] = {}  # places that were loaded since then, and in which rounds
@@ -254,7 +254,7 @@ class _Program:
                 return self.load(x, names)
             case Function(value=value) | Power(value=value):
                 return self.function_of(x, self.number_of(self.value(value, names)))
-            case Call():
+            case Call() | Attribute():
                 return self.call(x, names)
         raise NoMeaning(x.text)
 
@@ -312,7 +312,9 @@ class _Program:
 
     # --- functions
 
-    def call(self, x: Call, names: dict[str, Value]) -> Value:
+    def call(self, x: Call | Attribute, names: dict[str, Value]) -> Value:
+        if isinstance(x, Attribute):
+            return self.call(Call(f".{x.name}", (x.value,)), names)
         arguments = [self.value(y, names) for y in x.arguments]
         keywords = {n: self.value(y, names) for n, y in x.keywords}
         if x.function in BUILT_IN:
@@ -322,19 +324,28 @@ class _Program:
             raise NoMeaning(x.text)
         return self.called(function, arguments)
 
-    def called(self, function: Callable[..., object], arguments: list[Value]) -> Value:
+    def called(self, function: Called, arguments: list[Value]) -> Value:
         """What a function of the runtime makes of arguments: its own source says so. Sums of exponentials in logarithms have no
         exact value; what a kernel does with them it does with maxima, over which sums are distributed as well."""
+        if isinstance(function, TileFunction):
+            inside = self.inner(self.functions)
+            made = inside.body(function.body, dict(zip(function.parameters, arguments, strict=True)))
+            return None if made is None else made.value
         if getattr(function, "__name__", "") == "log_of_sum":
             return BUILT_IN["tl.maximum"](self, *arguments)
         found = helper(function)
-        inside = _Program(self.name, self.number, self.count, lambda n: _known(found.known, n))
-        inside.fresh, inside.taken, inside.rounds = self.fresh, self.taken, self.rounds
+        inside = self.inner(lambda n: _known(found.known, n))
         values = dict(zip(found.parameters, arguments, strict=False))
         for n, default in _defaults(function).items():
             values.setdefault(n, default)
         returned = inside.body(found.body, values)
         return returned.value if returned is not None else None
+
+    def inner(self, functions: Callable[[str], Called | None]) -> _Program:
+        """The same program, inside of a function."""
+        found = _Program(self.name, self.number, self.count, functions)
+        found.fresh, found.taken, found.rounds = self.fresh, self.taken, self.rounds
+        return found
 
 
 def _earlier(a: Rounds, b: Rounds) -> bool:
@@ -471,7 +482,11 @@ BUILT_IN: dict[str, Callable[..., object]] = {
     "tl.exp2": lambda p, x: Exact(mapped(_power_of_two, p.number_of(x))),
     "tl.sqrt": lambda p, x: Exact(NUMBERS.pow(p.number_of(x), Fraction(1, 2))),
     "triton.next_power_of_2": lambda p, n: 1 << (int(n) - 1).bit_length(),
-    ".dtype": lambda p, x: "tl.float32" if isinstance(x, Exact) else "tl.int32",
+    ".dtype": lambda p, x: "tl.float32" if isinstance(x, Exact | Pointer) else "tl.int32",
+    ".element_ty": lambda p, dtype: dtype,
+    ".shape": lambda p, x: x.entries.shape,
+    "[]": lambda p, x, n: x[int(n)],
+    "tl.log2": lambda p, x: Exact(NUMBERS.fn("log2", p.number_of(x))),
     "~": lambda p, x: ~np.asarray(x),
     "tl.trans": lambda p, x: p.reshaped(x, lambda a: a.T),
     "tl.permute": lambda p, x, order: p.reshaped(x, lambda a: a.transpose(order)),
