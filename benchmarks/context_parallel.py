@@ -59,7 +59,8 @@ def main() -> None:
     parser.add_argument(
         "--backend", default=None, help="nccl on GPUs and gloo on a CPU where left out; also cpu:gloo,cuda:nccl"
     )
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="half as many repeats")
+    parser.add_argument("--span", type=float, default=SPAN, help="milliseconds of calls that follow each other")
     parser.add_argument("--profile", action="store_true", help="also the time of each kernel of a call")
     parser.add_argument("--out", type=Path, default=Path("out/context_parallel"))
     parser.add_argument("--report", type=Path)
@@ -193,7 +194,7 @@ def measured(
     found["first_call_s"] = round(time.perf_counter() - start, 2)
     for key, call, layers in (("forward", forward, 1), ("both", both, LAYERS)):
         alone = statistics.median(worst(timed(call, repeats, cuda), device))
-        calls = max(1, min(100, int(SPAN / alone)) // layers)
+        calls = max(1, min(100, int(options.span / alone)) // layers)
         several = functools.partial(call, layers) if layers > 1 else call
         times = [x / layers for x in worst(timed(several, repeats, cuda, calls), device)]
         found |= {f"{key}_alone_ms": alone, f"{key}_calls": calls, f"{key}_ms": statistics.median(times)}

@@ -1,10 +1,12 @@
-"""Cases of `ranks.py` in which a rank is wrong, differs from others, or dies: what every rank is told."""
+"""Cases of `ranks.py` in which a rank is wrong, differs from others, dies or hangs: what every rank is told."""
 
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ import torch.distributed as dist
 from chunkform.errors import ArgumentError
 
 from .ranks import STEPS, Rank, arguments, difference, operation, some_arguments, span
+
+HANGS = 4.0  # seconds that a group waits for a rank that has stopped
 
 
 def refusal(at: Rank, call: Callable[[], Any], *, says: str) -> dict[str, float]:
@@ -159,4 +163,33 @@ def die(rank: int, port: int, folder: str) -> None:
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
     Path(folder, "dead.txt").write_text(text)
+    os._exit(0)
+
+
+# --- a rank that hangs --------------------------------------------------------------------------------------------------
+
+
+def hang(rank: int, port: int, folder: str) -> None:
+    """Rank 1 stops ahead of the call, and stays; ranks 0 and 2 must get an error after the group's timeout."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=3, timeout=datetime.timedelta(seconds=60))
+    few = dist.new_group(timeout=datetime.timedelta(seconds=HANGS))
+    at = Rank(few, rank, 3, Path(folder))
+    op, _, _, parts = some_arguments(at)
+    parts = {n: x.requires_grad_() for n, x in parts.items()}
+    op(parts, context_parallel=few)[0].sum().backward()  # all is well once
+    if rank == 1:
+        while not all(Path(folder, f"hung {other}.json").exists() for other in (0, 2)):
+            time.sleep(0.1)
+        os._exit(0)
+    start = time.monotonic()
+    try:
+        op(parts, context_parallel=few)[0].sum().backward()
+        text = "no error"
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    written = Path(folder, f"hung {rank}.tmp")
+    written.write_text(json.dumps({"text": text, "seconds": time.monotonic() - start}))
+    written.rename(Path(folder, f"hung {rank}.json"))
     os._exit(0)

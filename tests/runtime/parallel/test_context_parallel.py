@@ -197,3 +197,12 @@ def test_a_rank_that_dies_is_an_error_on_the_others(tmp_path: Path) -> None:
     text = (tmp_path / "dead.txt").read_text()
     assert text.startswith("GroupError: gated_delta_rule: context_parallel: an exchange among the 2 ranks"), text
     assert time.monotonic() - start < 60
+
+
+def test_a_rank_that_hangs_is_an_error_on_the_others_after_the_timeout_of_the_group(tmp_path: Path) -> None:
+    together(rank_faults.hang, 3, str(tmp_path))
+    for rank in (0, 2):
+        told = json.loads((tmp_path / f"hung {rank}.json").read_text())
+        expected = "GroupError: gated_delta_rule: context_parallel: an exchange among the 3 ranks"
+        assert told["text"].startswith(expected), told["text"]
+        assert told["seconds"] < rank_faults.HANGS + 10
