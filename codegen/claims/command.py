@@ -249,7 +249,7 @@ def reason(v: Verdict) -> str:
     if v.counterexample is not None:
         lines.append(v.counterexample.text())
     if v.repairs:
-        under = f" (reading: {v.repair_reading})" if v.repair_reading else ""
+        under = f" (if {v.repair_reading})" if v.repair_reading else ""
         lines.append(f"nearest true formula: {v.repaired}{under}")
         lines.append(f"  by: {'; '.join(v.repairs[0].edits)}")
     elif v.verdict == "fails" and v.searched:

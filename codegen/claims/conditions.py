@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from chunkform.spec.language.claims import Quantity, Setting
-from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.formula import Formula, formula, walk
 from chunkform.spec.language.statements import Equal, Statement
 
 from .arithmetic import FIELD, REAL, Transcendental
@@ -100,6 +100,18 @@ def at_the_ends(statement: Statement, setting: Setting, used: list[Quantity]) ->
         kind = TRIVIAL if mentions(statement, setting, f"d{s.name}", last) else MEANT
         found.append(Special(value=((f"d{s.name}", 0),), text=f"there is no loss on {s.name}(n)", kind=kind))
     return found
+
+
+def without_ends(statement: Statement, setting: Setting) -> Setting | None:
+    """The setting where states start at 0 and no loss is taken of the last ones, as far as an author could mean that without
+    saying so; None where nothing of it is open."""
+    used = [setting.quantities[name] for name in used_names(statement, setting)]
+    meant = [name for s in at_the_ends(statement, setting, used) if s.kind == MEANT for name, _ in s.value]
+    if not meant:
+        return None
+    losses = {f"d{s.name}" for s in setting.recurrence.states} if setting.recurrence is not None else set()
+    initial = {name: formula(0) for name in meant if name not in losses}
+    return setting.under(setting.premises, initial, not losses & set(meant))
 
 
 def first(index: Formula) -> bool:

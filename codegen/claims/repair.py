@@ -233,8 +233,8 @@ def with_missing_term(
 ) -> Iterator[Repair]:
     """`stated` with one term more, read off from what is left over."""
     key, scale = residual(stated)
-    if key not in terms:
-        return
+    if key not in terms or (before and not any(residual.vector(stated) or ())):
+        return  # an edit that leaves nothing, and all of it as a term
     own = stated.args if stated.op == "add" else (stated,)
     if any(residual.key_of(x) == key and residual.ratio(scale, x) for x in own):
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,13 +85,15 @@ class Mender:
             self.known[id(setting)] = Known(shapes, tuple(strict))
         return self.known[id(setting)]
 
-    def repairs(self, claim: Claim, findings: list[Reading], effort: Effort) -> tuple[list[Repair], str]:
+    def repairs(
+        self, claim: Claim, findings: list[Reading], effort: Effort, depths: Iterable[int] = (1, 2, 3)
+    ) -> tuple[list[Repair], str]:
         """The nearest repairs over all readings, and the reading under which they are right. First what is near, then
         the rest."""
         self.prover.evaluators.clear()  # what a search takes doesn't depend on the claims before
         self.effort, self.near = effort, {}
         sides = 1 if claim.defines else sides_of(claim.statement)
-        for depth in (1, 2, 3):
+        for depth in depths:
             self.waiting = sides * sum(f.finding.failure is not None for f in findings)
             best: list[Repair] = []
             where = ""

@@ -35,7 +35,8 @@ def restates(known: Formula, candidate: Formula, setting: Setting, bodies: Mappi
     sides = [opened(x, setting, bodies) for x in (known, candidate)]
     steps = [*sides, *(equations(x, setting) for x in sides)]
     shown = [plain(x) for x in steps]
-    return any(a == b for a in shown[::2] for b in shown[1::2])
+    turned = [plain(x.T) for x in steps[1::2]]  # h.T * C is C.T * h, as a number
+    return any(a == b for a in shown[::2] for b in (*shown[1::2], *turned))
 
 
 def plain(x: Formula) -> Formula:

@@ -21,7 +21,7 @@ from chunkform.spec.language.statements import AtMost, Differs, Equal, Number, O
 from . import analysis  # noqa: F401  (its decisions register themselves)
 from .arithmetic import FUNCTIONS, Transcendental
 from .bounds import Undecided
-from .conditions import MEANT, SYMMETRIC, TRIVIAL, rescues, specials, true_under
+from .conditions import MEANT, SYMMETRIC, TRIVIAL, rescues, specials, true_under, without_ends
 from .counterexample import smallest
 from .edit_scope import scope_of
 from .effort import NORMAL, Effort, Search
@@ -56,6 +56,7 @@ class Verifier:
         self.prover = Prover()
         self.mender = Mender(self.prover)
         self.repaired: dict[tuple[str, str], tuple[str, Formula]] = {}
+        self.kept: dict[tuple, Setting] = {}  # settings where states start at 0: instances go by their identity
 
     def judge(self, claim: Claim) -> Verdict:
         """The verdict on a claim."""
@@ -131,7 +132,7 @@ class Verifier:
             found = (c for f in findings for c in self.rescued(f, claim, budget, True))
             conditions += [replace(c, kind="condition") if c.kind == SYMMETRIC else c for c in found]
             return Verdict(claim, "depends", how, counter, conditions=tuple(conditions))
-        repairs, where = self.mender.repairs(claim, findings, self.budget(1))
+        repairs, where = self.repairs(claim, findings)
         counter = self.with_numbers(counter, next((f for f in findings if f.label == where), worst), claim.setting)
         budget = self.budget()
         rescued = [c for f in findings for c in self.rescued(f, claim, budget, not repairs)]
@@ -156,6 +157,24 @@ class Verifier:
             tuple(conditions),
             searched=True,
         )
+
+    def repairs(self, claim: Claim, findings: list[Reading]) -> tuple[list[Repair], str]:
+        """The nearest repairs, and the reading under which they are right. Where one edit makes nothing true, but it does where
+        states start at 0, or where no loss is taken of the last ones, the author means that: what is stated without a term for
+        either is mended so."""
+        everything = self.budget(1)
+        found, where = self.mender.repairs(claim, findings, everything, (1,))
+        open_ends = None if found or claim.defines else without_ends(claim.statement, claim.setting)
+        if open_ends is not None:
+            key = claim.setting, tuple(open_ends.initial.items()), open_ends.final_loss
+            other = replace(claim, setting=self.kept.setdefault(key, open_ends))
+            there = [replace(f, finding=self.decided(f.statement, other.setting, f.bodies)) for f in findings]
+            if any(f.true for f in there):  # so it is as it stands
+                return self.mender.repairs(claim, findings, self.budget())
+            near, label = self.mender.repairs(other, there, self.budget(), (1, 2))
+            if near:
+                return near, AND.join(x for x in (said_of_ends(claim.setting, other.setting), label) if x)
+        return (found, where) if found else self.mender.repairs(claim, findings, everything, (2, 3))
 
     def at_every_step(self, claim: Claim) -> bool:
         """Whether a claim that is meant under what is so at one step is true where it is so at all of them."""
@@ -279,6 +298,14 @@ class Verifier:
 
 
 # --- helpers ------------------------------------------------------------------------------------------------------
+
+
+def said_of_ends(setting: Setting, other: Setting) -> str:
+    """What is so in another setting: states start at 0, or no loss is taken of the last ones."""
+    states = setting.recurrence.states if setting.recurrence is not None else ()
+    initial = [f"{name}(0) = 0" for name in other.initial if name not in setting.initial]
+    losses = [f"there is no loss on {s.name}(n)" for s in states] if setting.final_loss != other.final_loss else []
+    return " and ".join([*initial, *losses])
 
 
 def told(findings: list[Reading]) -> list[Condition]:

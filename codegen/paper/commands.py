@@ -103,16 +103,33 @@ class Commands(Operators):
 
     def on_boxed(self) -> Formula:
         self.i += 1
-        return self.scripts(self.whole(self.argument()))
+        content = self.argument()
+        found = self.big_under([], content)
+        return self.scripts(self.whole(content)) if found is None else found
 
     on_mathop = on_mathbin = on_mathrel = on_fbox = on_hbox = on_smash = on_boxed
 
     def on_overset(self) -> Formula:
         self.i += 1
-        self.argument()
-        return self.scripts(self.whole(self.argument()))
+        above, content = self.argument(), self.argument()
+        found = self.big_under(above, content)
+        return self.scripts(self.whole(content)) if found is None else found
 
-    on_underset = on_overset
+    on_underset = on_stackrel = on_overset
+
+    def on_overleftarrow(self) -> Formula:
+        """An arrow over a product, which says in which order it is taken; else an accent."""
+        start = self.i
+        arrow = self.tokens[start]
+        self.i += 1
+        content = self.argument()
+        found = self.big_under([arrow], content)
+        if found is None:
+            self.i = start
+            return self.symbol()
+        return found
+
+    on_overrightarrow = on_overleftarrow
 
     def on_infty(self) -> Formula:
         self.i += 1

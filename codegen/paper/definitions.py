@@ -25,6 +25,7 @@ from chunkform.spec.language.formula import (
     walk,
 )
 
+from .directions import limits_in, may_turn, turned_about
 from .document import Document, Equation, ReadRow
 from .header import header_path, in_comment, is_call, name_of
 from .heads import is_inverse_of, key_of, sized
@@ -296,7 +297,7 @@ class Definitions:
         if extra:
             raise Fault(f"{name} is defined with {', '.join(sorted(extra))}, which its left side doesn't have")
         (settled,) = statement_sides((resolved,), self.s)
-        self.add(name, parameters, self.elsewhere(name, e, settled) if not pieces else {"": settled})
+        self.add(name, parameters, {"": settled} if pieces else self.both_ways(name, e, settled))
         self.s.definitions[name] = e
         return True
 
@@ -323,6 +324,16 @@ class Definitions:
         left, right = (as_index(x) for x in said[0].sides)
         used = {y for x in (left, right) for y in walk(x) if y.op == "index"}
         return compare(left, said[0].relations[0], right) if used and used <= letters else None
+
+    def both_ways(self, name: str, e: Equation, body: Formula) -> dict[str, Formula]:
+        """What a quantity may be: where nothing but a shift tells which way a product runs, either way."""
+        limits, tex = limits_in(e.row.conditions), e.row.source.text
+        found = self.elsewhere(name, e, body)
+        if len(found) > 1 or not may_turn(body, limits, tex):
+            return found
+        down = any(y.op == "product down" for y in walk(body))
+        ways = (f"the product in {name} runs {'down' if down else 'up'}", f"it runs {'up' if down else 'down'}")
+        return dict(zip(ways, (body, turned_about(body, limits, tex))))
 
     def elsewhere(self, name: str, e: Equation, body: Formula) -> dict[str, Formula]:
         """What a quantity with two indices may be where the condition on them isn't so under which it is defined."""

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from .words import ACCENTS, FONTS, SWITCHES
+
 LIMIT = 20_000  # tokens of one display, macros expanded
 DEPTH = 30  # macros in macros
 
@@ -105,7 +107,27 @@ def expanded(tokens: Iterable[Token], macros: Mapping[str, Macro]) -> list[Token
         OverflowError: macros expand to more than a display may hold, as one that calls itself does.
     """
     found = _expanded(list(tokens), macros, 0)
-    return _unboxed(_digits(_plain(found)))
+    return _unboxed(_digits(_held(_plain(found))))
+
+
+def _held(tokens: list[Token]) -> list[Token]:
+    r"""The tokens with braces around a script that is a command with arguments, as in x^\mathsf{T} or x^\frac{1}{2}."""
+    out: list[Token] = []
+    i = 0
+    while i < len(tokens):
+        x, after = tokens[i], tokens[i + 1] if i + 1 < len(tokens) else None
+        out.append(x)
+        i += 1
+        if x.kind != "mark" or x.text not in "_^" or after is None or after.kind != "command":
+            continue
+        many = 2 if after.text in FRACTIONS else 1 if after.text in FONTS or after.text in ACCENTS else 0
+        end = i + 1
+        for _ in range(many if after.text not in SWITCHES else 0):
+            _, end = argument_at(tokens, end)
+        if end > i + 1:
+            out += [Token("mark", "{", after.at), *tokens[i:end], Token("mark", "}", after.at)]
+            i = end
+    return out
 
 
 def _unboxed(tokens: list[Token]) -> list[Token]:

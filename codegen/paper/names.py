@@ -11,6 +11,12 @@ from .scripts import Scripts
 from .words import ACCENTS, FONTS, FUNCTIONS, GREEK, NAMING, SPELLED, SWITCHES
 
 
+def with_accent(name: str, accent: str) -> str:
+    """A name with an accent, in front of the marks that say how its indices are written."""
+    stem = name.removesuffix("^").removesuffix("[]")
+    return stem + accent + name[len(stem) :]
+
+
 class Names(Scripts):
     """Reads names."""
 
@@ -42,8 +48,10 @@ class Names(Scripts):
             inner = self.whole(content)
             if x.text in FONTS:
                 return self.scripts(inner)
-            if inner.op == "at":
-                return self.scripts(Formula("at", inner.args, (inner.attrs[0] + ACCENTS[x.text],)))
+            heart = inner.args[0] if inner.op == "transpose" else inner
+            if heart.op == "at":
+                accented = Formula("at", heart.args, (with_accent(heart.attrs[0], ACCENTS[x.text]),))
+                return self.scripts(accented.T if inner.op == "transpose" else accented)
             raise Fault(f"{x.shown} stands over more than a name", x)
         raise Fault(f"{x.shown} isn't known here", x)
 

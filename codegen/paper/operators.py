@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from chunkform.spec.language.formula import Formula, add, formula, walk
 
-from .lexer import Token
+from .lexer import Token, argument_at
 from .names import Names
 from .pieces import function, minus_one, quotient, times
-from .row import UNKNOWN, Fault, depth_of, lettered, spelled, split
-from .words import CLOSING, FUNCTIONS, OPENING, RELATIONS
+from .row import UNKNOWN, Fault, depth_of, is_dots, lettered, spelled, split, split_rows
+from .words import BIG, CLOSING, FUNCTIONS, LEFTWARDS, OPENING, RELATIONS, RIGHTWARDS
 
 
 class Operators(Names):
@@ -83,8 +83,21 @@ class Operators(Names):
     def on_bigodot(self) -> Formula:
         return self.big("hadamard over")
 
-    def big(self, op: str) -> Formula:
-        """A sum or a product over an index."""
+    def big_under(self, above: list[Token], content: list[Token]) -> Formula | None:
+        """A big operator with something set above it, such as the arrow that says in which order a product is taken; None where
+        what is below is none."""
+        order = order_of([*above, *content])
+        content = [t for t in content if t.text not in LEFTWARDS | RIGHTWARDS and t.text != "mathop"]
+        while content and content[0].text == "{" and content[-1].text == "}":
+            content = content[1:-1]
+        if not content or content[0].kind != "command" or content[0].text not in BIG:
+            return None
+        self.tokens[self.i : self.i] = content
+        return self.big(BIG[content[0].text], order)
+
+    def big(self, op: str, order: int = 0) -> Formula:
+        """A sum or a product over an index. `order`: -1 where an arrow says that a product goes on to the left,
+        1 to the right."""
         start = self.token
         self.i += 1
         low: list[Token] = []
@@ -92,11 +105,18 @@ class Operators(Names):
         while self.is_mark("_", "^"):
             below = self.is_mark("_")
             self.i += 1
+            content = self.argument()
+            order = order or (order_of(content) if op != "sum" else 0)
+            content = without_arrows(content) if op != "sum" else content
+            if not content:
+                continue
             if below:
-                low = self.argument()
+                low = content
             else:
-                high = self.argument()
+                high = content
         ranges = self.ranges(low, high, start) if low else []
+        if op == "product over" and (order < 0 or (not order and runs_down_in(low))):
+            op = "product down"
         inner = self.bound | {i for i, _, _ in ranges}
         self.out.limits |= {i: (first, last) for i, first, last in ranges}
         saved, self.bound = self.bound, inner
@@ -131,9 +151,9 @@ class Operators(Names):
     def ranges(self, low: list[Token], high: list[Token], start: Token | None) -> list[tuple[str, Formula, Formula]]:
         """The indices of a big operator with their bounds; unknown ones are told by what they count."""
         top = self.whole(high, self.bound | {"?sizes"}) if high else UNKNOWN
-        texts = [t.text for t in low]
-        if "substack" in texts:
-            raise Fault("\\substack isn't read", low[0])
+        if low[0].text == "substack":
+            rows = [r for r in split_rows(argument_at(low, 1)[0]) if r]
+            return merged([found for r in rows for found in self.ranges(r, high, start)])
         relations = [k for k, t in enumerate(low) if t.text in RELATIONS and depth_of(low[:k]) == 0]
         if not relations:
             names = [p for p in split(low, ",") if p]
@@ -142,6 +162,10 @@ class Operators(Names):
         said = RELATIONS[low[first].text]
         if len(relations) == 1:
             left, right = low[:first], low[first + 1 :]
+            listed = [p for p in split(right, ",") if p]
+            if said == "=" and len(listed) > 2 and any(is_dots(p) for p in listed):  # i = 1, .., t
+                low_end, high_end = (self.whole(p, self.bound | {"?sizes"}) for p in (listed[0], listed[-1]))
+                return [(self.index_name(left), low_end, high_end)]
             if said == "=":
                 return [(self.index_name(left), self.whole(right, self.bound | {"?sizes"}), top)]
             if said in ("<", "<="):
@@ -150,15 +174,29 @@ class Operators(Names):
             if said in (">", ">="):
                 bound = self.inside(right).index_formula()
                 return [(self.index_name(left), bound if said == ">=" else add(bound, formula(1)), UNKNOWN)]
+            if said == "in" and len(right) > 2 and right[0].text in OPENING:
+                return [(self.index_name(left), *self.among(right))]
             raise Fault("such a range isn't known", low[first])
         if len(relations) == 2:
             second = relations[1]
             less = said, RELATIONS[low[second].text]
             name = self.index_name(low[first + 1 : second])
             a, b = self.inside(low[:first]).index_formula(), self.inside(low[second + 1 :]).index_formula()
+            if all(r in (">", ">=") for r in less):
+                a, b, less = b, a, (less[1].replace(">", "<"), less[0].replace(">", "<"))
             if all(r in ("<", "<=") for r in less):
                 return [(name, a if less[0] == "<=" else add(a, formula(1)), b if less[1] == "<=" else minus_one(b))]
         raise Fault("such a range isn't known", low[first])
+
+    def among(self, tokens: list[Token]) -> tuple[Formula, Formula]:
+        """The bounds of {1, .., t}, of [1, t], and of [t], which is 1 to t."""
+        parts = [p for p in split(tokens[1:-1], ",") if p]
+        ends = [self.whole(p, self.bound | {"?sizes"}) for p in parts if not is_dots(p)]
+        if len(ends) == 1 and tokens[0].text in ("[", "lbrack"):
+            return formula(1), ends[0]
+        if len(ends) < 2 or (tokens[0].text == "lbrace" and len(ends) == len(parts)):
+            raise Fault("such a range isn't known", tokens[0])
+        return ends[0], ends[-1]
 
     def index_name(self, tokens: list[Token]) -> str:
         letters = [t for t in tokens if t.text not in ("{", "}")]
@@ -197,6 +235,31 @@ class Operators(Names):
         if self.tokens[end].text == "mathrm":
             self.argument()
         return Formula("integral", (self.whole(content), self.factor()))
+
+
+def order_of(tokens: list[Token]) -> int:
+    """-1 where an arrow points to the left, 1 to the right, 0 where there is none."""
+    found = [(t.text in RIGHTWARDS) - (t.text in LEFTWARDS) for t in tokens if t.kind == "command"]
+    return next((x for x in found if x), 0)
+
+
+def without_arrows(tokens: list[Token]) -> list[Token]:
+    return [t for t in tokens if t.kind != "command" or t.text not in LEFTWARDS | RIGHTWARDS]
+
+
+def runs_down_in(low: list[Token]) -> bool:
+    """Whether bounds such as t >= i > j name the last index first."""
+    said = [RELATIONS[t.text] for t in low if t.kind in ("mark", "command") and t.text in RELATIONS]
+    return len(said) == 2 and all(r in (">", ">=") for r in said)
+
+
+def merged(ranges: list[tuple[str, Formula, Formula]]) -> list[tuple[str, Formula, Formula]]:
+    """Ranges with what several rows say of one index put together: i > j, and i <= t."""
+    found: dict[str, tuple[Formula, Formula]] = {}
+    for name, low, high in ranges:
+        known = found.get(name, (UNKNOWN, UNKNOWN))
+        found[name] = known[0] if low == UNKNOWN else low, known[1] if high == UNKNOWN else high
+    return [(name, *ends) for name, ends in found.items()]
 
 
 def over_what_counts(body: Formula, name: str, over: Callable[[Formula], Formula], together: int = 0) -> Formula:

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from chunkform.spec.language.formula import Formula, add, formula, hadamard, negative, product, substitute, walk
 
+from .directions import directed
 from .groups import Groups
 from .lexer import Token, argument_at
 from .pieces import of_all_pairs, quotient, times
@@ -36,7 +37,7 @@ def read_row(tokens: list[Token], notation: Notation = PLAIN) -> Row:
         Parser(balanced_tokens, notation, row).row()
     except RecursionError:
         raise Fault("it is nested too deeply") from None
-    return with_counted_powers(row)
+    return directed(with_counted_powers(row))
 
 
 def with_counted_powers(row: Row) -> Row:

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .lexer import Macro, Token, argument_at, expanded, macros_of, tokens_of
+from .lexer import Macro, Token, argument_at, closing, expanded, macros_of, tokens_of
 from .row import depth_of
 from .words import CASES, MATRICES, RELATIONS, ROWS, WITH_COLUMNS
 
@@ -261,11 +261,13 @@ def opened(tokens: list[Token], source: Source) -> list[Token]:
 def _split(tokens: list[Token]) -> list[list[Token]]:
     """Rows at the line ends that stand in no environment; a brace that isn't closed doesn't hold the next rows."""
     found: list[list[Token]] = [[]]
-    depth = 0
-    for t in tokens:
+    depth = stacked = 0
+    for k, t in enumerate(tokens):
         if t.kind == "command":
             depth += (t.text == "begin") - (t.text == "end")
-        if t.kind == "row" and depth <= 0:
+            if t.text == "substack" and tokens[k + 1 : k + 2] and tokens[k + 1].text == "{":
+                stacked = max(stacked, closing(tokens, k + 1)) if closing(tokens, k + 1) < len(tokens) else stacked
+        if t.kind == "row" and depth <= 0 and k >= stacked:
             found.append([])
         else:
             found[-1].append(t)

@@ -17,6 +17,8 @@ from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula, add, product, rebuild, transform, walk
 from chunkform.spec.language.statements import Equal
 
+from .between import limit_to_ranges
+from .directions import SAYS_ORDER, turned_about
 from .document import Taken
 from .doubts import without_doubtful
 from .header import name_of
@@ -34,6 +36,7 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
     for symbols in paper.parts:
         adopt(paper, symbols)
     open_ones = taken_better(paper)
+    limit_to_ranges(paper)
     verdicts = judge(paper.claims)
     turned = (
         true_when_square(paper, verdicts)
@@ -50,19 +53,26 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
 
 def true_downwards(verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:
     """Which claims that fail are true where products of matrices start with the last factor: \\prod_{i=1}^t A_i doesn't say
-    whether that is A_1 .. A_t, as it is read, or A_t .. A_1."""
-    found = {}
+    whether that is A_1 .. A_t, as it is read, or A_t .. A_1. And those that are true where \\prod_{i=s}^{r} runs down from s."""
+    found: dict[str, tuple[str, bool]] = {}
     bare = Verifier(thorough=False)
     for v in verdicts:
         statement = v.claim.statement
-        if v.verdict != "fails" or not isinstance(statement, Equal) or "cdots" in v.claim.latex:
+        if v.verdict != "fails" or not isinstance(statement, Equal) or SAYS_ORDER.search(v.claim.latex):
             continue
-        sides = tuple(transform(x, downwards) for x in statement.sides)
-        if sides != statement.sides:
+        turned = tuple(turned_about(x, {}, v.claim.latex) for x in statement.sides)
+        ways = [
+            (
+                tuple(transform(x, downwards) for x in statement.sides),
+                "products of matrices start with their last factor",
+            ),
+            (turned, "a product runs between its bounds the other way"),
+        ]
+        for sides, text in ways:
             other = replace(v.claim, statement=replace(statement, sides=sides))
             with contextlib.suppress(Exception):  # what can't be judged tells nothing
-                if bare.judge(other).verdict == "holds":
-                    found[v.claim.id] = "products of matrices start with their last factor", True
+                if sides != statement.sides and bare.judge(other).verdict == "holds":
+                    found.setdefault(v.claim.id, (text, True))
     return found
 
 

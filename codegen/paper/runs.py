@@ -61,16 +61,24 @@ def moved(x: Formula, y: Formula) -> tuple[Formula, Formula] | None:
 
 
 def direction(start: Formula, end: Formula, limits: Limits) -> int:
-    """1 where a run goes up, -1 where it goes down. What ends at a number, or starts there, says so, and the number of steps;
-    what a sum around it runs over does; and of t and j + 1, the one that is shifted up is where a run starts to count."""
+    """1 where a run goes up, -1 where it goes down: as `told` says, and of t and j + 1, the one that is shifted up is where a run
+    starts to count."""
+    return told(start, end, limits) or shift_between(start, end)
+
+
+def told(start: Formula, end: Formula, limits: Limits) -> int:
+    """1 where a run goes up, -1 where it goes down, 0 where nothing tells. What ends at a number, or starts there, says so,
+    and the number of steps; what a sum around it runs over does."""
     numbers = [x.op == "number" for x in (start, end)]
     if all(numbers):
         return 1 if start.attrs[0] < end.attrs[0] else -1
     if any(numbers):
         return -1 if numbers[1] else 1
     first, last = letter_and_shift(start), letter_and_shift(end)
-    if first is None or last is None or first[0] == last[0]:
-        return 0 if first is None or last is None else (first[1] < last[1]) - (first[1] > last[1])
+    if first is None or last is None:
+        return 0
+    if first[0] == last[0]:
+        return (first[1] < last[1]) - (first[1] > last[1])
     if "size" in (start_of := [leading(x).op for x in (start, end)]):
         return 1 if start_of[1] == "size" else -1
     for (one, _), (other, _), sign in ((first, last, 1), (last, first, -1)):
@@ -79,6 +87,14 @@ def direction(start: Formula, end: Formula, limits: Limits) -> int:
             return sign
         if other in low.attrs[:1]:
             return -sign
+    return 0
+
+
+def shift_between(start: Formula, end: Formula) -> int:
+    """1 where the start of a run is shifted up against its end, as in j + 1 .. t; -1 where its end is."""
+    first, last = letter_and_shift(start), letter_and_shift(end)
+    if first is None or last is None:
+        return 0
     return (first[1] > last[1]) - (first[1] < last[1])
 
 

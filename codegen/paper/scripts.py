@@ -11,6 +11,17 @@ from .row import Fault, is_dots, lettered, spelled, split
 from .words import FONTS, FUNCTIONS, GREEK, INDICES, NAMING, SPELLED, TRANSPOSES
 
 
+def without_transpose(content: list[Token]) -> tuple[list[Token], bool]:
+    """A superscript without the transpose behind an index, as in k_{[t]}^{i \\top}."""
+    rest = content[:-1] if content and content[-1].text in TRANSPOSES else content
+    if [t.text for t in content[-4:] if t.text not in FONTS] == ["{", "T", "}"]:
+        rest = content[:-4]
+    rest = rest[:-1] if rest and rest[-1].text == "," else rest
+    letters = all(t.kind in ("letter", "number") or t.text in "+-,()[]" for t in rest)
+    turned = len(rest) < len(content) and bool(rest) and letters and rest[0].text != "-"
+    return (rest, True) if turned else (content, False)
+
+
 class Scripts(Cursor):
     """Reads scripts."""
 
@@ -35,7 +46,9 @@ class Scripts(Cursor):
             elif self.is_mark("^"):
                 self.i += 1
                 content = self.argument()
+                content, turned = without_transpose(content) if name else (content, False)
                 mark = self.exponent(name, content, bool(below), grouped)
+                power += [("transpose",)] * turned
                 if mark[0] == "index":
                     above += mark[1]
                 elif mark[0] == "label":
@@ -169,9 +182,17 @@ class Scripts(Cursor):
             letters = lettered(part)
             if len(part) > 1 and letters:
                 found += [self.index(t) for t in letters]  # M_{ij}
+            elif self.is_letter_and_digit(part):
+                found += [self.index(part[0].text), formula(int(part[1].text))]  # F_{t0}
             elif part:
                 found.append(self.inside(part, self.bound).index_formula())
         return found, wrapped and bracket
+
+    def is_letter_and_digit(self, part: list[Token]) -> bool:
+        """Whether an index is a letter and one digit that stand for two, as in F_{t0}; i1 may be a letter of a sum."""
+        kinds = [t.kind for t in part]
+        glued = kinds == ["letter", "number"] and part[1].glued and part[1].text.isdigit() and len(part[1].text) == 1
+        return glued and part[0].text in INDICES and part[0].text + part[1].text not in self.bound
 
     def index(self, name: str) -> Formula:
         sized = name in self.notation.sizes and name not in self.bound

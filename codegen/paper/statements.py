@@ -35,7 +35,7 @@ class Statements(Definitions):
         if relation == "in":
             return self.within(e)
         left = self.resolve(self.with_constants(e.head))
-        right = self.resolve(self.with_constants(e.side))
+        right = self.as_row(left, self.resolve(self.with_constants(e.side)), e.side)
         over = self.over(e, (left, right), [c for c in r.conditions if self.on_indices(c)])
         sides = statement_sides((left, right), self.s)
         if sides[0] == sides[1] and relation not in ("<", ">", "!="):
@@ -50,6 +50,12 @@ class Statements(Definitions):
             case "~":
                 raise Fault("an approximation isn't judged: say what grows in a claim in Python")
         return Equal(sides, over=over)
+
+    def as_row(self, left: Formula, right: Formula, stated: Formula) -> Formula:
+        """The diagonal of a matrix as a row, where the document's vectors are rows."""
+        shapes = self.resolve.shape(left), self.resolve.shape(right)
+        turned = stated.op == "diag" and shapes[0] == shapes[1][::-1] and shapes[1][1] == "1" != shapes[1][0]
+        return right.T if turned else right
 
     def within(self, e: Equation) -> Statement:
         """That a number is in an interval; or that both ends of an interval are."""

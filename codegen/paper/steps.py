@@ -442,21 +442,25 @@ def build(name: str, steps: Steps, shapes: Mapping[str, Shape], kinds: Mapping[s
         start = term(initial, values, dims) if initial is not None else None
         states[n] = r.state(safe(n), *over(shape), **({} if start is None else {"initial": start}))
         values[n] = _state(n, states[n], is_row(shape))
-    for n in ordered({k: b for k, b in steps.lets.items()}):
-        value = term(steps.lets[n], values, dims)
-        row = isinstance(value, Matrix) and str(value.rows) == "1" and str(value.cols) != "1"
+    for n in ordered({**steps.lets, **steps.states}):  # what reads a state after its step stands behind the update
+        state = n in steps.states
+        value = term((steps.states if state else steps.lets)[n], values, dims)
+        row = is_row(shapes[n]) if state else is_row_of(value)
+        if state:
+            r.update(states[n], value.T if row else value)
+            continue
         own = safe(n) + "w" if n in steps.outputs else safe(n)  # what is written and given out has a name for each
         made = r.let(own, value.T if row else value)
         values[n] = _given(n, made.T if row else made)
-    for n in ordered(steps.states):
-        value = term(steps.states[n], values, dims)
-        row = is_row(shapes[n])
-        r.update(states[n], value.T if row else value)
     for n, body in steps.outputs.items():
         value = term(body, values, dims)
-        row = isinstance(value, Matrix) and str(value.rows) == "1" and str(value.cols) != "1"
+        row = is_row_of(value)
         r.output(safe(n) if n not in steps.states else safe(n) + "out", value.T if row else value)
     return r.validate()
+
+
+def is_row_of(value: object) -> bool:
+    return isinstance(value, Matrix) and str(value.rows) == "1" and str(value.cols) != "1"
 
 
 def ordered(bodies: Mapping[str, Formula]) -> list[str]:

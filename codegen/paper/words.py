@@ -5,19 +5,42 @@ from __future__ import annotations
 FONTS = {
     **dict.fromkeys("mathbf bm boldsymbol pmb textbf bold bf mathbfit symbf".split(), "bold"),
     **dict.fromkeys(
-        "mathrm mathit mathsf mathtt rm textit textrm textsf mathnormal vec symup operatorname text".split(), ""
+        "mathrm mathit mathsf mathtt rm sf tt it textit textrm textsf mathnormal vec symup operatorname text".split(),
+        "",
     ),
     **dict.fromkeys("mathcal mathscr cal".split(), "cal"),
     **dict.fromkeys("mathbb Bbb".split(), "bb"),
     **dict.fromkeys("mathfrak frak".split(), "frak"),
 }
-SWITCHES = {"rm", "bf", "cal", "frak"}  # fonts that hold up to the end of their group, as in {\bf x}
-NAMING = {"operatorname", "mathrm", "text", "mathsf", "mathtt", "textrm", "textsf", "mbox", "rm", "mathit", "textit"}
+SWITCHES = {"rm", "bf", "sf", "tt", "it", "cal", "frak"}  # fonts that hold up to the end of their group, as in {\bf x}
+NAMING = {
+    "operatorname",
+    "mathrm",
+    "text",
+    "mathsf",
+    "mathtt",
+    "textrm",
+    "textsf",
+    "mbox",
+    "rm",
+    "sf",
+    "mathit",
+    "textit",
+}
 ACCENTS = dict(
     x.split(":")
     for x in "bar:bar overline:bar tilde:tilde widetilde:tilde hat:hat widehat:hat dot:dot ddot:ddot check:check breve:breve "
-    "underline:under acute:acute grave:grave mathring:ring".split()
+    "underline:under acute:acute grave:grave mathring:ring overrightarrow:right overleftarrow:left overleftrightarrow:both "
+    "overparen:paren wideparen:paren".split()
 )
+# What says that a product goes on to the left, A_t .. A_1, and to the right.
+LEFTWARDS = set(
+    "overleftarrow curvearrowleft leftarrow longleftarrow circlearrowleft xleftarrow gets Leftarrow".split()
+)
+RIGHTWARDS = set(
+    "overrightarrow curvearrowright rightarrow longrightarrow circlearrowright xrightarrow to Rightarrow".split()
+)
+BIG = {"sum": "sum", "prod": "product over", "bigodot": "hadamard over", "bigcirc": "hadamard over"}
 GREEK = set(
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi pi varpi rho varrho sigma "
     "varsigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell Alpha Beta "

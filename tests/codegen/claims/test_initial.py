@@ -139,3 +139,26 @@ def test_a_first_value_that_is_not_given_may_be_anything(initial: Any) -> None:
     found = verdicts(r, whole=(S(1), f.diag(g(1)) * S(0) + k(1) * v(1).T), without=(S(1), k(1) * v(1).T))
     assert found == {"whole": "holds", "without": "holds" if initial == 0 else found["without"]}
     assert initial == 0 or found["without"] != "holds"
+
+
+def test_a_formula_without_a_term_for_the_first_state_is_mended_where_that_is_zero() -> None:
+    r = Recurrence("sums")
+    d, e = r.dims("d e")
+    q, k, v = *r.inputs("q k", d), r.inputs("v", e)
+    lam = r.decay("lam")
+    S = r.state("S", d, e)
+    r.update(S, lam * S.prev + k * v.T)
+    r.output("y", S.next.T * q)
+    t, i, s, q, k, v, lam, S, y = r.quantities("t i s q k v lam S y")
+
+    def term(low: Any) -> Any:
+        return product_over(s, low, t, lam(s)) * v(i) * k(i).T * q(t)
+
+    right = r.claim("right", y(t), sum_over(i, 1, t, term(i + 1)))
+    wrong = r.claim("wrong", y(t), sum_over(i, 1, t, term(i)))
+    found = judged([right, wrong], jobs=1)
+    assert [v.verdict for v in found] == ["depends", "fails"]
+    assert found[1].repair_reading == "S(0) = 0"
+    assert found[1].repaired == " = ".join(map(str, right.statement.sides))
+    own = ("q(t).T * S(t)", "S(t).T * q(t)")  # the output's own equation
+    assert not any(x in str(y.result) for v in found for y in v.repairs for x in own)
