@@ -10,8 +10,8 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from .rationals import UNDEFINED
-from .run_kernel import Tensor
+from .launch_memory import Tensor
+from .rationals import UNDEFINED, same
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def compare(kernel: str, what: str, found: np.ndarray, expected: np.ndarray) -> 
     expected = np.broadcast_to(expected, found.shape)
     pairs = zip(np.ndindex(*found.shape), found.ravel(), expected.ravel(), strict=True)
     for place, a, b in pairs:
-        if a is b or (a is not UNDEFINED and b is not UNDEFINED and a == b):
+        if same(a, b):
             continue
         why = (
             "it is undefined"

@@ -1,82 +1,106 @@
-"""Exact numbers that can be compared: fractions, and what is undefined, such as memory that nothing was stored in.
+"""Exact numbers that can be compared, in arrays of objects: fractions, and what is undefined, such as memory that nothing was
+stored in.
 
-Functions of a number (exp, sigmoid, roots) are uninterpreted: the same argument gives the same random fraction; but where a
-function is 0 at 0, which printers count on, it is here. What is undefined goes through arithmetic as NaN does, so that it
-shows wherever it isn't masked.
+What is undefined goes through arithmetic as NaN does, so that it shows wherever it isn't masked. Inside of `in_field` numbers are
+taken modulo the prime 2^61 - 1, as integers: a gate is many times faster so. Where it asks for an order, it runs over fractions.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
+from contextvars import ContextVar
 from fractions import Fraction
-from functools import cache
+from functools import wraps
+from typing import ParamSpec
 
 import numpy as np
-import sympy
 
-from ..ir.functions import KEEP_ZERO, RECIPROCAL
+from ..ir.evaluate import PRIME
+from .meanings import (
+    LN2,
+    SMALL,
+    UNDEFINED,
+    NeedsOrder,
+    centred,
+    function_value,
+    irrational,
+    residue,
+    residue_of_function,
+    written,
+)
 
-
-class Undefined:
-    """A number of which nothing is known."""
-
-    def _same(self, *_: object) -> Undefined:
-        return self
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = __abs__ = (
-        _same
-    )
-
-    def __lt__(self, other: object) -> bool:
-        return False
-
-    __gt__ = __le__ = __ge__ = __lt__
-
-    def __repr__(self) -> str:
-        return "undefined"
+__all__ = [
+    "LN2", "UNDEFINED", "Rationals", "array", "in_field", "irrational", "is_in_field", "mapped", "needs_order", "same", "written",
+]  # fmt: skip
+P = ParamSpec("P")
+_FIELD: ContextVar[bool] = ContextVar("field", default=False)
 
 
-UNDEFINED = Undefined()
+def in_field(gate: Callable[P, None]) -> Callable[P, None]:
+    """A gate that computes with residues, and again with fractions where it asks for an order of them. It passes wrongly with a
+    probability below 1e-15 for each number that it compares: the degree of both sides in what is drawn, over 2^61."""
+
+    @wraps(gate)
+    def run(*given: P.args, **named: P.kwargs) -> None:
+        before = _FIELD.set(True)
+        try:
+            return gate(*given, **named)
+        except NeedsOrder:
+            pass
+        finally:
+            _FIELD.reset(before)
+        return gate(*given, **named)
+
+    return run
+
+
+def is_in_field() -> bool:
+    return _FIELD.get()
+
+
+def needs_order() -> None:
+    """From here on a gate counts on an order of numbers."""
+    if _FIELD.get():
+        raise NeedsOrder
 
 
 class Rationals:
-    """Arithmetic of fractions, on numpy arrays of them, as `codegen/ir/evaluate.py` wants it."""
+    """Arithmetic of fractions, or of residues, on numpy arrays of them, as `codegen/ir/evaluate.py` wants it."""
 
     exact: bool = True
 
     def const(self, value: Fraction) -> np.ndarray:
-        return array(Fraction(value))
+        return array(residue(value) if _FIELD.get() else Fraction(value))
 
     def number(self, text: str) -> np.ndarray:
-        return array(irrational(text))
+        return self.const(irrational(text))
 
     def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return array(a + b)
+        return array((a + b) % PRIME if _FIELD.get() else a + b)
 
     def mul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return array(a * b)
+        return array((a * b) % PRIME if _FIELD.get() else a * b)
 
     def pow(self, a: np.ndarray, n: Fraction) -> np.ndarray:
         return mapped(lambda x: _power(x, n), a)
 
     def maximum(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return mapped(lambda x, y: UNDEFINED if x is UNDEFINED or y is UNDEFINED else max(x, y), a, b)
+        return mapped(lambda x, y: UNDEFINED if x is UNDEFINED or y is UNDEFINED else max(x, y), *map(_ordered, (a, b)))
 
     def fn(self, name: str, a: np.ndarray) -> np.ndarray:
-        return mapped(lambda x: UNDEFINED if x is UNDEFINED else _value(name, x), a)
+        if _FIELD.get():
+            return mapped(lambda x: UNDEFINED if x is UNDEFINED else residue_of_function(name, residue(x)), a)
+        return mapped(lambda x: UNDEFINED if x is UNDEFINED else function_value(name, x), a)
 
     def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
-        return array(a.sum(axis=axis))
+        return array(a.sum(axis=axis) % PRIME if _FIELD.get() else a.sum(axis=axis))
 
     def peak(self, a: np.ndarray, axis: int) -> np.ndarray:
-        return array(a.max(axis=axis))
+        return array(_ordered(a).max(axis=axis))
 
-
-@cache
-def irrational(text: str) -> Fraction:
-    """A fraction near a number that SymPy knows."""
-    return Fraction(float(sympy.sympify(text)))
+    def taken(self, a: np.ndarray) -> np.ndarray:
+        """Fractions as the numbers that we compute with."""
+        return mapped(lambda x: x if x is UNDEFINED else residue(x), a) if _FIELD.get() else a
 
 
 def array(x: object) -> np.ndarray:
@@ -89,34 +113,32 @@ def mapped(f: Callable[..., object], *values: np.ndarray) -> np.ndarray:
     return array(np.frompyfunc(f, len(values), 1)(*map(array, values)))
 
 
-@cache
-def written(value: float) -> Fraction | float:
-    """The number that a decimal stands for: 1/3 where it is what 1/3 is rounded to; infinities stay as they are."""
-    if value in (float("inf"), -float("inf")):
-        return value
-    simple = Fraction(value).limit_denominator(2**20)
-    return simple if float(simple) == value else Fraction(value)
+def same(a: object, b: object) -> bool:
+    """Are these one number, as the field says, or both undefined?"""
+    if a is b or a is UNDEFINED or b is UNDEFINED:
+        return a is b
+    if isinstance(a, float) or isinstance(b, float):  # an infinity
+        return bool(a == b)
+    return residue(a) == residue(b)
 
 
-LN2 = 1 / Fraction(1.4426950408889634)  # what stands for the logarithm of 2: kernels multiply by one over it
-UNIT = {"exp": LN2, "exp2": Fraction(1)}
-
-
-@cache
-def _value(name: str, x: Fraction) -> Fraction:
-    """Some number, the same for the same x; powers of two are what they are."""
-    if name in UNIT and (x / UNIT[name]).denominator == 1:
-        return Fraction(2) ** int(x / UNIT[name])
-    if x == 0 and name in KEEP_ZERO:
-        return x
-    if name == RECIPROCAL:
-        return 1 / x
-    digest = hashlib.blake2b(f"{name}:{x}".encode(), digest_size=8).digest()
-    return Fraction(1 + int.from_bytes(digest, "big") % 2**20, 2**18)
+def _ordered(a: np.ndarray) -> np.ndarray:
+    """Numbers that have an order: residues of small whole ones."""
+    if not _FIELD.get():
+        return a
+    found = mapped(lambda x: x if x is UNDEFINED else centred(residue(x)), a)
+    if any(x is not UNDEFINED and abs(x) >= SMALL for x in found.ravel().tolist()):
+        raise NeedsOrder
+    return found
 
 
 def _power(x: object, n: Fraction) -> object:
-    if x is UNDEFINED or not isinstance(x, Fraction | int) or (x == 0 and n < 0):
+    if x is UNDEFINED or not isinstance(x, Fraction | int):
         return UNDEFINED
-    base = Fraction(x) if n.denominator == 1 else _value(f"root{n.denominator}", Fraction(x))
-    return base**n.numerator
+    if _FIELD.get():
+        base = residue(x) if n.denominator == 1 else residue_of_function(f"root{n.denominator}", residue(x))
+        return UNDEFINED if residue(x) == 0 and n < 0 else pow(base, n.numerator, PRIME)
+    if x == 0 and n < 0:
+        return UNDEFINED
+    root = Fraction(x) if n.denominator == 1 else function_value(f"root{n.denominator}", Fraction(x))
+    return root**n.numerator

@@ -1,4 +1,7 @@
-"""The interpreter of kernels: runs a launch over exact numbers, program by program, as the data in `codegen/ir/kernel_ir.py` say.
+"""The interpreter of kernels: runs a launch over exact numbers, as the data in `codegen/ir/kernel_ir.py` say.
+
+All programs of a launch take each statement together: a value has an axis of programs, of length 1 where it is the same for all.
+Where a condition or a loop's bounds differ between programs, each part of them goes its own way (`apart.py`).
 
 A gate compares what a launch leaves in memory with what it means. On the way these are refused, with a `GateError`:
 
@@ -12,9 +15,9 @@ A gate compares what a launch leaves in memory with what it means. On the way th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,239 +39,278 @@ from ..ir.code import (
     Items,
     Literal,
     Load,
+    Method,
     Name,
     Negative,
     Not,
     Power,
 )
-from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Return, Statement, Store, TileFunction
+from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Store
+from .apart import Apart, Exact, Pointer, chosen, joined
+from .built_in import BUILT_IN, FLOATS, OPERATIONS, lined_up
+from .entries import COMPARISONS, Entries, Fractions, Residues
 from .jit_source import NoMeaning, helper
-from .rationals import UNDEFINED, Rationals, array, mapped, written
+from .launch_memory import Memory, Tensor, Traffic
+from .meanings import NeedsOrder, written
+from .rationals import is_in_field
 
-NUMBERS = Rationals()
-Rounds: TypeAlias = (
-    "tuple[tuple[str, int], ...]"  # of the loops around a statement: their names, and the rounds they are in
+__all__ = ["Argument", "Tensor", "run"]
+Value: TypeAlias = (
+    Any  # a Pointer, an Exact, an array of integers or truth values, an integer, a tuple, a function, a name or None
 )
-Value: TypeAlias = Any  # a Pointer, an Exact, an array of integers or truth values, a tuple, a function, a name or None
+Names: TypeAlias = dict[str, Value]
 Argument: TypeAlias = "Tensor | Fraction | int | None"  # what a launch gives to a kernel
-Called: TypeAlias = "Callable[..., object] | TileFunction"  # what a kernel calls by name
-FLOATS = ("tl.float32", "tl.float16", "tl.bfloat16")
-
-
-@dataclass
-class Tensor:
-    """Memory, in one row; `stored` says which program has stored where. `alike`: several may store one number in one place."""
-
-    name: str
-    cells: np.ndarray
-    stored: dict[int, int] = field(default_factory=dict)
-    alike: bool = False
-
-    @classmethod
-    def room(cls, name: str, size: int) -> Tensor:
-        """Memory that nothing is stored in."""
-        return cls(name, np.full(size, UNDEFINED, dtype=object))
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """Places in a tensor."""
-
-    tensor: Tensor
-    places: np.ndarray | np.generic | int = 0
-
-
-@dataclass(frozen=True)
-class Exact:
-    """Numbers to compute with; integers and truth values are plain arrays."""
-
-    entries: np.ndarray
-
-
-@dataclass
-class _Returned:
-    value: Value
+Functions: TypeAlias = Callable[[str], "Callable[..., object] | None"]
 
 
 def run(
     k: KernelFunction,
     programs: int,
     arguments: Mapping[str, Argument],
-    functions: Callable[[str], Called | None] = lambda _: None,
+    functions: Functions = lambda _: None,
     rows: int = 1,
+    some: Iterable[int] | None = None,
 ) -> None:
-    """A launch of `programs` programs, times so many `rows` along the grid's second axis: tensors are `Tensor` (or None), numbers
-    are fractions, integers and words are bare. `functions` finds those of the runtime that the kernel calls by name."""
-    given = {n: _given(x) for n, x in arguments.items()}
-    for program in range(programs * rows):
-        _Program(k.name, program, programs, functions).body(k.body, dict(given))
+    """A launch of `programs` programs, times so many `rows` along the grid's second axis, or of `some` of these: tensors are
+    `Tensor` (or None), numbers are fractions, integers and words are bare. `functions` finds those of the runtime that the kernel
+    calls by name."""
+    numbers = np.arange(programs * rows) if some is None else np.array(list(some), dtype=np.int64)
+    try:
+        _Launch(k.name, numbers, programs, rows, Residues(), functions).run(k, arguments)
+    except NeedsOrder:
+        if is_in_field():
+            raise
+        _Launch(k.name, numbers, programs, rows, Fractions(), functions).run(k, arguments)
 
 
-def _given(x: Argument) -> Value:
-    if isinstance(x, Tensor):
-        return Pointer(x)
-    return Exact(array(x)) if isinstance(x, Fraction) else x
+class _Launch:
+    """The programs of a launch. `active`: the numbers of those that are at the present statement."""
 
+    def __init__(
+        self, name: str, programs: np.ndarray, count: int, rows: int, entries: Entries, functions: Functions
+    ) -> None:
+        self.name, self.active, self.count, self.entries, self.functions = name, programs, count, entries, functions
+        self.traffic = Traffic(name, count * rows)
+        self.returned: list[tuple[np.ndarray, Value]] = []  # of the present function: which programs, and what
 
-class _Program:
-    """One program of a launch."""
+    def run(self, k: KernelFunction, arguments: Mapping[str, Argument]) -> None:
+        self.body(k.body, {n: self.given(x) for n, x in arguments.items()})
+        for m in self.traffic.memories.values():
+            m.commit()
 
-    def __init__(self, name: str, number: int, count: int, functions: Callable[[str], Called | None]) -> None:
-        self.name, self.number, self.count, self.functions = name, number, count, functions
-        self.fresh: dict[str, set[int]] = {}  # places that were stored since the last barrier, by tensor
-        self.taken: dict[str, dict[int, Rounds]] = {}  # places that were loaded since then, and in which rounds
-        self.rounds: Rounds = ()
+    def given(self, x: Argument) -> Value:
+        if isinstance(x, Tensor):
+            known = self.traffic.memories
+            return Pointer(known.setdefault(id(x), Memory(x, self.entries)))
+        return Exact(self.entries.of(x)) if isinstance(x, Fraction) else x
 
     # --- statements
 
-    def body(self, body: Body, names: dict[str, Value]) -> _Returned | None:
+    def body(self, body: Body, names: Names) -> None:
         for x in body:
-            if (found := self.statement(x, names)) is not None:
-                return found
-        return None
+            if not len(self.active):
+                return
+            STATEMENTS[type(x)](self, x, names)
 
-    def statement(self, x: Statement, names: dict[str, Value]) -> _Returned | None:
-        match x:
-            case Let(names=targets, value=value, sign=sign):
-                made = self.value(value, names)
-                if sign != "=":
-                    made = self.binary(sign[0], self.value(Name(targets[0]), names), made)
-                if len(targets) == 1:
-                    names[targets[0]] = made
-                else:
-                    names |= dict(zip(targets, made, strict=True))
-            case Store():
-                self.store(x, names)
-            case If(condition=condition, body=inside, otherwise=otherwise):
-                return self.body(inside if truth(self.value(condition, names)) else otherwise, names)
-            case For(name=name, over=over, body=inside):
-                outside = self.rounds
-                for n in self.range_of(over, names):
-                    names[name] = n
-                    self.rounds = (*outside, (name, n))
-                    if (found := self.body(inside, names)) is not None:
-                        return found
-                self.rounds = outside
-            case Do(call=call):
-                self.value(call, names)
-            case Barrier():
-                self.fresh.clear()
-                self.taken.clear()
-            case Return(value=value):
-                return _Returned(None if value is None else self.value(value, names))
-        return None
+    def let(self, x: Let, names: Names) -> None:
+        made = self.value(x.value, names)
+        if x.sign != "=":
+            made = self.binary(x.sign[0], self.named(x.names[0], names), made)
+        if len(x.names) == 1:
+            names[x.names[0]] = made
+        else:
+            names |= dict(zip(x.names, made, strict=True))
 
-    def range_of(self, over: Code, names: dict[str, Value]) -> range:
+    def if_(self, x: If, names: Names) -> None:
+        self.parted(
+            self.truth(self.value(x.condition, names)),
+            names,
+            lambda own: self.body(x.body, own),
+            lambda own: self.body(x.otherwise, own),
+        )
+
+    def parted(
+        self, where: bool | np.ndarray, names: Names, then: Callable[[Names], None], otherwise: Callable[[Names], None]
+    ) -> None:
+        """The programs for which a condition holds go one way, the others another; those that return go no further."""
+        if isinstance(where, bool):
+            (then if where else otherwise)(names)
+            return
+        before, parts = self.active, []
+        for take, way in ((where, then), (~where, otherwise)):
+            self.active = before[take]
+            own = {n: chosen(v, take) for n, v in names.items()}
+            way(own)
+            parts.append((self.active, own))
+        self.active = np.sort(np.concatenate([a for a, _ in parts]))
+        kept = np.isin(before, self.active)
+        for n in {n: None for _, own in parts for n in own}:
+            names[n] = joined(self.active, [(a, own.get(n)) for a, own in parts if n in own and len(a)])
+        for n, v in list(names.items()):
+            if all(n not in own for _, own in parts):
+                names[n] = chosen(v, kept)
+
+    def for_(self, x: For, names: Names) -> None:
+        over = x.over
         if not isinstance(over, Call) or over.function not in ("range", "tl.range", "tl.static_range"):
             raise NoMeaning(over.text)
-        return range(*(int(self.value(x, names)) for x in over.arguments))
+        bounds = [self.value(y, names) for y in over.arguments]
+        outside = self.traffic.rounds
+        if all(isinstance(b, int) or self.is_one(b) for b in bounds):
+            for turn, n in enumerate(range(*(self.whole(b) for b in bounds))):
+                if not len(self.active):
+                    break
+                names[x.name] = n
+                self.traffic.rounds = (*outside, (x.name, turn))
+                self.body(x.body, names)
+            self.traffic.rounds = outside
+            return
+        self.rounds_apart(x, bounds, names)
+        self.traffic.rounds = outside
+
+    def rounds_apart(self, x: For, bounds: list[Value], names: Names) -> None:
+        """A loop whose bounds differ between programs."""
+        each = [range(*(int(np.ravel(b)[n % np.size(b)]) for b in bounds)) for n in range(len(self.active))]
+        of = dict(zip(self.active.tolist(), each, strict=True))
+        outside = self.traffic.rounds
+        for turn in range(max(map(len, each))):
+            active = self.active.tolist()
+            go = np.array([turn < len(of[p]) for p in active], dtype=bool)
+            if not go.any():
+                break
+            now = np.array([of[p][turn] for p in active if turn < len(of[p])], dtype=np.int64)
+            self.traffic.rounds = (*outside, (x.name, turn))
+
+            def one(own: Names, now: np.ndarray = now) -> None:
+                own[x.name] = now
+                self.body(x.body, own)
+
+            self.parted(True if go.all() else go, names, one, lambda own: None)
+
+    def do(self, x: Do, names: Names) -> None:
+        self.value(x.call, names)
+
+    def barrier(self, x: Barrier, names: Names) -> None:
+        self.traffic.barriers[self.active] += 1
+
+    def return_(self, x: Return, names: Names) -> None:
+        self.returned.append((self.active, None if x.value is None else self.value(x.value, names)))
+        self.active = self.active[:0]
 
     # --- memory
 
-    def load(self, x: Load, names: dict[str, Value]) -> object:
-        pointer, mask = self.pointer(x.pointer, names), self.mask(x.mask, names)
-        other = UNDEFINED if x.other is None else self.value(x.other, names)
-        places, mask = np.broadcast_arrays(np.asarray(pointer.places), mask)
-        out = np.empty(places.shape, dtype=object)
-        tensor = pointer.tensor
-        fresh = self.fresh.get(tensor.name, set())
-        taken = self.taken.setdefault(tensor.name, {}) if tensor.stored else {}
-        others = np.broadcast_to(other.entries, places.shape).ravel() if isinstance(other, Exact) else None
-        for n, (place, there) in enumerate(zip(places.ravel().tolist(), mask.ravel().tolist(), strict=True)):
-            if not there:
-                out.ravel()[n] = other if others is None else others[n]
-                continue
-            self.inside(tensor, place, "loads")
-            if tensor.stored.get(place, self.number) != self.number:
-                raise GateError(f"{self.name}: a program loads what another one stores, in {tensor.name}")
-            if place in fresh:
-                raise GateError(f"{self.name}: no barrier is between a store to {tensor.name} and a load of it")
-            taken[place] = self.rounds
-            out.ravel()[n] = tensor.cells[place]
-        return Exact(out) if out.size == 0 or not isinstance(out.ravel()[0], int) else out.astype(np.int64)
+    def store_(self, x: Store, names: Names) -> None:
+        self.store(self.value(x.pointer, names), self.value(x.value, names), self.maybe(x.mask, names), x.pointer.text)
 
-    def store(self, x: Store, names: dict[str, Value]) -> None:
-        pointer, mask = self.pointer(x.pointer, names), self.mask(x.mask, names)
-        value = self.number_of(self.value(x.value, names))
-        places, mask, entries = np.broadcast_arrays(np.asarray(pointer.places), mask, value)
-        tensor = pointer.tensor
-        fresh, taken = self.fresh.setdefault(tensor.name, set()), self.taken.get(tensor.name, {})
-        now: set[int] = set()
-        for place, there, entry in zip(places.ravel().tolist(), mask.ravel().tolist(), entries.ravel(), strict=True):
-            if not there:
-                continue
-            self.inside(tensor, place, "stores")
-            again = tensor.stored.setdefault(place, self.number) != self.number
-            if (again and not (tensor.alike and tensor.cells[place] == entry)) or place in now:
-                raise GateError(f"{self.name}: two stores go to one place of {tensor.name}")
-            if place in taken and _earlier(taken[place], self.rounds):
-                raise GateError(f"{self.name}: no barrier is between a load of {tensor.name} and a store to it")
-            now.add(place)
-            tensor.cells[place] = entry
-        fresh |= now
+    def load_(self, x: Load, names: Names) -> Value:
+        other = None if x.other is None else self.value(x.other, names)
+        return self.load(self.value(x.pointer, names), self.maybe(x.mask, names), other, x.pointer.text)
 
-    def inside(self, tensor: Tensor, place: int, what: str) -> None:
-        if not 0 <= place < len(tensor.cells):
-            raise GateError(f"{self.name}: it {what} beyond {tensor.name}")
+    def maybe(self, x: Code | None, names: Names) -> Value:
+        return None if x is None else self.value(x, names)
 
-    def pointer(self, x: Code, names: dict[str, Value]) -> Pointer:
-        found = self.value(x, names)
-        if not isinstance(found, Pointer):
-            raise GateError(f"{self.name}: {x.text} points nowhere")
-        return found
+    def load(self, pointer: Value, mask: Value, other: Value, text: str = "") -> Value:
+        places, mask = lined_up(self.places(pointer, text), np.asarray([True]) if mask is None else mask)
+        m = pointer.memory
+        found = self.traffic.load(m, places, mask, self.active)
+        if mask.all():
+            return found if m.whole else Exact(found)
+        if m.whole:
+            if other is None:
+                other = 0
+            return np.where(*lined_up(mask, found, other))
+        if other is not None:
+            found = np.where(*lined_up(mask, found, self.number_of(other)))
+        return Exact(found)
 
-    def mask(self, x: Code | None, names: dict[str, Value]) -> np.ndarray:
-        found = None if x is None else self.value(x, names)
-        return np.asarray(True if found is None else found)
+    def store(self, pointer: Value, value: Value, mask: Value, text: str = "") -> None:
+        places, mask, value = lined_up(
+            self.places(pointer, text), np.asarray([True]) if mask is None else mask, self.number_of(value)
+        )
+        self.traffic.store(pointer.memory, places, mask, value, self.active)
+
+    def places(self, pointer: Value, text: str) -> np.ndarray:
+        if not isinstance(pointer, Pointer):
+            raise GateError(f"{self.name}: {text} points nowhere")
+        return np.atleast_1d(np.asarray(pointer.places))
 
     # --- values
 
-    def value(self, x: Code, names: dict[str, Value]) -> Value:
-        match x:
-            case Name(id=name):
-                return self.named(name, names)
-            case Literal():
-                return _literal(x)
-            case Group(value=value) | CastLike(value=value):  # numbers are exact: nothing is rounded
-                return self.value(value, names)
-            case Binary(operator="and" | "or" as operator, left=left, right=right):
-                first = self.value(left, names)
-                return first if truth(first) == (operator == "or") else self.value(right, names)
-            case Binary(operator=operator, left=left, right=right):
-                return self.binary(operator, self.value(left, names), self.value(right, names))
-            case Negative(value=value) | Not(value=value):
-                return self.opposite(x, self.value(value, names))
-            case Item(value=value, index=index):
-                return self.value(value, names)[int(self.value(index, names))]
-            case Either(then=then, condition=condition, otherwise=otherwise):
-                return self.value(then if truth(self.value(condition, names)) else otherwise, names)
-            case Items(values=values):
-                return tuple(self.value(y, names) for y in values)
-            case Cast(value=value, dtype=dtype):
-                return self.cast(self.value(value, names), dtype)
-            case Expanded(value=value, own=own):
-                return self.reshaped(
-                    self.value(value, names), lambda a: a[tuple(slice(None) if y else None for y in own)]
-                )
-            case Load():
-                return self.load(x, names)
-            case Function(value=value) | Power(value=value):
-                return self.function_of(x, self.number_of(self.value(value, names)))
-            case Call() | Attribute():
-                return self.call(x, names)
-        raise NoMeaning(x.text)
+    def value(self, x: Code, names: Names) -> Value:
+        of = VALUES.get(type(x))
+        if of is None:
+            raise NoMeaning(x.text)
+        return of(self, x, names)
 
-    def opposite(self, x: Negative | Not, value: Value) -> Value:
+    def name_(self, x: Name, names: Names) -> Value:
+        return self.named(x.id, names)
+
+    def literal(self, x: Literal, names: Names) -> Value:
+        if not isinstance(x.value, float):
+            return x.value
+        return Exact(self.entries.of(written(x.value) if x.exact is None else x.exact))
+
+    def inside(self, x: Group | CastLike, names: Names) -> Value:  # numbers are exact: nothing is rounded
+        return self.value(x.value, names)
+
+    def binary_(self, x: Binary, names: Names) -> Value:
+        if x.operator not in ("and", "or"):
+            return self.binary(x.operator, self.value(x.left, names), self.value(x.right, names))
+        first = self.value(x.left, names)
+        where = self.truth(first)
+        if isinstance(where, bool):
+            return first if where == (x.operator == "or") else self.value(x.right, names)
+        return self.one_or_other(where == (x.operator == "or"), names, lambda _: None, x.right, first)
+
+    def either(self, x: Either, names: Names) -> Value:
+        where = self.truth(self.value(x.condition, names))
+        if isinstance(where, bool):
+            return self.value(x.then if where else x.otherwise, names)
+        return self.one_or_other(where, names, lambda own: self.value(x.then, own), x.otherwise)
+
+    def one_or_other(
+        self, where: np.ndarray, names: Names, then: Callable[[Names], Value], otherwise: Code, first: Value = None
+    ) -> Value:
+        """A value where a condition holds, and another elsewhere."""
+        before, parts = self.active, []
+        for take, of in ((where, then), (~where, lambda own: self.value(otherwise, own))):
+            self.active = before[take]
+            own = {n: chosen(v, take) for n, v in names.items()}
+            made = chosen(first, take) if take is where and first is not None else of(own)
+            parts.append((self.active, made))
+        self.active = before
+        return self.whole_of(joined(before, parts), "a value")
+
+    def unary(self, x: Negative | Not, names: Names) -> Value:
+        value = self.value(x.value, names)
         if isinstance(x, Not):
-            return not truth(value)
-        return Exact(array(-value.entries)) if isinstance(value, Exact) else -value
+            where = self.truth(value)
+            return not where if isinstance(where, bool) else ~where
+        return Exact(self.entries.negative(value.entries)) if isinstance(value, Exact) else -value
 
-    def function_of(self, x: Function | Power, value: np.ndarray) -> Exact:
-        return Exact(NUMBERS.fn(x.name, value) if isinstance(x, Function) else NUMBERS.pow(value, x.exponent))
+    def item(self, x: Item, names: Names) -> Value:
+        return self.value(x.value, names)[self.whole(self.value(x.index, names))]
 
-    def named(self, name: str, names: dict[str, Value]) -> Value:
+    def items(self, x: Items, names: Names) -> Value:
+        return tuple(self.value(y, names) for y in x.values)
+
+    def cast_(self, x: Cast, names: Names) -> Value:
+        return self.cast(self.value(x.value, names), x.dtype)
+
+    def expanded(self, x: Expanded, names: Names) -> Value:
+        index = (slice(None), *(slice(None) if y else None for y in x.own))
+        return self.reshaped(self.value(x.value, names), lambda a: a[index])
+
+    def function_(self, x: Function, names: Names) -> Value:
+        return Exact(self.entries.function(x.name, self.number_of(self.value(x.value, names))))
+
+    def power(self, x: Power, names: Names) -> Value:
+        return Exact(self.entries.power(self.number_of(self.value(x.value, names)), x.exponent))
+
+    def named(self, name: str, names: Names) -> Value:
         if name in names:
-            return names[name]
+            found = names[name]
+            return found if type(found) is not Apart else self.whole_of(found, name)
         if name.startswith("tl."):
             return name
         function = self.functions(name)
@@ -276,26 +318,65 @@ class _Program:
             raise GateError(f"{self.name}: {name} is read, and isn't assigned before")
         return function
 
+    def whole_of(self, x: Value, name: str) -> Value:
+        """What a name stands for, which some programs have assigned here and others there."""
+        if not isinstance(x, Apart):
+            return x
+        found = joined(self.active, x.among(self.active))
+        if isinstance(found, Apart):
+            missing = sum(len(a) for a, _ in found.parts) < len(self.active)
+            why = "isn't assigned before" if missing else "is of two kinds"
+            raise GateError(f"{self.name}: {name} is read, and {why}")
+        return found
+
     def number_of(self, x: object) -> np.ndarray:
         """What a value is as a number to compute with."""
         if isinstance(x, Exact):
             return x.entries
         if x is None or isinstance(x, Pointer | tuple | str):
             raise GateError(f"{self.name}: {x} is no number")
-        if isinstance(x, float):
-            return array(written(x))
-        return mapped(lambda y: y if y is UNDEFINED else Fraction(int(y)), array(x))
+        if isinstance(x, int | float | Fraction):
+            return self.entries.of(x)
+        return self.entries.of_whole(np.atleast_1d(np.asarray(x)))
+
+    def truth(self, x: Value) -> bool | np.ndarray:
+        """Does it hold, for each program if it isn't the same for all?"""
+        if isinstance(x, Exact):
+            x = self.entries.compared("!=", x.entries, self.entries.of(0))
+        if not isinstance(x, np.ndarray):
+            return bool(x)
+        if x.size != len(x):
+            raise GateError(f"{self.name}: a condition is of many numbers")
+        flat = x.reshape(-1).astype(bool)
+        return bool(flat[0]) if flat.all() or not flat.any() else flat
+
+    def whole(self, x: Value) -> int:
+        """An integer that is the same for all programs."""
+        if isinstance(x, Exact) or not self.is_one(x):
+            raise NoMeaning("a size that isn't known when the kernel is compiled")
+        return int(np.ravel(x)[0])
+
+    def is_one(self, x: Value) -> bool:
+        flat = np.ravel(x)
+        return flat.size > 0 and bool((flat == flat[0]).all())
 
     def binary(self, operator: str, a: Value, b: Value) -> Value:
         if operator in ("is", "is not"):
             return (a is b) == (operator == "is")
-        if isinstance(a, Pointer) and operator == "+":
-            return Pointer(a.tensor, a.places + np.asarray(b))
+        if isinstance(a, Pointer) and operator in ("+", "-"):
+            return Pointer(a.memory, self.of_integers(operator, a.places, b))
         if a is None or b is None:
             raise GateError(f"{self.name}: something is None on one side of {operator}")
         if isinstance(a, Exact) or isinstance(b, Exact):
-            made = _of_numbers(operator, self.number_of(a), self.number_of(b))
-            return made if operator in ("<", "<=", ">", ">=", "==", "!=") else Exact(array(made))
+            x, y = lined_up(self.number_of(a), self.number_of(b))
+            if operator in COMPARISONS:
+                return self.entries.compared(operator, x, y)
+            return Exact(self.entries.binary(operator, x, y))
+        return self.of_integers(operator, a, b)
+
+    def of_integers(self, operator: str, a: Value, b: Value) -> Value:
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.ndim != b.ndim:
+            a, b = lined_up(a, b)
         return OPERATIONS[operator](a, b)
 
     def cast(self, x: Value, dtype: str) -> Value:
@@ -304,64 +385,43 @@ class _Program:
         return x
 
     def reshaped(self, x: Value, change: Callable[[np.ndarray], np.ndarray]) -> Value:
+        """A value with other axes; the first, of programs, stays."""
         if isinstance(x, Exact):
-            return Exact(array(change(x.entries)))
+            return Exact(change(x.entries))
         if isinstance(x, Pointer):
-            return Pointer(x.tensor, change(np.asarray(x.places)))
-        return change(np.asarray(x))
+            return Pointer(x.memory, change(np.atleast_1d(np.asarray(x.places))))
+        return change(np.atleast_1d(np.asarray(x)))
 
     # --- functions
 
-    def call(self, x: Call | Attribute, names: dict[str, Value]) -> Value:
-        if isinstance(x, Attribute):
-            return self.call(Call(f".{x.name}", (x.value,)), names)
+    def call(self, x: Call, names: Names) -> Value:
         arguments = [self.value(y, names) for y in x.arguments]
-        keywords = {n: self.value(y, names) for n, y in x.keywords}
         if x.function in BUILT_IN:
-            return BUILT_IN[x.function](self, *arguments, **keywords)
+            return BUILT_IN[x.function](self, *arguments, **{n: self.value(y, names) for n, y in x.keywords})
         function = names.get(x.function) or self.functions(x.function)
         if function is None:
             raise NoMeaning(x.text)
         return self.called(function, arguments)
 
-    def called(self, function: Called, arguments: list[Value]) -> Value:
+    def method(self, x: Method | Attribute, names: Names) -> Value:
+        if f".{x.name}" not in BUILT_IN:
+            raise NoMeaning(x.text)
+        arguments = x.arguments if isinstance(x, Method) else ()
+        return BUILT_IN[f".{x.name}"](self, self.value(x.value, names), *(self.value(y, names) for y in arguments))
+
+    def called(self, function: Callable[..., object], arguments: list[Value]) -> Value:
         """What a function of the runtime makes of arguments: its own source says so. Sums of exponentials in logarithms have no
         exact value; what a kernel does with them it does with maxima, over which sums are distributed as well."""
-        if isinstance(function, TileFunction):
-            inside = self.inner(self.functions)
-            made = inside.body(function.body, dict(zip(function.parameters, arguments, strict=True)))
-            return None if made is None else made.value
         if getattr(function, "__name__", "") == "log_of_sum":
             return BUILT_IN["tl.maximum"](self, *arguments)
         found = helper(function)
-        inside = self.inner(lambda n: _known(found.known, n))
-        values = dict(zip(found.parameters, arguments, strict=False))
-        for n, default in _defaults(function).items():
-            values.setdefault(n, default)
-        returned = inside.body(found.body, values)
-        return returned.value if returned is not None else None
-
-    def inner(self, functions: Callable[[str], Called | None]) -> _Program:
-        """The same program, inside of a function."""
-        found = _Program(self.name, self.number, self.count, functions)
-        found.fresh, found.taken, found.rounds = self.fresh, self.taken, self.rounds
-        return found
-
-
-def _earlier(a: Rounds, b: Rounds) -> bool:
-    """Are these different rounds of one loop?"""
-    different = next(((x, y) for x, y in zip(a, b, strict=False) if x != y), None)
-    return different is not None and different[0][0] == different[1][0]
-
-
-def _literal(x: Literal) -> Value:
-    if not isinstance(x.value, float):
-        return x.value
-    return Exact(array(written(x.value) if x.exact is None else x.exact))
-
-
-def truth(x: Value) -> bool:
-    return bool(x.entries) if isinstance(x, Exact) else bool(x)
+        names = {**_defaults(function), **dict(zip(found.parameters, arguments, strict=False))}
+        outside = self.active, self.functions, self.returned
+        self.functions, self.returned = lambda n: _known(found.known, n), []
+        self.body(found.body, names)
+        returned = self.returned if not len(self.active) else [*self.returned, (self.active, None)]
+        self.active, self.functions, self.returned = outside
+        return returned[0][1] if len(returned) == 1 else self.whole_of(joined(self.active, returned), "what it returns")
 
 
 def _known(known: Mapping[str, Value], name: str) -> Value:
@@ -369,137 +429,20 @@ def _known(known: Mapping[str, Value], name: str) -> Value:
     return getattr(found, "value", found) if type(found).__name__ == "constexpr" else found
 
 
+@cache
 def _defaults(function: Callable[..., object]) -> dict[str, Value]:
     parameters = inspect.signature(getattr(function, "fn", function)).parameters
     return {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
 
 
-OPERATIONS: dict[str, Callable[[Value, Value], Value]] = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
-    "//": lambda a, b: a // b, "%": lambda a, b: a % b, "&": lambda a, b: a & b, "|": lambda a, b: a | b,
-    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b,
+STATEMENTS: dict[type, Callable[..., None]] = {
+    Let: _Launch.let, Store: _Launch.store_, If: _Launch.if_, For: _Launch.for_, Do: _Launch.do,
+    Barrier: _Launch.barrier, Return: _Launch.return_, Note: lambda *_: None,
 }  # fmt: skip
-
-
-def _of_numbers(operator: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if operator == "/":
-        return mapped(_divided, a, b)
-    if operator == "*":
-        return mapped(_times, a, b)
-    made = OPERATIONS[operator](a, b)
-    return np.asarray(made, dtype=bool) if operator in ("<", "<=", ">", ">=", "==", "!=") else made
-
-
-def _divided(a: Value, b: Value) -> Value:
-    return UNDEFINED if a is UNDEFINED or b is UNDEFINED or b == 0 else a / b
-
-
-def _times(a: Value, b: Value) -> Value:
-    """A product; of an infinity and zero, nothing is known."""
-    made = a * b
-    return UNDEFINED if isinstance(made, float) and made != made else made
-
-
-def _full(p: _Program, sizes: tuple[int, ...], value: Value, dtype: str) -> Value:
-    if dtype in FLOATS:
-        return Exact(np.broadcast_to(p.number_of(value), sizes).copy())
-    return np.full(sizes, value)
-
-
-def _where(p: _Program, condition: Value, a: Value, b: Value) -> Value:
-    if isinstance(a, Exact) or isinstance(b, Exact):
-        condition = np.asarray(condition)
-        return Exact(mapped(lambda c, x, y: x if c else y, condition, p.number_of(a), p.number_of(b)))
-    return np.where(condition, a, b)
-
-
-def _extreme(p: _Program, a: Value, b: Value, which: Callable[[Value, Value], Value]) -> Value:
-    if isinstance(a, Exact) or isinstance(b, Exact):
-        return Exact(
-            mapped(lambda x, y: UNDEFINED if UNDEFINED in (x, y) else which(x, y), p.number_of(a), p.number_of(b))
-        )
-    return np.maximum(a, b) if which is max else np.minimum(a, b)
-
-
-def _sum(p: _Program, x: Value, axis: int) -> Value:
-    return Exact(array(x.entries.sum(axis=axis))) if isinstance(x, Exact) else np.sum(x, axis=axis)
-
-
-def _most(x: Value, which: Callable[..., Value], axis: int | None) -> Value:
-    return Exact(array(which(x.entries, axis=axis))) if isinstance(x, Exact) else which(x, axis=axis)
-
-
-def _cumulative(p: _Program, x: Value, axis: int, reverse: bool) -> Exact:
-    entries = p.number_of(x)
-    entries = np.flip(entries, axis) if reverse else entries
-    sums = np.cumsum(entries, axis=axis)
-    return Exact(np.flip(sums, axis) if reverse else sums)
-
-
-def _dot(p: _Program, a: Value, b: Value, onto: Value) -> Exact:
-    product = array(p.number_of(a) @ p.number_of(b))
-    return Exact(product if onto is None else array(product + p.number_of(onto)))
-
-
-def _power_of_two(x: Value) -> Value:
-    if x is UNDEFINED or isinstance(x, float):  # of minus infinity
-        return UNDEFINED if x is UNDEFINED or x > 0 else Fraction(0)
-    return NUMBERS.fn("exp2", array(x)).item()
-
-
-def _scan(p: _Program, values: tuple[Exact, ...], axis: int, function: Callable[..., object]) -> tuple[Exact, ...]:
-    rows = [np.moveaxis(v.entries, axis, 0) for v in values]
-    kept = [tuple(Exact(array(r[0])) for r in rows)]
-    for n in range(1, rows[0].shape[0]):
-        kept.append(p.called(function, [*kept[-1], *(Exact(array(r[n])) for r in rows)]))
-    return tuple(Exact(np.moveaxis(np.stack([k[m].entries for k in kept]), 0, axis)) for m in range(len(values)))
-
-
-def _reduce(p: _Program, x: Exact, axis: int, function: Callable[..., object]) -> Exact:
-    rows = np.moveaxis(x.entries, axis, 0)
-    made = Exact(array(rows[0]))
-    for row in rows[1:]:
-        made = p.called(function, [made, Exact(array(row))])
-    return made
-
-
-BUILT_IN: dict[str, Callable[..., object]] = {
-    "tl.program_id": lambda p, axis: np.int64(p.number // p.count if axis else p.number % p.count),
-    "tl.num_programs": lambda p, axis: np.int64(p.count),
-    "tl.arange": lambda p, a, b: np.arange(a, b),
-    "tl.zeros": lambda p, sizes, dtype: _full(p, sizes, 0, dtype),
-    "tl.full": _full,
-    "tl.zeros_like": lambda p, x: Exact(array(x.entries * 0)) if isinstance(x, Exact) else np.zeros_like(x),
-    "tl.where": _where,
-    "tl.sum": _sum,
-    "tl.max": lambda p, x, axis=None: _most(x, np.max, axis),
-    "tl.min": lambda p, x, axis=None: _most(x, np.min, axis),
-    "tl.cumsum": lambda p, x, axis, reverse=False: _cumulative(p, x, axis, reverse),
-    "tl.dot": lambda p, a, b, onto=None, input_precision="": _dot(p, a, b, onto),
-    "tl.reshape": lambda p, x, sizes: p.reshaped(x, lambda a: a.reshape(sizes)),
-    "tl.broadcast_to": lambda p, x, sizes: p.reshaped(x, lambda a: np.broadcast_to(a, sizes)),
-    "tl.exp2": lambda p, x: Exact(mapped(_power_of_two, p.number_of(x))),
-    "tl.sqrt": lambda p, x: Exact(NUMBERS.pow(p.number_of(x), Fraction(1, 2))),
-    "triton.next_power_of_2": lambda p, n: 1 << (int(n) - 1).bit_length(),
-    ".dtype": lambda p, x: "tl.float32" if isinstance(x, Exact | Pointer) else "tl.int32",
-    ".element_ty": lambda p, dtype: dtype,
-    ".shape": lambda p, x: x.entries.shape,
-    "[]": lambda p, x, n: x[int(n)],
-    "tl.log2": lambda p, x: Exact(NUMBERS.fn("log2", p.number_of(x))),
-    "~": lambda p, x: ~np.asarray(x),
-    "tl.trans": lambda p, x: p.reshaped(x, lambda a: a.T),
-    "tl.permute": lambda p, x, order: p.reshaped(x, lambda a: a.transpose(order)),
-    "tl.cdiv": lambda p, a, b: -(-a // b),
-    "tl.minimum": lambda p, a, b: _extreme(p, a, b, min),
-    "tl.maximum": lambda p, a, b, propagate_nan="": _extreme(p, a, b, max),
-    # log(exp(a) + exp(b)) has no exact value; scans need that it is associative, and that + distributes over it, as over max
-    "log_of_sum": lambda p, a, b: _extreme(p, a, b, max),
-    "tl.abs": lambda p, x: Exact(array(abs(x.entries))),
-    "tl.cast": lambda p, x, dtype: p.cast(x, dtype),
-    "tl.multiple_of": lambda p, x, _: x,
-    "tl.associative_scan": _scan,
-    "tl.reduce": _reduce,
-    "float": lambda p, text: Exact(array(float(text))),
-    "not": lambda p, x: not truth(x),
+VALUES: dict[type, Callable[..., Value]] = {
+    Name: _Launch.name_, Literal: _Launch.literal, Group: _Launch.inside, CastLike: _Launch.inside,
+    Binary: _Launch.binary_, Negative: _Launch.unary, Not: _Launch.unary, Item: _Launch.item, Items: _Launch.items,
+    Either: _Launch.either, Cast: _Launch.cast_, Expanded: _Launch.expanded, Load: _Launch.load_,
+    Function: _Launch.function_, Power: _Launch.power, Call: _Launch.call, Method: _Launch.method,
+    Attribute: _Launch.method,
 }  # fmt: skip

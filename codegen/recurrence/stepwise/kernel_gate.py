@@ -16,7 +16,7 @@ from chunkform.errors import GateError
 
 from ...exact.jit_source import NoMeaning
 from ...exact.memory import Laid, compare, drawn, room
-from ...exact.rationals import UNDEFINED, Rationals
+from ...exact.rationals import UNDEFINED, Rationals, in_field
 from ...exact.run_kernel import Argument, Tensor, run
 from ...ir.evaluate import Env, evaluate_all
 from ...ir.expr import dim_of
@@ -73,6 +73,7 @@ class Case:
 CASES = Case((5, 5), 1, packed=False), Case((3, 0, 2), 2, packed=True)
 
 
+@in_field
 def gate_kernel(c: Compiled, k: Kernel, f: KernelFunction, slots: int = 0) -> None:
     """Raises GateError where `f`, which passes have made of a forward or a backward kernel, isn't c's steps or its adjoint's;
     `slots`: how many vectors it keeps in memory."""
@@ -147,7 +148,7 @@ def steps_of(c: Compiled, case: Case, sizes: dict[str, int], backwards: bool) ->
 
 def _forward(p: StepProgram, x: Steps, n: int) -> list[Values]:
     """A sequence's steps; the states before each."""
-    states = {s.name: x.start[s.name][n] for s in p.states}
+    states = {s.name: NUMBERS.taken(x.start[s.name][n]) for s in p.states}
     before: list[Values] = []
     first = sum(x.case.segments[:n])
     for t, (b, at) in enumerate(x.case.tokens(n)):
@@ -170,13 +171,13 @@ def _forward(p: StepProgram, x: Steps, n: int) -> list[Values]:
 def _backward(c: Compiled, x: Steps, n: int, before: list[Values]) -> None:
     """The adjoint's steps of a sequence."""
     p, a = c.step, c.adjoint.program
-    states = {f"d{s.name}": x.ends[s.name][n] for s in p.states}
+    states = {f"d{s.name}": NUMBERS.taken(x.ends[s.name][n]) for s in p.states}
     for v in (v for v in tensors(p) if not v.per_step):
         x.gradients[v.name][n] = np.zeros(x.gradients[v.name][n].shape, dtype=np.int64)
     for (b, at), trajectory in reversed(list(zip(x.case.tokens(n), before, strict=True))):
         env = _given(p.variables, x, b, at) | {("state", name): value for name, value in states.items()}
         env |= {("trajectory", name): value for name, value in trajectory.items()}
-        env |= {("cotangent", f"d{name}"): value[b, at] for name, value in x.incoming_steps.items()}
+        env |= {("cotangent", f"d{name}"): NUMBERS.taken(value[b, at]) for name, value in x.incoming_steps.items()}
         made = evaluate_all([*a.updates.values(), *a.outputs.values()], env, NUMBERS, x.sizes)
         gradients = dict(zip(a.outputs, made[len(a.updates) :], strict=True))
         for v in tensors(p):
@@ -197,7 +198,7 @@ def _given(variables: tuple[Var, ...], x: Steps, b: int, t: int) -> Env:
         if v.kind != "constant":
             value = value[b, t] if v.per_step else value
             value = np.broadcast_to(value, (x.case.heads, *value.shape[1:]))
-        env[v.kind, v.name] = NUMBERS.fn("exp", value) if v.is_decay else value
+        env[v.kind, v.name] = NUMBERS.fn("exp", value) if v.is_decay else NUMBERS.taken(value)
     return env
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from chunkform.errors import GateError
 
 from ...exact.jit_source import NoMeaning
-from ...exact.rationals import LN2, UNDEFINED, Rationals, array
+from ...exact.rationals import LN2, UNDEFINED, Rationals, array, in_field, is_in_field
 from ...exact.run_kernel import Argument as Given
 from ...exact.run_kernel import Tensor, run
 from ...ir.evaluate import BEYOND, Env, aligned, evaluate
@@ -40,6 +40,7 @@ FAR = 99  # so far log2 decays may reach in a chunk for two factors of them to f
 Key = tuple[str, str]
 
 
+@in_field
 def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     """Raises GateError where what passes have made of a kernel over chunks, and of the one for chunks that it leaves, isn't what
     it is for. A kernel that says no pieces has no gate yet."""
@@ -94,10 +95,9 @@ class Memory:
     # --- drawing
 
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Numbers of few bits, as a chunk's are multiplied by one another."""
-        flat = [
-            Fraction(self.random.randrange(1, 2**9), 2**4) * self.random.choice((1, -1)) for _ in range(prod(shape))
-        ]
+        """Numbers of few bits, as a chunk's are multiplied by one another; in a field of as many as there are."""
+        top, unit = (2**60, 1) if is_in_field() else (2**9, 2**4)
+        flat = [Fraction(self.random.randrange(1, top), unit) * self.random.choice((1, -1)) for _ in range(prod(shape))]
         return array(flat).reshape(shape)
 
     def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -130,6 +130,13 @@ class Memory:
             else:
                 self.values[kind, name] = self.draw((*lead, *own))
         return self.values[kind, name]
+
+    def number(self, key: Key, values: np.ndarray) -> np.ndarray:
+        """The values of a leaf as the numbers that we compute with."""
+        known: Key = (f"{key[0]} as a number", key[1])
+        if known not in self.values:
+            self.values[known] = NUMBERS.taken(values)
+        return self.values[known]
 
     def matrix(self, x: Node) -> np.ndarray:
         """A matrix over the steps of each chunk that is given, with zeros beyond the end, and where a step reads what comes after
@@ -258,9 +265,11 @@ class Memory:
         env: Env = {}
         for x in self.nodes:
             if x.op == "leaf" and x.attrs[0] == "matrix" and not self.made_here(o, x):
-                env[x.attrs[:2]] = self.matrix(x)[b, h, own.start // self.chunk, :count, :count]
+                env[x.attrs[:2]] = self.number(x.attrs[:2], self.matrix(x))[
+                    b, h, own.start // self.chunk, :count, :count
+                ]
             if x.op == "leaf" and x.attrs[0] in self.loaded:
-                values = self.value(x)
+                values = self.number(x.attrs[:2], self.value(x))
                 per_step = values.shape[:1] == (B,) and x.attrs[0] not in (*PER_HEAD, "constant")
                 env[x.attrs[:2]] = values[b, own, h] if per_step else values[h] if x.attrs[0] in PER_HEAD else values
         for x, node in (o.streams | o.decays).items():

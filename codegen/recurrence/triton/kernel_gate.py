@@ -20,7 +20,7 @@ from chunkform.errors import GateError
 from chunkform.runtime.torch_form.scans import LAWS, Extreme
 
 from ...exact.jit_source import NoMeaning
-from ...exact.rationals import UNDEFINED, Rationals, array
+from ...exact.rationals import UNDEFINED, Rationals, array, in_field, needs_order, same
 from ...exact.run_kernel import Argument, Tensor, run
 from ...exact.runtime_source import module_of
 from ...ir.evaluate import BEYOND, Env, evaluate
@@ -48,6 +48,7 @@ def runtime_function(name: str) -> Callable[..., object] | None:
     return None
 
 
+@in_field
 def gate_kernel(k: RowKernel | TransitionKernel, f: KernelFunction) -> None:
     """Raises GateError where `f`, which passes have made of a kernel, isn't what the kernel is for."""
     try:
@@ -95,7 +96,7 @@ class _Inputs:
             if missing:
                 values = self.filled((*lead, *shape), Fraction(0))
             self.arguments |= self.passed(base, kind, values, missing)
-            self.env[kind, name] = NUMBERS.fn("exp", values) if kind.startswith("decay") else values
+            self.env[kind, name] = NUMBERS.fn("exp", values) if kind.startswith("decay") else NUMBERS.taken(values)
 
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:
         """Numbers of many bits: among few, some is 1 where a plan divides by 1 - z."""
@@ -147,7 +148,7 @@ def _expected(r: Result, env: Env, sizes: dict[str, int], steps: int) -> np.ndar
 def compare(kernel: str, what: str, cells: np.ndarray, expected: np.ndarray) -> None:
     found: Any = cells.reshape(expected.shape)
     for place in np.ndindex(*expected.shape):
-        if found[place] is UNDEFINED or found[place] != expected[place]:
+        if found[place] is UNDEFINED or not same(found[place], expected[place]):
             why = "it is undefined" if found[place] is UNDEFINED else "it isn't what the plan says"
             raise GateError(f"{kernel}: {what} at {list(place)}: {why}")
 
@@ -194,6 +195,8 @@ def _row_results(k: RowKernel, given: _Inputs, steps: int, blocks: int, all_give
 
 
 def _gate_scan(k: ScanKernel, f: KernelFunction) -> None:
+    if k.kind != "affine":
+        needs_order()  # of numbers, or of their sizes
     for all_given in (True, False):
         _gate_whole_scan(k, f, all_given)
     if k.kind == "affine":
@@ -302,7 +305,7 @@ def _gate_transitions(k: TransitionKernel, f: KernelFunction) -> None:
     run(f, programs, arguments, runtime_function)
     for b, h, c in np.ndindex(B, H, chunks):
         own = min(chunk, steps - c * chunk)
-        here = {p: v[b, c * chunk : c * chunk + own, h] for p, v in values.items()}
+        here = {p: NUMBERS.taken(v[b, c * chunk : c * chunk + own, h]) for p, v in values.items()}
         for x, expected in _weights(k, here, chunk, own):
             shape = (B, H, chunks, chunk, chunk) if len(x.axes) > 1 else (B, H, steps)
             cells = rooms[x].cells.reshape(shape)

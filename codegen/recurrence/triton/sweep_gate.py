@@ -17,7 +17,7 @@ import numpy as np
 from chunkform.errors import GateError
 
 from ...exact.jit_source import NoMeaning
-from ...exact.rationals import array
+from ...exact.rationals import array, in_field
 from ...exact.run_kernel import Argument as Given
 from ...exact.run_kernel import Tensor, run
 from ...ir.evaluate import Env
@@ -36,6 +36,7 @@ TILE, WARPS, BLOCK = 2, 2, 2 * CHUNK
 AT_END = "weight at the end"
 
 
+@in_field
 def gate_sweep(k: Kernel, f: KernelFunction) -> None:
     """Raises GateError where what passes have made of a sweep's kernel isn't what it is for, where it yields."""
     try:
@@ -124,7 +125,7 @@ class Swept(Memory):
     def compare_all(self) -> None:
         arguments = {(a.source, a.role): a for a in self.k.arguments if a.stored}
         for b, part, h, chunks in self.segments():
-            states = {s.name: self.states[s.name][b, part, h] for s in self.group}
+            states = {s.name: self.number(("state in", s.name), self.states[s.name])[b, part, h] for s in self.group}
             for own in chunks:
                 self.compare_checkpoints(arguments, states, b, h, own, chunks)
                 states = self.compare_chunk(arguments, states, b, h, own)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....exact.memory import Laid, compare, room
+from ....exact.rationals import in_field
 from ....exact.run_kernel import Tensor
 from ....ir.kernel_ir import KernelFunction
 from ...chunkwise.compiled import Compiled
@@ -59,6 +60,7 @@ SEVERAL = (
 )
 
 
+@in_field
 def gate_step(c: Compiled, k: Kernel, f: KernelFunction, slots: int = 0) -> None:
     """Raises GateError where `f`, which passes have made of the kernel of a step, doesn't make one."""
     x = steps_of(c, ONE, sizes_of(k), backwards=False)
@@ -70,6 +72,7 @@ def gate_step(c: Compiled, k: Kernel, f: KernelFunction, slots: int = 0) -> None
                 compare(f.name, f"{p.key} of {p.role}", memory[p.name].values, _left_by_step(p, x, call))
 
 
+@in_field
 def gate_steps(c: Compiled, k: Kernel, f: KernelFunction) -> None:
     """The same of the kernel of several steps."""
     for case, call in SEVERAL:

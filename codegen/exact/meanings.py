@@ -1,0 +1,116 @@
+"""What fractions and their residues modulo 2^61 - 1 have in common: what is undefined, the numbers that decimals stand for, and
+functions of numbers.
+
+Functions (exp, sigmoid, roots) are uninterpreted: the same argument gives the same random number; but where a function is 0 at
+0, which printers count on, it is here. exp2 of a whole number n is the n-th power of a base. Kernels count on exp2(a + b) being
+the product, and on nothing else, so the base isn't 2: with it a factor of two would pass for a decay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from fractions import Fraction
+from functools import cache
+
+import sympy
+
+from ..ir.evaluate import PRIME
+from ..ir.functions import KEEP_ZERO, RECIPROCAL
+
+
+class Undefined:
+    """A number of which nothing is known."""
+
+    def _same(self, *_: object) -> Undefined:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = __abs__ = (
+        __mod__
+    ) = _same
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+    def __repr__(self) -> str:
+        return "undefined"
+
+
+UNDEFINED = Undefined()
+LN2 = 1 / Fraction(1.4426950408889634)  # what stands for the logarithm of 2: kernels multiply by one over it
+UNIT = {"exp": LN2, "exp2": Fraction(1)}
+BASE = 37  # whose powers are all that the field has but zero
+SMALL = 2**40  # whole numbers below it are known by their residues, and have an order
+
+
+@cache
+def irrational(text: str) -> Fraction:
+    """A fraction near a number that SymPy knows."""
+    return Fraction(float(sympy.sympify(text)))
+
+
+@cache
+def written(value: float) -> Fraction | float:
+    """The number that a decimal stands for: 1/3 where it is what 1/3 is rounded to; infinities stay as they are."""
+    if value in (float("inf"), -float("inf")):
+        return value
+    simple = Fraction(value).limit_denominator(2**20)
+    return simple if float(simple) == value else Fraction(value)
+
+
+class NeedsOrder(Exception):
+    """Residues have no order that says which number is larger."""
+
+
+def residue(x: object) -> int:
+    """What a number is modulo the prime."""
+    if type(x) is int:
+        return x % PRIME
+    if isinstance(x, Fraction):
+        return x.numerator * inverse(x.denominator) % PRIME
+    if isinstance(x, float):
+        raise NeedsOrder  # an infinity
+    return int(x) % PRIME  # type: ignore[call-overload]
+
+
+@cache
+def inverse(x: int) -> int:
+    return pow(x, -1, PRIME)
+
+
+def centred(x: int) -> int:
+    """The number next to zero of which x is the residue."""
+    return x - PRIME if x > PRIME // 2 else x
+
+
+@cache
+def residue_of_function(name: str, x: int) -> int:
+    """The residue of a function's value at a number whose residue is x; powers of the base are what they are."""
+    if name in UNIT:
+        exponent = centred(x * residue(1 / UNIT[name]) % PRIME)
+        if abs(exponent) < SMALL:
+            return pow(BASE, exponent, PRIME)
+    if x == 0 and name in KEEP_ZERO:
+        return 0
+    if name == RECIPROCAL:
+        return inverse(x)
+    return residue(_some(name, x))
+
+
+@cache
+def function_value(name: str, x: Fraction) -> Fraction:
+    """The same as a fraction."""
+    if name in UNIT and (x / UNIT[name]).denominator == 1:
+        return Fraction(BASE) ** int(x / UNIT[name])
+    if x == 0 and name in KEEP_ZERO:
+        return x
+    if name == RECIPROCAL:
+        return 1 / x
+    return _some(name, residue(x))
+
+
+def _some(name: str, x: int) -> Fraction:
+    """A number below four of which nothing is known."""
+    digest = hashlib.blake2b(f"{name}:{x}".encode(), digest_size=8).digest()
+    return Fraction(1 + int.from_bytes(digest, "big") % 2**60, 2**58)
