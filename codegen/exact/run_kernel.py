@@ -45,7 +45,7 @@ from ..ir.code import (
     Not,
     Power,
 )
-from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Store
+from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Store, TileFunction
 from .apart import Apart, Exact, Pointer, chosen, joined
 from .built_in import BUILT_IN, FLOATS, OPERATIONS, lined_up
 from .entries import COMPARISONS, Entries, Fractions, Residues
@@ -54,13 +54,14 @@ from .launch_memory import Memory, Tensor, Traffic
 from .meanings import NeedsOrder, written
 from .rationals import is_in_field
 
-__all__ = ["Argument", "Tensor", "run"]
+__all__ = ["Argument", "Called", "Tensor", "run"]
 Value: TypeAlias = (
     Any  # a Pointer, an Exact, an array of integers or truth values, an integer, a tuple, a function, a name or None
 )
 Names: TypeAlias = dict[str, Value]
 Argument: TypeAlias = "Tensor | Fraction | int | None"  # what a launch gives to a kernel
-Functions: TypeAlias = Callable[[str], "Callable[..., object] | None"]
+Called: TypeAlias = "Callable[..., object] | TileFunction"  # what a kernel calls by name
+Functions: TypeAlias = Callable[[str], "Called | None"]
 
 
 def run(
@@ -409,16 +410,22 @@ class _Launch:
         arguments = x.arguments if isinstance(x, Method) else ()
         return BUILT_IN[f".{x.name}"](self, self.value(x.value, names), *(self.value(y, names) for y in arguments))
 
-    def called(self, function: Callable[..., object], arguments: list[Value]) -> Value:
+    def called(self, function: Called, arguments: list[Value]) -> Value:
         """What a function of the runtime makes of arguments: its own source says so. Sums of exponentials in logarithms have no
         exact value; what a kernel does with them it does with maxima, over which sums are distributed as well."""
+        if isinstance(function, TileFunction):
+            return self.inside_of(function.body, dict(zip(function.parameters, arguments, strict=True)), self.functions)
         if getattr(function, "__name__", "") == "log_of_sum":
             return BUILT_IN["tl.maximum"](self, *arguments)
         found = helper(function)
         names = {**_defaults(function), **dict(zip(found.parameters, arguments, strict=False))}
+        return self.inside_of(found.body, names, lambda n: _known(found.known, n))
+
+    def inside_of(self, body: Body, names: Names, functions: Functions) -> Value:
+        """What a function returns."""
         outside = self.active, self.functions, self.returned
-        self.functions, self.returned = lambda n: _known(found.known, n), []
-        self.body(found.body, names)
+        self.functions, self.returned = functions, []
+        self.body(body, names)
         returned = self.returned if not len(self.active) else [*self.returned, (self.active, None)]
         self.active, self.functions, self.returned = outside
         return returned[0][1] if len(returned) == 1 else self.whole_of(joined(self.active, returned), "what it returns")
