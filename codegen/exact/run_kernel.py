@@ -216,10 +216,10 @@ class _Launch:
         found = self.traffic.load(m, places, mask, self.active)
         if mask.all():
             return found if m.whole else Exact(found)
+        if m.whole and not isinstance(other, Exact):
+            return np.where(*lined_up(mask, found, 0 if other is None else other))
         if m.whole:
-            if other is None:
-                other = 0
-            return np.where(*lined_up(mask, found, other))
+            found = self.entries.of_whole(found)
         if other is not None:
             found = np.where(*lined_up(mask, found, self.number_of(other)))
         return Exact(found)
