@@ -350,5 +350,7 @@ def _one_or_many(
         return o.unsqueeze(1), last if keep else None
     log = next(n for n in given if n.startswith("log_"))
     given = given | {log: forgetting(given[log], numbers)}
+    if state is not None and torch.is_grad_enabled():
+        state = state.clone()  # of a cache, which is written to before gradients are asked for
     more = {} if starts is None else {"cu_seqlens": starts}
     return op(**given, initial_state=state, output_final_state=keep, **more)

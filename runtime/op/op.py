@@ -225,6 +225,11 @@ def served_call(op: Op, plain: Public, arguments: tuple[object, ...], options: d
     """A call with a pool of states, or whose state goes on by chunks."""
     if "state_indices" in options or "state_pool" in options:
         return call_in_pool(op.signature, plain, arguments, options)
+    if op.step is None:
+        raise ArgumentError(
+            f'{op.signature.name}: deterministic must be True or False, got "chunk", which is for decoding steps, '
+            "and this op has none"
+        )
     return call_by_chunks(op.signature, plain, arguments, options)
 
 

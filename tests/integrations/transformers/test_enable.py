@@ -101,6 +101,23 @@ def test_packed_sequences_are_what_each_is_alone(name):
             assert torch.allclose(packed, alone, atol=1e-4), list(given)
 
 
+@pytest.mark.parametrize("name", ["mamba2", "xlstm"])
+def test_gradients_of_what_goes_on_from_a_cache_that_is_written_to(name):
+    model, ids = tiny(name), tokens(2, 24)
+
+    def gradients():
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            before = model(ids[:, :10], use_cache=True).cache_params
+        model(ids[:, 10:], use_cache=True, cache_params=before)[0].square().mean().backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    wanted = gradients()
+    with enable(model):
+        found = gradients()
+    assert worst(wanted, found)[0] < 1e-4
+
+
 def test_gradient_checkpointing():
     model, ids = tiny("qwen3_5").train(), tokens(1, 12)
     before = trained(model, ids)

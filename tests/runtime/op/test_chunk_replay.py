@@ -5,6 +5,7 @@ import torch
 from shared.step_calls import SIZES, arguments, at, op, part
 
 from chunkform.errors import ArgumentError
+from chunkform.generated import mesa_net
 from chunkform.spec.language import Recurrence, catalogue
 
 NAMES = [r.name for r in catalogue() if isinstance(r, Recurrence)]
@@ -84,3 +85,10 @@ def test_mistakes_are_named():
         call.step(state, **(now | {"q": torch.zeros(1, 2, 5)}), deterministic="chunk")
     with pytest.raises(ArgumentError, match="needs v as well"):
         call.step(None, **{n: x for n, x in now.items() if n != "v"}, deterministic="chunk")
+
+
+def test_an_op_without_a_step_says_so():
+    tensors, _ = arguments("lightning_attention", 2, 3, 2, SIZES)
+    beta, lamb = torch.rand(2, 3, 2), torch.ones(2, SIZES["d"])
+    with pytest.raises(ArgumentError, match=r"mesa_net: deterministic must be True or False.* this op has none"):
+        mesa_net(**tensors, beta=beta, lamb=lamb, deterministic="chunk")
