@@ -25,6 +25,11 @@ _BY_CLASS = {
 
 OWN = ("expm1", "log1p", "logsigmoid")  # functions that only the compiler writes
 
+_REAL = (
+    ": a spec is of real numbers. A complex state is two that turn into each other, as in cos(th) * re.prev - sin(th) * im.prev "
+    "and sin(th) * re.prev + cos(th) * im.prev"
+)
+
 
 def scalar_node(
     x: Any, env: dict[Any, Node], atom: Callable[[Any], Node | None], where: Any, differentiable: bool = True
@@ -46,7 +51,8 @@ def scalar_node(
         return const(Fraction(str(x)))
     if x.is_number and not x.free_symbols:
         if not x.is_finite or x.is_real is False:
-            raise FunctionError(f"{x} is not a finite real number", where)
+            turned = "" if x.is_real is not False or not x.is_finite else _REAL
+            raise FunctionError(f"{x} is not a finite real number{turned}", where)
         return number(str(x))
     if x.is_Add:
         return add(*(go(a) for a in x.args))

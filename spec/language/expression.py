@@ -80,6 +80,9 @@ class Atom(Named):
     def T(self) -> NoReturn:
         raise DimensionError(f"{self} is a scalar, which has no transpose", caller())
 
+    def __xor__(self, other: object) -> NoReturn:
+        raise SpecError(f"{self} ^ {other} is no power in Python: write {self} ** {other}", caller())
+
 
 class Contraction(Named):
     """A 1 x 1 matrix product, such as `q.T * k`, used as a scalar."""
@@ -383,8 +386,10 @@ def column(a: object, user: str) -> Matrix:
     raise DimensionError(f"{user} takes a vector, got {a}{hint}", caller())
 
 
-def hadamard(a: Any, b: Any) -> Any:
-    """The product of entries of two terms with the same dims."""
+def hadamard(a: Any, b: Any, *more: Any) -> Any:
+    """The product of entries of two or more terms with the same dims."""
+    if more:
+        return hadamard(hadamard(a, b), *more)
     if isinstance(a, formulas.Formula) or isinstance(b, formulas.Formula):
         return formulas.hadamard(a, b)
     for m in (a, b):

@@ -13,6 +13,13 @@ METHODS = {
     **dict.fromkeys(("max", "maximum", "amax"), "write Max(a, b)"),
     **dict.fromkeys(("min", "minimum", "amin", "clamp", "clip"), "write Max(a, b) and Min(a, b)"),
     **dict.fromkeys(("view", "reshape", "unsqueeze", "squeeze", "expand", "repeat", "cat"), "its dims say its shape"),
+    **dict.fromkeys(
+        ("cumsum", "cumprod", "logcumsumexp"), "what runs over steps is a state, as in r.update(c, c.prev + x)"
+    ),
+    **dict.fromkeys(("roll", "shift", "diff"), "the value of the step before is a state, as in r.update(last, x)"),
+    **dict.fromkeys(("conj", "real", "imag", "angle"), "a spec is of real numbers: write both parts of a complex one"),
+    **dict.fromkeys(("inverse", "inv", "pinv", "solve"), "a Program solves with a state (docs/programs.md)"),
+    **dict.fromkeys(("H", "mH"), "write .T"),
     "sum": "write total(..), of chunkform.spec.language",
     "mean": "write total(..) / r.size(d)",
     "prev": "a state has it, and this is a term",

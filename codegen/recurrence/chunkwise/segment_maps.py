@@ -153,6 +153,15 @@ def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep
     inner = inner_axes(group)
     columns = {s.col: inner[s.row] for s in group if s.col is not None and s.row is not None}
     names = tuple(s.name for s in group)
+    forms = {s.name: s for s in group}
+
+    def moved_to(x: Node, s: StateForm) -> Node:
+        """What is read of s or written to it, over the columns of A; of a vector it is a number, and gets these."""
+        kind, name, axes = x.attrs
+        return rename(x, columns) if s.col is not None else leaf(kind, name, (*axes, inner[s.row or ""]))
+
+    if columns and any(s.col is None for s in group):
+        return None
     states = []
     for s in group:
         if s.row is None or s.col in s.decay_axes:
@@ -163,10 +172,11 @@ def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep
             fed = [(scale, read) for _, scale, read in terms if read is not None]
             if any(set(columns) & set(scale.axes) for scale, _ in fed):
                 return None
-            right = add(*(mul(scale, rename(read, columns)) for scale, read in fed))
-            writes.append(replace(w, right=right, leaf=rename(w.value, columns)))
+            right = add(*(mul(scale, moved_to(read, forms[table[read].state])) for scale, read in fed))
+            writes.append(replace(w, right=right, leaf=moved_to(w.value, s)))
         states.append(replace(s, col=inner[s.row], axes=(s.row, inner[s.row]), writes=tuple(writes)))
-    own = {rename(x, columns): replace(r, leaf=rename(x, columns)) for x, r in table.items() if r.state in names}
+    reads = {moved_to(x, forms[r.state]): r for x, r in table.items() if r.state in names}
+    own = {x: replace(r, leaf=x) for x, r in reads.items()}
     moved = tuple(states)
     return Sweep(moved, True, "row", (), names, Builder(moved, (), True, own).build())
 

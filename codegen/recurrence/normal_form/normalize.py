@@ -14,7 +14,7 @@ adjoint needs of the forward states are the same nodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from dataclasses import replace as dc_replace
 from fractions import Fraction
@@ -488,19 +488,13 @@ class _Canonical:
 
     def _group(self, names: list[str]) -> tuple[StateForm, ...]:
         own = set(names)
-        drafts = {n: self._writes(n) for n in names}
-        for n in names:  # all of a number's write is a number
-            if not self.i.states[n].axes:
-                drafts[n] = [(RawWrite(ONE, ONE, mul(w.scalar, w.left, w.right)), late) for w, late in drafts[n]]
 
         def feeds(x: Node) -> bool:
             return bool(self._states_in(x) & own)
 
+        drafts = {n: self._numbers_written(n, self._writes(n), feeds, len(names) == 1) for n in names}
         flipped = set()
         for n, writes in drafts.items():
-            for w, _ in writes:
-                if feeds(w.scalar):
-                    raise NotAffine("a write is scaled by something that depends on the state", w.scalar)
             fed = [w for w, _ in writes if feeds(w.left)]
             if fed and any(feeds(w.right) for w, _ in writes):
                 both = any(feeds(w.right) for w in fed)
@@ -569,6 +563,25 @@ class _Canonical:
             ]
             out += [(w, late) for w in raw]
         return out
+
+    def _numbers_written(
+        self, state: str, writes: list[tuple[RawWrite, bool]], feeds: Callable[[Node], bool], alone: bool
+    ) -> list[tuple[RawWrite, bool]]:
+        """Writes none of which is scaled by what is read: all of a number's write is a number, and so is what is read of a vector
+        that stands `alone`, and written to it."""
+        axes = self.i.states[state].axes
+        found = []
+        for w, late in writes:
+            if not axes:
+                w = RawWrite(ONE, ONE, mul(w.scalar, w.left, w.right))
+            elif feeds(w.scalar) and len(axes) == 1 and alone:
+                w = RawWrite(ONE, w.left, mul(w.scalar, w.right))
+            if feeds(w.scalar):
+                vectors = "vectors are corrected by numbers that are read of each other"
+                why = "a write is scaled by something that depends on the state" if len(axes) > 1 else vectors
+                raise NotAffine(why, w.scalar)
+            found.append((w, late))
+        return found
 
     def _check_affine(self, x: Node, own: set[str]) -> None:
         """x = c + sum of coefficient * read: what the triangular solve needs."""

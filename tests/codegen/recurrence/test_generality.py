@@ -271,11 +271,19 @@ def test_a_state_that_stands_alone_is_in_the_line_of_its_equation() -> None:
     assert "r.update(Q" in str(compiled.reason_where)
 
 
-def test_a_matrix_times_the_state_is_sequential() -> None:
+def test_a_matrix_times_the_state_has_no_form_over_chunks() -> None:
     p = Parts()
     A = p.r.inputs("A", p.d, p.d)
     compiled = p.compiled(A * p.S.prev + p.k * p.v.T)
-    assert compiled.family == "sequential" and "full matrix" in compiled.reason
+    assert compiled.family == "segment-parallel" and "full matrix" in compiled.reason
+
+
+def test_a_vector_may_be_corrected_by_a_number_that_is_read_of_it() -> None:
+    """Papers have such states as vectors: S4's diagonal plus rank one, a delta rule of one value."""
+    folder = Path(__file__).parent / "triton" / "specs"
+    family = {r.name: compile_spec(r).family for r in load(folder / "corrected_vectors.py")}
+    assert family.pop("vectors_each_other") == "sequential"
+    assert set(family.values()) == {"chunk-parallel"} and len(family) == 3
 
 
 def test_a_matrix_of_inputs_may_be_read_with() -> None:

@@ -12,16 +12,19 @@ from chunkform.codegen.commands.compile import compile_module
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import load
 
-SPECS = Path(__file__).parents[2] / "codegen" / "specs"
+CODEGEN = Path(__file__).parents[2] / "codegen"
 LENGTHS = (70, 5, 0, 66)  # of which the second runs whole, and the third has nothing
 SIZES = {"d": 4, "e": 3}
 
 
-@pytest.mark.parametrize(("file", "name"), [("entries", "gateloop"), ("column_maps", "rotated_corrected")])
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("specs/entries.py", "gateloop"), ("recurrence/step/specs/column_maps.py", "rotated_corrected")],
+)
 def test_states_and_gradients_that_enter_segments(file: str, name: str) -> None:
     """Whose entries are multiplied, and whose columns go through matrices, of a transposed state too."""
     torch.manual_seed(0)
-    r = next(r for r in load(SPECS / f"{file}.py") if r.name == name)
+    r = next(r for r in load(CODEGEN / file) if r.name == name)
     module: Any = compile_module(r)
     own, step = module.OP.backends["torch"], compile_spec(r).step
     steps, f64 = sum(LENGTHS), torch.float64

@@ -19,7 +19,7 @@ from chunkform.codegen.recurrence.step.lower import lower
 from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, diag, dot, hadamard, load, tanh
 
-FILE = Path(__file__).parents[2] / "specs" / "column_maps.py"
+FILE = Path(__file__).parent / "specs" / "column_maps.py"
 SPECS = {r.name: r for r in load(FILE)}
 COLUMNS = {
     "signed_corrected": {"S": (1, 2)},

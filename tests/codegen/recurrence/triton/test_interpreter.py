@@ -71,6 +71,11 @@ def test_corrections_in_other_forms_than_the_catalogues():
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}]), 1e-5)
 
 
+def test_vectors_that_are_corrected_by_numbers_which_are_read_of_them():
+    names = ("diagonal_plus_rank_one_vector", "vector_two_corrections")
+    assert_small(interpret(names, [ALONE | {"decay": "extreme"}]), 1e-5)
+
+
 def test_a_gradient_whose_terms_come_from_several_sweeps():
     names = (
         "decay_as_an_input",
