@@ -54,13 +54,24 @@ class RecurrentMixer(nn.Module):
         if steps == 1 and layer is not None and padding_mask is None and not torch.is_grad_enabled():
             y, after = self.mixer.step(hidden_states[:, 0], before)
             y = y.unsqueeze(1)
+        elif padding_mask is not None and not self.mixer.call.packs:
+            y, after = self._padded_on_the_right(hidden_states, layer, padding_mask), None
         elif padding_mask is not None:
             y, after = self._unpadded(hidden_states, before, padding_mask)
         else:
             y, after = self.mixer(hidden_states, before, cu_seq_lens_q, output_cache=True)
-        if layer is not None:
+        if layer is not None and after is not None:
             keep(layer, after)
         return y, None
+
+    def _padded_on_the_right(self, x: Tensor, layer: object, mask: Tensor) -> Tensor:
+        """What a causal attention has seen before a padded step is all there is."""
+        if layer is not None or bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+            raise ArgumentError(
+                f"attention_mask: layers of {self.mixer.call.signature.name} take padding at the end alone, and with "
+                "use_cache=False; 'full_attention' in layer_types takes any"
+            )
+        return self.mixer(x).masked_fill(~mask.unsqueeze(-1), 0.0)
 
     def _unpadded(self, x: Tensor, before: MixerCache | None, mask: Tensor) -> tuple[Tensor, MixerCache]:
         """Padded steps are left out: a recurrence may write for an input of zero, too."""

@@ -44,7 +44,7 @@ def call_of(op: Callable[..., Any]) -> RecurrentCall | AttentionCall:
 class RecurrentCall:
     """A recurrence, or a program of them."""
 
-    activation = True
+    activation = packs = True
 
     def __init__(self, op: Callable[..., Any], signature: Signature) -> None:
         self.op, self.signature = op, signature
@@ -78,7 +78,7 @@ class RecurrentCall:
 class AttentionCall:
     """A causal attention of a sequence to itself. What generation goes on with is what keys are made of, of all steps so far."""
 
-    activation = False
+    activation = packs = False
 
     def __init__(self, op: Callable[..., Any], s: AttentionSignature) -> None:
         if s.nodes is not None or not all(per_position for _, per_position, _ in s.outputs):
@@ -101,7 +101,7 @@ class AttentionCall:
     def __call__(
         self,
         given: dict[str, Tensor],
-        state: tuple[Tensor, ...] | None,
+        state: States,
         cu_seqlens: Tensor | None,
         keep: bool,
         options: Mapping[str, object],
@@ -111,6 +111,7 @@ class AttentionCall:
             raise ArgumentError(f"Mixer: {self.signature.name} takes no packed sequences (cu_seqlens)")
         steps = given[self.seen[0]].shape[1]
         if state is not None:
+            state = (state,) if isinstance(state, Tensor) else state
             given = given | {n: torch.cat([x, given[n].to(x.dtype)], 1) for n, x in zip(self.seen, state, strict=True)}
         with no_autocast(given[self.seen[0]].device):
             found = self.op(**given, **options, causal=True)

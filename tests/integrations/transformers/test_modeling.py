@@ -61,6 +61,23 @@ def test_pieces_through_a_cache_and_padded_sequences_are_the_whole(given):
     assert torch.allclose(padded[:1, 6:], alone, atol=1e-5) and torch.allclose(padded[1], whole[1], atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["kattention", "softmax_attention"])  # one quantity is kept of each step, and two
+def test_a_mixer_that_attends_goes_on_from_its_cache_and_takes_padding_at_the_end(name):
+    m, ids = model(mixer=name, num_hidden_layers=1, layer_types=None), torch.randint(1, 64, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[0, 6:] = 0
+    with torch.no_grad():
+        whole = m(ids, use_cache=False).logits
+        cache = m(ids[:, :5], use_cache=True).cache
+        parts = [m(ids[:, t : t + 1], cache=cache, use_cache=True).logits for t in range(5, 9)]
+        padded = m(ids, attention_mask=mask, use_cache=False).logits
+    assert torch.allclose(torch.cat(parts, 1), whole[:, 5:], atol=1e-5)
+    assert torch.allclose(padded[0, :6], whole[0, :6], atol=1e-5) and torch.allclose(padded[1], whole[1], atol=1e-5)
+    for wrong, cached in ((mask, True), (mask.flip(1), False)):
+        with pytest.raises(ArgumentError, match=f"layers of {name} take padding at the end alone"):
+            m(ids, attention_mask=wrong, use_cache=cached)
+
+
 def test_packed_sequences_are_what_each_is_alone():
     """By whatever a data collator tells of them."""
     m, row = model(**MIXERS["a recurrence, and a softmax layer"]), torch.randint(1, 64, (1, 12))
