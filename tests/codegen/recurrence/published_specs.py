@@ -9,6 +9,7 @@ from chunkform.spec.language import (
     absolute,
     cos,
     diag,
+    dot,
     exp,
     eye,
     hadamard,
@@ -17,6 +18,7 @@ from chunkform.spec.language import (
     norm,
     normalize,
     ones,
+    relu,
     sigmoid,
     sin,
     softmax,
@@ -286,10 +288,99 @@ def titans_channels() -> Recurrence:
     return r
 
 
+def s4() -> Recurrence:
+    """S4's diagonal plus rank one, of one channel."""
+    r = Recurrence("s4")
+    n = r.dims("n")
+    u = r.inputs("u")
+    rate, P, Q, B, C = r.parameters("rate P Q Bt Ct", n)
+    h = r.state("h", n)
+    r.update(h, hadamard(exp(-exp(rate)), h.prev) - P * dot(Q, h.prev) / 4 + B * u)
+    r.output("y", dot(C, h.next))
+    return r
+
+
+def s5() -> Recurrence:
+    r = Recurrence("s5")
+    n, p = r.dims("n p")
+    x = r.inputs("x", p)
+    nu, theta = r.parameters("nu theta", n)
+    Br, Bi = r.parameters("Br Bi", n, p)
+    Cr, Ci = r.parameters("Cr Ci", p, n)
+    re, im = r.state("re", n), r.state("im", n)
+    m = exp(-exp(nu))
+    r.update(re, hadamard(m, hadamard(cos(theta), re.prev) - hadamard(sin(theta), im.prev)) + Br * x)
+    r.update(im, hadamard(m, hadamard(sin(theta), re.prev) + hadamard(cos(theta), im.prev)) + Bi * x)
+    r.output("y", Cr * re.next - Ci * im.next)
+    return r
+
+
+def linoss() -> Recurrence:
+    """LinOSS, the implicit scheme: an oscillator for each channel."""
+    r = Recurrence("linoss")
+    d = r.dims("d")
+    x = r.inputs("x", d)
+    A, dt = r.parameters("A dt", d)
+    y, z = r.state("y", d), r.state("z", d)
+    step, stiff = sigmoid(dt), relu(A)
+    r.update(z, (z.prev - hadamard(hadamard(step, stiff), y.prev) + hadamard(step, x)) / (1 + hadamard(step**2, stiff)))
+    r.update(y, y.prev + hadamard(step, z.next))
+    r.output("o", y.next)
+    return r
+
+
+def omega() -> Recurrence:
+    """OmegaNet, whose gradient step is of the last two tokens."""
+    r = Recurrence("omega")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    a, g, h = r.inputs("a g h")
+    S = r.state("S", d, e)
+    lastk, lastv = r.state("lastk", d), r.state("lastv", e)
+    now, before = k * (S.prev.T * k - v).T, lastk.prev * (S.prev.T * lastk.prev - lastv.prev).T
+    r.update(S, sigmoid(a) * S.prev - sigmoid(g) * now - sigmoid(h) * before)
+    r.update(lastk, k)
+    r.update(lastv, v)
+    r.output("o", S.next.T * q)
+    return r
+
+
+def atlas() -> Recurrence:
+    """Atlas without its polynomials: momentum of the same gradients."""
+    r = Recurrence("atlas")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    a, g, eta = r.inputs("a g eta")
+    M, S = r.state("M", d, e), r.state("S", d, e)
+    lastk, lastv = r.state("lastk", d), r.state("lastv", e)
+    now, before = k * (S.prev.T * k - v).T, lastk.prev * (S.prev.T * lastk.prev - lastv.prev).T
+    r.update(M, sigmoid(eta) * M.prev - sigmoid(g) * (now + before))
+    r.update(S, sigmoid(a) * S.prev + M.next)
+    r.update(lastk, k)
+    r.update(lastv, v)
+    r.output("o", S.next.T * q)
+    return r
+
+
+def mimo_delta() -> Recurrence:
+    """A delta rule that corrects several keys at once (Mamba-3's MIMO, gated DeltaNet's read)."""
+    r = Recurrence("mimo_delta")
+    d, e, m = r.dims("d e m")
+    q, K = r.inputs("q", d), r.inputs("K", d, m)
+    V = r.inputs("V", e, m)
+    a = r.decay("a")
+    S = r.state("S", d, e)
+    r.update(S, a * S.prev + K * (V - a * S.prev.T * K).T / 8)
+    r.output("o", S.next.T * q)
+    return r
+
+
 SPECS = {
     f.__name__: f
     for f in (
         mamba2, mamba3, mingru, minlstm, mingru_log, deltanet_negative, kda, comba, rwkv6, rwkv7, lru, s4d, mega, liquid_s4,
-        hgrn, mlstm, abc, titans, titans_channels,
+        hgrn, mlstm, abc, titans, titans_channels, s4, s5, linoss, omega, atlas, mimo_delta,
     )
 }  # fmt: skip

@@ -28,6 +28,8 @@ def beside(name: str) -> ModuleType:
 
 
 SPECS, TWICE = beside("published_specs").SPECS, beside("published_twice").TWICE
+AGAIN = beside("published_again").AGAIN
+FEW = ("mamba2", "linoss", "mimo_delta")  # of the other spellings, in every run
 PAGE = (HERE.parents[2] / "docs" / "recurrences.md").read_text()
 FORMS = {
     "chunks": "chunk-parallel",
@@ -61,6 +63,17 @@ def test_all_have_that_form_and_the_numbers_of_the_plain_loop(name: str) -> None
     for dtype in (torch.float64, torch.float32):
         bad = [r for r in check_op(c, op, Case(batch=1, steps=90, width=6, dtype=dtype)) if not r.ok]
         assert not bad, bad
+
+
+def test_many_have_another_spelling() -> None:
+    assert SPECS.keys() - AGAIN.keys() == {"kda", "rwkv7", "mlstm", "titans"}  # which `TWICE` has
+    assert AGAIN.keys() <= SPECS.keys()
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.long) for n in AGAIN])
+def test_another_spelling_is_the_same_and_has_that_form(name: str) -> None:
+    assert chunkform.same(SPECS[name](), AGAIN[name]()).same
+    assert compile_spec(AGAIN[name]()).family == table()[name]
 
 
 @pytest.mark.parametrize("name", ["longhorn", "path_linear", "lightnet"])
