@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from ..ir.expr import Node
 from ..ir.kernel_ir import KernelFunction
+from ..ir.launch_ir import Call, Expr, Function, Return
 from ..printing.kernel_text import kernel_function_text, tile_function_text
-from ..recurrence.triton.launch_ir import Call, Expr, Function, Return
-from ..recurrence.triton.print.launch_text import launch_text, lines_of
+from ..printing.launch_text import launch_text, lines_of
 from .feature_maps import Derivative, Map
 from .features_kernel import Made, features_kernel
 from .forward_kernel import forward_kernel

@@ -17,6 +17,7 @@ from chunkform.runtime.launch.varlen import BLOCK
 from chunkform.runtime.torch_form.chunk_length import CHUNK
 
 from ..ir.expr import COL, ROW, Node, dim_of, walk
+from ..ir.launch_ir import Call, Launch, statements
 from .backends import triton_section
 from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan, Sweep
@@ -31,7 +32,6 @@ from .triton import (
     simplified,
     triton_form,
 )
-from .triton.launch_ir import Call, Launch, statements
 from .triton.plan_passes.value_placement import Store, fuse
 
 WIDE = 4  # bytes of a float32

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from chunkform.errors import GateError
 
-from .launch_ir import (
+from ...ir.launch_ir import (
     Alloc,
     Body,
     Call,

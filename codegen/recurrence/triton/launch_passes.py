@@ -6,7 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...ir.expr import plain_name
-from .launch_ir import Alloc, Body, Call, Expr, For, Free, Function, If, Statement, Wanted, assigned, reads, statements
+from ...ir.launch_ir import (
+    Alloc,
+    Body,
+    Call,
+    Expr,
+    For,
+    Free,
+    Function,
+    If,
+    Statement,
+    Wanted,
+    assigned,
+    reads,
+    statements,
+)
 
 LARGE = frozenset("cumulate cumulate_beside spread by_matrix".split())  # functions that make a tensor of all steps
 

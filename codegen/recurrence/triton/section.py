@@ -9,7 +9,9 @@ from chunkform.runtime.launch.fingerprint import kernels_key
 
 from ...ir.expr import plain_name
 from ...ir.kernel_ir import KernelFunction
+from ...ir.launch_ir import Function
 from ...printing.kernel_text import kernel_function_text
+from ...printing.launch_text import launch_text
 from ..chunkwise.compiled import Compiled, once
 from ..chunkwise.plan import Plan
 from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_sweep
@@ -28,13 +30,11 @@ from .launch.fused_backward import FusedBackwardHost
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
 from .launch_gate import gate_launches
-from .launch_ir import Function
 from .launch_passes import finished
 from .plan_passes.checkpoint_schedule import CheckpointSchedule, by_checkpoints, checkpoint_schedule
 from .plan_passes.scale_reads import simplified
 from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
-from .print.launch_text import launch_text
 from .sweep_gate import gate_sweep
 
 
@@ -212,4 +212,4 @@ def kernels_after(c: Compiled, name: str) -> str:
 
 
 def _text(x: KernelFunction | Function) -> str:
-    return launch_text(x) if isinstance(x, Function) else kernel_function_text(x)
+    return launch_text(finished(x)) if isinstance(x, Function) else kernel_function_text(x)

@@ -11,10 +11,7 @@ from chunkform.runtime.torch_form.scans import LAWS
 from ....ir.code import Code, Items, Literal, Load, Name, call, shape, where, zeros
 from ....ir.expr import Node, dim_of, expand, leaf, plain_name, walk
 from ....ir.kernel_ir import For, If, KernelFunction, Let, Parameter, Statement, Store, added, let
-from ....printing.expressions import NodePrinter, Triton
-from ....printing.terms import Axes
-from ...step.elementwise import AFTER, BEFORE, Entry, value_of
-from ..launch_ir import (
+from ....ir.launch_ir import (
     HEADS,
     NONE,
     STEPS,
@@ -30,9 +27,12 @@ from ..launch_ir import (
     py,
     ref,
 )
-from ..launch_ir import If as LaunchIf
-from ..launch_ir import Statement as LaunchStatement
-from ..launch_ir import stored as stored_to
+from ....ir.launch_ir import If as LaunchIf
+from ....ir.launch_ir import Statement as LaunchStatement
+from ....ir.launch_ir import stored as stored_to
+from ....printing.expressions import NodePrinter, Triton
+from ....printing.terms import Axes
+from ...step.elementwise import AFTER, BEFORE, Entry, value_of
 from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
 from .per_step import (

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from ....ir.code import Code, Function, Literal, Load, Name, call, shape, zeros
 from ....ir.expr import Node, dim_of, expand, factors_of, leaf, mul, plain_name, rebuild, total, walk
 from ....ir.kernel_ir import For, KernelFunction, Parameter, Statement, Store, added, let
+from ....ir.launch_ir import Alloc, Expr, Launch, Passed, in_needs, joined, py, ref
+from ....ir.launch_ir import Statement as LaunchStatement
+from ....ir.launch_ir import stored as stored_to
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...normal_form.matrix_parameters import PER_STEP as DIFFERS
 from ...normal_form.matrix_parameters import differs, outer_product
-from ..launch_ir import Alloc, Expr, Launch, Passed, in_needs, joined, py, ref
-from ..launch_ir import Statement as LaunchStatement
-from ..launch_ir import stored as stored_to
 from ..plan_passes.roles import PER_HEAD
 from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names

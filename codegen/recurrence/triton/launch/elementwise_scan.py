@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....ir.expr import Node, dim_of, leaf, walk
+from ....ir.launch_ir import Call, Expr, ref
 from ....ir.step_program import StepProgram
 from ....printing.terms import Axes
 from ...chunkwise.compiled import Compiled
@@ -15,7 +16,6 @@ from ...step.adjoint import gradient_name
 from ...step.elementwise import AFTER, BEFORE, Entry, entrywise, over_stored, scans, value_of
 from ..kernels.elementwise_scan import beside, launched, scan_kernel
 from ..kernels.per_step import Result, printable
-from ..launch_ir import Call, Expr, ref
 from ..print.axis_names import size_name
 from .launch_plan import Host
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....ir.expr import Node, dim_of, leaf, walk
+from ....ir.launch_ir import NONE, Alloc, Call, Define, Expr, Function, If, Set, py, ref
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Accumulate, Plan
 from ..kernels.arguments import Role
 from ..kernels.chunk_kernel import Kernel
 from ..kernels.fused_backward import FusedBackward, ends_of, fused_backward_kernel, spans_of
 from ..kernels.sweep_kernels import sweep_kernel
-from ..launch_ir import NONE, Alloc, Call, Define, Expr, Function, If, Set, py, ref
 from ..plan_passes.hoist import SIDES, made_here, opened
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import size_name

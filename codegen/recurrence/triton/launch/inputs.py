@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ....ir.expr import dim_of
+from ....ir.launch_ir import Define, Expr, If, Set, Statement, in_needs, joined, py, ref
 from ....ir.step_program import StepProgram, Var
-from ..launch_ir import Define, Expr, If, Set, Statement, in_needs, joined, py, ref
 from ..print.axis_names import size_name
 from ..print.names import Names
 

@@ -23,8 +23,30 @@ from ....ir.expr import (
     walk,
 )
 from ....ir.expr import replace as replaced
+from ....ir.launch_ir import (
+    NONE,
+    Alloc,
+    Call,
+    Define,
+    Do,
+    Expr,
+    Function,
+    If,
+    Launch,
+    Passed,
+    Return,
+    Set,
+    Statement,
+    Update,
+    Wanted,
+    joined,
+    py,
+    ref,
+    stored,
+)
 from ....ir.step_program import StateVar, StepProgram, Var
 from ....printing.expressions import NodePrinter, Printed, Torch
+from ....printing.launch_text import launch_text
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Accumulate, Map, Plan, Stage, Sweep, Unroll
 from ...chunkwise.segment_maps import feeds_back, linear_sweep
@@ -47,34 +69,12 @@ from ..kernels.per_step import Result, RowKernel, launched, matrix_product, oute
 from ..kernels.prologue_kernels import intra_chunk_kernel
 from ..kernels.sweep_kernels import sweep_kernel
 from ..kernels.tile_values import Fine
-from ..launch_ir import (
-    NONE,
-    Alloc,
-    Call,
-    Define,
-    Do,
-    Expr,
-    Function,
-    If,
-    Launch,
-    Passed,
-    Return,
-    Set,
-    Statement,
-    Update,
-    Wanted,
-    joined,
-    py,
-    ref,
-    stored,
-)
-from ..launch_passes import any_wanted
+from ..launch_passes import any_wanted, finished
 from ..plan_passes.checkpoint_schedule import checkpoint_schedule
 from ..plan_passes.hoist import Opened, in_prologue, made_in_prologue, opened, owned, uses
 from ..plan_passes.roles import PER_STEP, CannotPrint, is_state
 from ..plan_passes.value_placement import Fused, Store, fuse, is_made
 from ..print.axis_names import size_name
-from ..print.launch_text import launch_text
 from ..print.names import Names
 from .inputs import entries, if_wanted, inputs
 from .launches import Launches
@@ -164,7 +164,7 @@ class Host:
             self.names(leaf("state", s.name))
 
     def text(self) -> str:
-        return launch_text(self.function_ir())
+        return launch_text(finished(self.function_ir()))
 
     def function_ir(self) -> Function:
         """The function as data."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....ir.expr import ROW, dim_of, leaf
+from ....ir.launch_ir import HEADS, NONE, STEPS, TILES, Define, Expr, For, Launch, Passed, Statement, joined, py, ref
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel, slow_path_name
-from ..launch_ir import HEADS, NONE, STEPS, TILES, Define, Expr, For, Launch, Passed, Statement, joined, py, ref
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import WEIGHT
 from ..print.axis_names import block_name, part_name, size_name

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from ....ir.expr import ZERO, Node, dim_of, leaf, walk
 from ....ir.expr import replace as replaced
+from ....ir.launch_ir import Alloc, Call, Define, Do, Expr, Function, If, Return, Set, Statement, joined, py, ref
 from ....ir.step_program import Var
 from ...chunkwise.compiled import Compiled
 from ...normal_form.log_decay import log_of
 from ...normal_form.substeps import bare, stream_name
 from ...step.adjoint import gradient_name
 from ..kernels.per_step import Result, RowKernel, launched, printable, row_kernel
-from ..launch_ir import Alloc, Call, Define, Do, Expr, Function, If, Return, Set, Statement, joined, py, ref
 from ..print.axis_names import size_name
 from ..print.names import Names
 from .inputs import entries, if_wanted, inputs

@@ -8,10 +8,7 @@ from dataclasses import replace
 import pytest
 from shared.triton_errors import compiled
 
-from chunkform.codegen.recurrence.cost import launches
-from chunkform.codegen.recurrence.triton import TritonForm, triton_form
-from chunkform.codegen.recurrence.triton.launch_gate import gate_launches
-from chunkform.codegen.recurrence.triton.launch_ir import (
+from chunkform.codegen.ir.launch_ir import (
     NONE,
     TILES,
     Alloc,
@@ -37,8 +34,11 @@ from chunkform.codegen.recurrence.triton.launch_ir import (
     statements,
     stored,
 )
+from chunkform.codegen.printing.launch_text import lines_of
+from chunkform.codegen.recurrence.cost import launches
+from chunkform.codegen.recurrence.triton import TritonForm, triton_form
+from chunkform.codegen.recurrence.triton.launch_gate import gate_launches
 from chunkform.codegen.recurrence.triton.launch_passes import finished, freed, guarded
-from chunkform.codegen.recurrence.triton.print.launch_text import lines_of
 from chunkform.errors import GateError
 
 OPS = [

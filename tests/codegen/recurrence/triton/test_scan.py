@@ -84,9 +84,9 @@ if __name__ == "__main__":
 
 def test_what_a_scan_loads_in_any_case_it_is_given_in_any_case():
     """The state of another scan is in its factor, and in the gradient of a decay, which may not be wanted."""
+    from chunkform.codegen.ir.launch_ir import Launch, statements
     from chunkform.codegen.recurrence.pipeline import compile_spec
     from chunkform.codegen.recurrence.triton import triton_form
-    from chunkform.codegen.recurrence.triton.launch_ir import Launch, statements
     from chunkform.spec.language import Recurrence, hadamard
 
     r = Recurrence("factors_of_states")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..launch_ir import (
+from ..ir.launch_ir import (
     Alloc,
     Body,
     Call,
@@ -19,14 +19,12 @@ from ..launch_ir import (
     Statement,
     Update,
 )
-from ..launch_passes import finished
 
 INDENT = "    "
 
 
 def launch_text(f: Function) -> str:
-    """The text, after all passes."""
-    f = finished(f)
+    """The text of a function as it is."""
     body = "\n".join(f"{INDENT}{x}" for x in lines_of(f.body))
     return f'def {f.name}{f.head}:\n{INDENT}"""{f.doc}"""\n{body}\n'
 
