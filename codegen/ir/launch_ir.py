@@ -49,11 +49,14 @@ def in_needs(result: str) -> Expr:
     return Expr(f'"{result}" in needs')
 
 
+SOME = Expr("some")
+
+
 @dataclass(frozen=True)
 class Alloc:
     """Room for a tensor of this shape, which a launch fills; `when`: else there is None, as there is under `unless`. `instead`:
-    the list of places that it may have; `entry`: what else it is called. Where there is no `dtype`, it is that of what the
-    function is given."""
+    the list of places that it may have; `entry`: what else it is called. Where there is no `dtype`, it is that of
+    `like`, which is on the same device."""
 
     name: str
     shape: Expr
@@ -62,6 +65,7 @@ class Alloc:
     unless: Expr | None = None
     instead: Expr | None = None
     entry: Expr | None = None
+    like: Expr = SOME
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,19 @@ class Set:
     in_place: bool = False
     each: bool = False
     nested: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """name = a dictionary of rooms and of values, which have their keys for names here."""
+
+    name: str
+    entries: tuple[Alloc | Set, ...]
+
+    @property
+    def assigns(self) -> tuple[str, ...]:
+        keys = [key for x in self.entries for key in ((x.name,) if isinstance(x, Alloc) else x.names)]
+        return (self.name, *(f'{self.name}["{key}"]' for key in keys))
 
 
 @dataclass(frozen=True)
@@ -192,7 +209,7 @@ class For:
     tensors: tuple[str, ...] = ()
 
 
-Statement = Alloc | Set | Call | Define | Launch | Update | Do | Return | Free | If | Wanted | For
+Statement = Alloc | Set | Table | Call | Define | Launch | Update | Do | Return | Free | If | Wanted | For
 Body = tuple[Statement, ...]
 
 
@@ -229,7 +246,9 @@ def expressions(x: Statement) -> list[Expr]:
     """The expressions of a statement itself, without those of the statements inside it."""
     match x:
         case Alloc():
-            return [x.shape, *(e for e in (x.when, x.unless, x.instead, x.entry) if e is not None)]
+            return [x.shape, x.like, *(e for e in (x.when, x.unless, x.instead, x.entry) if e is not None)]
+        case Table(entries=entries):
+            return [e for y in entries for e in expressions(y)]
         case Return(value=Call(arguments=arguments)):
             return [*arguments]
         case Set(value=value) | Define(value=value) | Return(value=Expr() as value):
@@ -259,6 +278,8 @@ def assigned(x: Statement) -> frozenset[str]:
     """The names that a statement assigns, with those inside it."""
     own: tuple[str, ...] = ()
     match x:
+        case Table():
+            own = x.assigns
         case Alloc(name=name) | Update(name=name):
             own = (name,)
         case Set(names=names) | Call(names=names) | Define(names=names) | Free(names=names) | For(names=names):

@@ -17,6 +17,7 @@ from ..ir.launch_ir import (
     Return,
     Set,
     Statement,
+    Table,
     Update,
 )
 
@@ -36,7 +37,13 @@ def lines_of(body: Body) -> list[str]:
 def _lines(x: Statement) -> list[str]:
     match x:
         case Alloc():
-            return [_alloc(x)]
+            return [f"{f'{x.entry.text} = ' if x.entry is not None else ''}{x.name} = {_alloc(x)}"]
+        case Table(name, entries):
+            inside = [
+                f'"{y.name}": {_alloc(y)},' if isinstance(y, Alloc) else f'"{y.names[0]}": {y.value.text},'
+                for y in entries
+            ]
+            return [f"{name} = {{", *(f"{INDENT}{line}" for line in inside), "}"]
         case Set(names, value, in_place, each, nested):
             targets = " = ".join([*names, ""]) if each else f"(({', '.join(names)}),) = " if nested else _targets(names)
             return [f"{targets}{value.text}{'  # in place' if in_place else ''}"]
@@ -67,14 +74,15 @@ def _lines(x: Statement) -> list[str]:
 
 
 def _alloc(x: Alloc) -> str:
-    made = f"some.new_empty(({x.shape.text}){'' if x.dtype is None else f', dtype={x.dtype}'})"
+    """What makes room."""
+    made = f"{x.like.text}.new_empty(({x.shape.text}){'' if x.dtype is None else f', dtype={x.dtype}'})"
     if x.when is not None:
         made += f" if {x.when.text} else None"
     if x.unless is not None:
         made = f"None if {x.unless.text} else {made}"
     if x.instead is not None:
         made = f"{x.instead.text}.pop() if {x.instead.text} else {made}"
-    return f"{f'{x.entry.text} = ' if x.entry is not None else ''}{x.name} = {made}"
+    return made
 
 
 def _inside(body: Body) -> list[str]:

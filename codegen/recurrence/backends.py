@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..ir.expr import dim_of
@@ -87,7 +87,7 @@ def torch_section(c: Compiled) -> Section:
     if c.family == "scan":
         return Section("torch", scan_torch_source(c), _SCANS, features=_torch_features(c), states=True)
     if c.forward is None:
-        return _over_steps("torch", sequential_torch_source(c), c, ("packed", "mixed"))
+        return _over_steps("torch", sequential_torch_source, c, ("packed", "mixed"))
     text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
     return Section("torch", text, _TORCH, features=_torch_features(c), states=True, saved=torch_saved(c))
 
@@ -97,18 +97,23 @@ def _torch_features(c: Compiled) -> tuple[str, ...]:
 
 
 def _over_steps(
-    backend: str, text: str, c: Compiled, features: tuple[str, ...], stepwise: str | None = None
+    backend: str,
+    source: Callable[[Compiled, str], str],
+    c: Compiled,
+    features: tuple[str, ...],
+    stepwise: str | None = None,
 ) -> Section:
-    """The recurrent form; over many segments of a sequence at once, where a segment is a map of the states."""
+    """The recurrent form; over many segments of a sequence at once, where a segment is a map of the states. `source` makes
+    functions whose names begin as it is told."""
     entries = c.entries
     if c.forward is not None:  # there is a form over chunks, but no kernels
         entries = segment_maps(c.step)
         if entries is not None:
             gate_segment_maps(c.step, entries)
     if entries is None:
-        return Section(backend, text, _SEQUENTIAL, stepwise=stepwise, features=features)
+        return Section(backend, source(c, backend), _SEQUENTIAL, stepwise=stepwise, features=features)
     per_step = tuple(v.name for v in c.step.variables if v.per_step)
-    steps = re.sub(rf"\b{backend}_(forward|backward)\b", rf"{backend}_steps_\1", text.rstrip())
+    steps = source(c, f"{backend}_steps").rstrip()
     columns = f", {entries.columns!r}" if isinstance(entries, ColumnMaps) else ""
     run = f"InSegments({backend}_steps_forward, {backend}_steps_backward, {entries.groups!r}, {per_step!r}{columns})"
     taken = {
@@ -189,7 +194,7 @@ def triton_section(
     if alone and scanned(c):
         return Section("triton", triton_source(c), TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
     if c.forward is None:
-        return _over_steps("triton", sequential_triton_source(c), c, _STEPWISE)
+        return _over_steps("triton", sequential_triton_source, c, _STEPWISE)
     try:
         part, count = in_substeps(c) if alone else (c, 1)
         elsewhere = ["exchange"] if exchanges and cuttable(part) else []
@@ -199,5 +204,9 @@ def triton_section(
             features = (*features, "overwrites")
         return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(part, count))
     except CannotPrint as why:
-        text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"
-        return _over_steps("triton", text, c, _STEPWISE, stepwise=str(why))
+        return _over_steps("triton", _with_start, c, _STEPWISE, stepwise=str(why))
+
+
+def _with_start(c: Compiled, begins: str) -> str:
+    """Kernels of the recurrent form beside a torch form over chunks, which has no first states."""
+    return f"{start_source(c)}\n\n\n{sequential_triton_source(c, begins)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ...ir.launch_ir import Do, Expr, If, Set, Statement, py, ref
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import NodePrinter, Torch
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import adjoint, gradient_name
-from .names import Names, shape_text
+from .names import Names, printed, shape_text
 
 
 def depends_on_parameters(c: Compiled) -> bool:
@@ -14,30 +15,31 @@ def depends_on_parameters(c: Compiled) -> bool:
     return bool(initial_adjoints(c))
 
 
-def start_lines(c: Compiled, names: Names) -> list[str]:
+def start_statements(c: Compiled, names: Names) -> list[Statement]:
     """Statements that set each state: to what is given, or the spec's initial value, or zeros."""
-    lines: list[str] = []
+    found: list[Statement] = []
     for s in c.step.states:
-        shape = shape_text("batch, heads", s.axes)
         name = names.of("state", s.name)
-        lines.append(f'{name} = states.get("{s.name}")')
-        lines.append(f"if {name} is None:")
-        value = f"like.new_zeros({shape})"
+        value = py("like.new_zeros({})", shape_text("batch, heads", s.axes))
+        made: list[Set] = []
         if s.initial is not None:
             printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=set(names.taken))
-            inner, results = printer.statements({"value": s.initial}, names.leaf, orders={"value": s.axes})
-            lines += [f"    {x}" for x in inner]
-            value = f"(like.new_zeros({shape}) + {results['value']})"
-        lines += [f"    {name} = {value}", f"{name} = {name}.to(dtype)"]
-    return lines
+            made, results = printed(printer, {"value": s.initial}, names, {"value": s.axes})
+            value = py("({} + {})", value, results["value"])
+        found += [
+            Set((name,), Expr(f'states.get("{s.name}")')),
+            If(py("{} is None", ref(name)), (*made, Set((name,), value))),
+            Set((name,), py("{}.to(dtype)", ref(name))),
+        ]
+    return found
 
 
-def gradient_lines(c: Compiled, names: Names, cotangents: dict[str, str]) -> tuple[list[str], list[str]]:
+def gradient_statements(c: Compiled, names: Names, cotangents: dict[str, str]) -> tuple[list[Statement], list[str]]:
     """(statements, variables): they set `initial[name]`, [B, H, ...], for each parameter below a state's initial value.
 
     `cotangents` gives the text of the gradient by each state before the first step.
     """
-    lines: list[str] = ["initial = {}"]
+    found: list[Statement] = [Set(("initial",), Expr("{}"))]
     touched: list[str] = []
     for state, program in initial_adjoints(c).items():
         local = Names(set(names.taken), dict(names.known))
@@ -46,15 +48,12 @@ def gradient_lines(c: Compiled, names: Names, cotangents: dict[str, str]) -> tup
         wanted = {
             v: program.outputs[gradient_name(v)] for v in program.variables if gradient_name(v) in program.outputs
         }
-        inner, results = printer.statements(
-            {v.name: x for v, x in wanted.items()}, local.leaf, orders={v.name: v.axes for v in wanted}
-        )
-        lines.append(f'if states.get("{state}") is None:')
-        lines += [f"    {x}" for x in inner]
-        for v in wanted:
-            lines.append(f'    initial["{v.name}"] = initial.get("{v.name}", 0.0) + {results[v.name]}')
-            touched.append(v.name)
-    return lines, list(dict.fromkeys(touched))
+        nodes = {v.name: x for v, x in wanted.items()}
+        made, results = printed(printer, nodes, local, {v.name: v.axes for v in wanted})
+        sums = (Do(py('initial["{}"] = {}.get("{}", 0.0) + {}', n, ref("initial"), n, results[n])) for n in nodes)
+        found.append(If(Expr(f'states.get("{state}") is None'), (*made, *sums)))
+        touched += nodes
+    return found, list(dict.fromkeys(touched))
 
 
 def initial_adjoints(c: Compiled) -> dict[str, StepProgram]:

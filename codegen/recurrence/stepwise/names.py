@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import builtins
 import keyword
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...ir.expr import Node, dim_of, plain_name
+from ...ir.launch_ir import Expr, Set
 from ...ir.step_program import StepProgram, Var
+from ...printing.expressions import NodePrinter
+from ...printing.expressions import Printed as PrintedNode
 from ..chunkwise.compiled import Compiled
 
 OWN = (
@@ -94,3 +98,19 @@ def first_input(c: Compiled) -> str:
 def shape_text(lead: str, axes: tuple[str, ...]) -> str:
     """A shape as text, such as (batch, heads, size_d)."""
     return f"({', '.join([lead, *(f'size_{dim_of(a)}' for a in axes)])})"
+
+
+def printed(
+    printer: NodePrinter,
+    nodes: dict[str, Node],
+    names: Names,
+    orders: dict[str, tuple[str, ...]],
+    suggested: Mapping[Node, str] | None = None,
+) -> tuple[list[Set], dict[str, Expr]]:
+    """Nodes in torch: statements, and each result."""
+
+    def read(x: PrintedNode) -> Expr:
+        return Expr(x.text, frozenset([*x.names, *map(names.leaf, x.leaves)]))
+
+    made, results = printer.values(nodes, names.leaf, names=suggested, orders=orders)
+    return [Set((name,), read(x)) for name, x in made], {n: read(x) for n, x in results.items()}

@@ -7,55 +7,43 @@ segment from its checkpoint into a workspace, then goes through the adjoint's st
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...ir.code import Code, Name
 from ...ir.expr import Node, leaves
 from ...ir.kernel_ir import Let, Statement, added, let
 from ...ir.step_program import Var
 from ...printing.kernel_text import kernel_function_text
-from ...printing.templates import render
+from ...printing.launch_text import launch_text
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
-from .initial import depends_on_parameters
 from .kernel import Axes, Kernel
 from .kernel_gate import gate_kernel
 from .kernel_passes import finished
+from .launchers import Made, steps_backward, steps_forward
 from .loops import CHECKPOINT, Backward, Forward, backward_kernel, forward_kernel, room
-from .names import first_input, shape_text, sizes, tensors
+from .names import shape_text, tensors
 from .rows_form import backward_rows, forward_rows, plans
 from .tiling import PART, WHOLE, tiling
 
-Made = dict[str, Any]  # a kernel, and what the template of its launcher prints
 STEPS, HEADS = "batch, steps, heads", "layout.sequences, heads"
 
 
-def sequential_triton_source(c: Compiled) -> str:
-    """Text that defines `triton_forward` and `triton_backward`; it uses `torch_start` of the torch form beside it.
+def sequential_triton_source(c: Compiled, begins: str = "triton") -> str:
+    """Text that defines functions whose names begin so, such as `triton_forward` and `triton_backward`; they use `torch_start` of
+    the torch form.
 
     Raises `GateError` where a kernel doesn't make the recurrence's steps, or the adjoint's.
     """
-    layout = sizes(c.step)
-    kernels = sequential_kernels(c)
-    forward, backward, forward_rows, backward_rows = kernels
+    forward, backward, forward_rows, backward_rows = kernels = sequential_kernels(c)
     printed = []
     for x in (x for x in kernels if x):
         function = finished(x["function"])
         gate_kernel(c, x["kernel"], function, x.get("slots", 0))
         printed.append(kernel_function_text(function))
-    return render(
-        "recurrence/stepwise/sequential_triton.py.jinja",
-        lead=layout.lead,
-        sizes=layout.dims,
-        heads_of={v.name: f'given["{v.name}"].shape[{2 if v.per_step else 0}]' for v in tensors(c.step)},
-        like=first_input(c),
-        kernels=printed,
-        forward=forward,
-        backward=backward,
-        forward_rows=forward_rows,
-        backward_rows=backward_rows,
-        start_gradients=depends_on_parameters(c),
+    launchers = (
+        steps_forward(c, f"{begins}_forward", forward, forward_rows),
+        steps_backward(c, f"{begins}_backward", backward, backward_rows),
     )
+    return "\n\n\n".join([*printed, *(launch_text(f).rstrip() for f in launchers)]) + "\n"
 
 
 def sequential_kernels(c: Compiled) -> tuple[Made, Made, Made | None, Made | None]:
