@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import uvicorn
@@ -30,6 +30,9 @@ from pydantic import BaseModel, Field
 from serving_engine import Closed, Engine, Full, LanguageModel, Request
 
 LOOK = 0.2  # seconds between two looks at whether a client is still there
+
+
+Byte = Annotated[str, Field(pattern=r"^[\x00-\x7f]$")]  # a character of one token
 
 
 class Message(BaseModel):
@@ -44,7 +47,7 @@ class Options(BaseModel):
     max_tokens: int = Field(16, ge=1, le=4096)
     temperature: float = Field(0.0, ge=0, le=10)
     seed: int = 0
-    stop: str | None = Field(None, min_length=1, max_length=1)
+    stop: Byte | list[Byte] | None = None
     stream: bool = False
 
 
@@ -71,7 +74,7 @@ class Stream:
         self.about = {"id": uuid.uuid4().hex, "created": int(time.time())}
         self.engine, self.made, self.finish = engine, 0, "length"
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        stop = frozenset(asked.stop.encode()) if asked.stop else frozenset()
+        stop = frozenset("".join(asked.stop or ()).encode())
         prompt = asked.tokens()
         if not prompt or not all(0 <= t < 256 for t in prompt):
             raise ValueError("prompt must be text, or tokens 0 to 255, and not empty")

@@ -228,10 +228,21 @@ def test_a_server_that_ends_finishes_or_tells(served):
 @pytest.mark.long
 def test_what_is_asked_wrongly_is_told_and_who_goes_away_is_cancelled(served):
     server = served("--rows", "2")
-    for body in ({"prompt": ""}, {"prompt": [300]}, {"max_tokens": 3}, {"prompt": "a", "max_tokens": 0}):
+    for body in (
+        {"prompt": ""},
+        {"prompt": [300]},
+        {"max_tokens": 3},
+        {"prompt": "a", "max_tokens": 0},
+        {"prompt": "a", "stop": "\u00e9"},
+    ):
         assert server.call("POST", "/v1/completions", body)[0] in (400, 422)
     status, _, text = server.call("POST", "/v1/chat/completions", {"messages": [{"content": "hello"}], "max_tokens": 3})
     assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == 3
+    said = json.loads(server.call("POST", "/v1/completions", asked(1, 30))[2])["choices"][0]["text"]
+    last = next(x for x in said[5:] if x.isascii())
+    for stop in (last, ["\x7f", last]):  # as clients send it: one, or several
+        found = json.loads(server.call("POST", "/v1/completions", asked(1, 30) | {"stop": stop})[2])["choices"][0]
+        assert found["finish_reason"] == "stop" and found["text"] == said[: said.index(last)]
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     body = json.dumps(asked(0, 4096) | {"stream": True})
     connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
