@@ -173,8 +173,18 @@ class Verifier:
                 return self.mender.repairs(claim, findings, self.budget())
             near, label = self.mender.repairs(other, there, self.budget(), (1, 2))
             if near:
-                return near, AND.join(x for x in (said_of_ends(claim.setting, other.setting), label) if x)
+                reading = next(f for f in findings if f.label == label)
+                anyway = [r for r in near if self.is_true(r, reading, claim.setting)]
+                ends = "" if anyway else said_of_ends(claim.setting, other.setting)
+                return anyway or near, AND.join(x for x in (ends, label) if x)
         return (found, where) if found else self.mender.repairs(claim, findings, everything, (2, 3))
+
+    def is_true(self, repair: Repair, reading: Reading, setting: Setting) -> bool:
+        """Whether a repair of an equation is true in a setting."""
+        if repair.result.op != "equation" or not isinstance(reading.statement, Equal):
+            return False
+        whole = replace(reading.statement, sides=repair.result.args)
+        return self.prover.first_failure(whole, setting, reading.bodies)[0] is None
 
     def at_every_step(self, claim: Claim) -> bool:
         """Whether a claim that is meant under what is so at one step is true where it is so at all of them."""

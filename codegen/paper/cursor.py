@@ -105,6 +105,10 @@ class Cursor:
         """An index such as t - 1, all of the tokens."""
         raise NotImplementedError
 
+    def condition(self, said: list[Token], start: Token | None) -> Formula:
+        """A condition on indices."""
+        raise NotImplementedError
+
     def applied(self, name: str) -> Formula:
         """A function with its argument."""
         raise NotImplementedError

@@ -38,7 +38,7 @@ from .row import Fault
 from .shapes import settled
 from .special_cases import says_nothing_of
 from .steps import OVER, base_of, core, flipped, index, letter_of, lower, safe
-from .symbols import CHUNK, CHUNKS, Symbols, safe_in, size
+from .symbols import CHUNK, CHUNKS, Symbols, hold_steps_in_columns, safe_in, size
 from .words import FUNCTIONS
 
 
@@ -68,11 +68,20 @@ class Definitions:
             if defines(e) and core(e.head).attrs[0] not in self.several:
                 self.first.setdefault(core(e.head).attrs[0], e)
 
+    @property
+    def by_columns(self) -> bool:
+        return hold_steps_in_columns(self.document)
+
+    @property
+    def line(self) -> str:
+        """Where a matrix holds a step."""
+        return "column" if self.by_columns else "row"
+
     def ranges(self) -> None:
         """What indices run over: as the header says, and chunks where the document has them."""
         header = self.document.header
         chunk, chunks = str(header.data.get("chunk", "")), str(header.data.get("chunks", ""))
-        bracketed = any(n.endswith("[]") for n in self.names)
+        bracketed = any(n.removesuffix("^").endswith("[]") for n in self.names)
         if (chunk or bracketed) and self.s.recurrence is not None:
             self.s.setting.chunked()
             self.s.chunked = True
@@ -204,11 +213,17 @@ class Definitions:
     def suggested(self, name: str, count: int) -> bool:
         """Matrices whose rows are the steps, or the steps of a chunk, of a quantity that the recurrence has."""
         s = self.s
+        if s.chunked and name.endswith("[]^") and count == 2 and self.within_chunk(name):
+            return True
         if s.recurrence is None or name in self.several:
             return False
+        if s.chunked and name.endswith("[]") and self.rows_within_chunk(name):
+            return True
         own = self.first.get(name)
         if own is not None and core(own.head).args and not s.chunked and not name.startswith("d"):
             return False  # G_t = .. says what G_t is, though there is a g_t
+        if own is not None and not core(own.head).args and own.side.op == "columns of":
+            return False  # K = [k_1 .. k_n]
         plain = name.removesuffix("[]")
         prefix, stem = (
             ("d", plain[1:])
@@ -234,15 +249,46 @@ class Definitions:
         if s.chunked and count >= 1:
             i, j = index("i"), index("j")
             at = (i - 1) * size(CHUNK) + j
-            self.add(key_of(name, 1), (i,), {"": stack(j, CHUNK, q(at).T)})
-            s.guess(f"row j of {plain}_i is {prefix}{low} at step j of chunk i")
+            rows = stack(j, CHUNK, q(at).T)
+            self.add(key_of(name, 1), (i,), {"": rows.T if self.by_columns else rows})
+            s.guess(f"{self.line} j of {plain}_i is {prefix}{low} at step j of chunk i")
             return True
         if count == 0 or (count == 1 and not s.chunked):
             t = index("t")
-            self.add(name, (), {"": stack(t, LENGTH, q(t).T)})
-            s.guess(f"row t of {plain} is {prefix}{low}_t")
+            rows = stack(t, LENGTH, q(t).T)
+            self.add(name, (), {"": rows.T if self.by_columns else rows})
+            s.guess(f"{self.line} t of {plain} is {prefix}{low}_t")
             return True
         return False
+
+    def within_chunk(self, name: str) -> bool:
+        """k_{[i]}^r: a quantity at step r of chunk i; of a state, the one after that step."""
+        s, stem = self.s, name.removesuffix("[]^")
+        base = base_of(stem)
+        known = s.names.get(stem) or (f"d{s.names[base]}" if base in s.names else "")
+        try:
+            q = s.setting.lookup(known) if known and s.recurrence is not None else None
+        except ChunkformError:
+            return False
+        if not isinstance(q, Quantity) or q.kind in ("given", "defined"):
+            return False
+        i, r = index("i"), index("r")
+        self.add(name, (i, r), {"": q((i - 1) * size(CHUNK) + r)})
+        s.rowwise |= {name} if stem in s.rowwise or base in s.rowwise else set()
+        s.guess(f"{stem}_[i]^r is {stem} at step r of chunk i")
+        return True
+
+    def rows_within_chunk(self, name: str) -> bool:
+        """W_{[i]}, whose rows are the w_{[i]}^r that the document defines."""
+        stem = name.removesuffix("[]")
+        one = f"{stem[0].lower()}{stem[1:]}[]^"
+        if one == f"{stem}[]^" or one not in self.first or name in self.first:
+            return False
+        i, j = index("i"), index("j")
+        row = self.resolve.at(Formula("at", (i, j), (one,)))
+        self.add(key_of(name, 1), (i,), {"": stack(j, CHUNK, row if self.resolve.shape(row)[0] == "1" else row.T)})
+        self.s.guess(f"row j of {stem}_i is {one.removesuffix('[]^')} at step j of chunk i")
+        return True
 
     def chunk_state(self, name: str, prefix: str, state: str) -> bool:
         """The state of a chunk, before or after it."""
@@ -389,15 +435,20 @@ class Definitions:
         return True
 
     def of_all_before(self, name: str, e: Equation, body: Formula) -> bool:
-        """A sequence that is defined by all of its values before, or after: w_t = k_t - \\sum_{i=1}^{t-1} w_i (k_i^\\top k_t)."""
+        """A sequence that is defined by all of its values before, or after: w_t = k_t - \\sum_{i=1}^{t-1} w_i (k_i^\\top k_t); or
+        one in each chunk, by those before at its last index."""
         head = core(e.head)
-        step = only_in_sums(body, name, head.args[0]) if len(head.args) == 1 else 0
-        if not step:
+        step = only_in_sums(body, name, head.args) if head.args else 0
+        if not step or (len(head.args) > 1 and step > 0):
             return False
         own = safe_in(self.s.setting, safe(name))
-        parameters = (head.args[0].attrs[0],)
+        *rest, at = head.args
+        parameters = tuple(x.attrs[0] for x in (at, *rest))
         key = f"{name}/1" if name in self.s.names else name
         self.s.names[key] = own
+        if rest:  # it is recursive in its first index
+            self.s.setting.quantities[own] = Quantity(own, "defined", parameters=parameters)
+            self.add(name, head.args, {"": Formula("at", (at, *rest), (own,))})
         # while its own body is resolved, it is known by the terms that it has no part in
         (begin,) = statement_sides((self.resolve(without(body, name)),), self.s)
         self.s.setting.quantities[own] = Quantity(own, "defined", parameters=parameters, body=begin)
@@ -410,7 +461,7 @@ class Definitions:
             start=(1 if step < 0 else size(LENGTH), begin),
             backwards=step > 0,
         )
-        self.s.arity[name] = 1
+        self.s.arity[name] = len(head.args)
         self.s.definitions[name] = e
         return True
 
@@ -491,12 +542,15 @@ def flipped_to(e: Equation, head: Formula) -> Formula:
     return substitute(flipped(e), dict(zip(core(e.head).args, head.args)))
 
 
-def only_in_sums(x: Formula, name: str, at: Formula) -> int:
-    """-1 where a symbol stands in x only in sums from 1 to below `at`, 1 where only in sums from above it to the last step."""
+def only_in_sums(x: Formula, name: str, indices: tuple[Formula, ...]) -> int:
+    """-1 where a symbol stands in x only in sums from 1 to below its last index, 1 where only in sums from above it to the last
+    step."""
+    *rest, at = indices
 
     def below(y: Formula, bound: frozenset[str], step: int) -> bool:
         if y.op == "at" and y.attrs[0] == name:
-            return len(y.args) == 1 and y.args[0].op == "index" and y.args[0].attrs[0] in bound
+            counts = y.args[-1:] and y.args[-1].op == "index" and y.args[-1].attrs[0] in bound
+            return bool(counts) and list(y.args[:-1]) == rest
         if y.op in OVER:
             low, high, body = y.args
             ends = (

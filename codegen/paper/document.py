@@ -186,7 +186,7 @@ def sorted_out(r: ReadRow, head: Formula | None, chain: list[ReadRow]) -> Formul
         if not goes_on:
             head = sides[0]
             chain.clear()
-        left = sides[0]
+        left = with_entries(sides[0])
         for n, (relation, side) in enumerate(zip(relations, sides[1:])):
             r.equations.append(Equation(left, relation, side, n == 0 and not goes_on, r))
             if relation not in ("=", ":="):  # of a <= b = c, c is what b is
@@ -323,6 +323,7 @@ def notation_of(source: Source, header: Header) -> Notation:
     indices: Counter[str] = Counter()
     names: set[str] = set(header.names)
     labels: dict[str, set[str]] = {}
+    shifts: set[str] = set()  # letters of steps, as in S_{t-1}: no sizes, though K_t may be over d x t
     counts = Counter(b.text for ts in readings for a, b, c in zip(ts, ts[1:], ts[2:]) if (a.text, c.text) == ("{", "-"))
     for tokens in readings:
         try:
@@ -337,6 +338,9 @@ def notation_of(source: Source, header: Header) -> Notation:
                 for y in walk(side):
                     if y.op in ("sum", "product over", "hadamard over") and y.args[1].op == "size":
                         sizes |= {n for n in y.args[1].attrs if n.isupper() or n == "n"}
+                    if y.op in ("rows of", "columns of"):  # K = [k_1 .. k_n]
+                        last = {z.attrs[0] for z in walk(y.args[-1]) if z.op == "index"}
+                        sizes |= last & {"n", "N", "T", "L"}
                     if y.op == "reals":
                         sizes |= {
                             z.attrs[0] for a in y.args for z in walk(a) if z.op == "size" and len(z.attrs[0]) <= 9
@@ -344,10 +348,12 @@ def notation_of(source: Source, header: Header) -> Notation:
                     elif y.op == "at":
                         names.add(y.attrs[0])
                         indices.update(z.attrs[0] for a in y.args for z in walk(a) if z.op == "index")
+                        shifts |= {z.args[0].attrs[0] for z in y.args if z.op == "add" and z.args[0].op == "index"}
                         labels.setdefault(y.attrs[0], set()).update(
                             "number" if a.op == "number" else "letter" for a in y.args
                         )
     only_numbered = {n for n, kinds in labels.items() if kinds == {"number"} and n in functions}
+    sizes -= shifts & set("tsij")
     sizes = {s for s in sizes if s.isidentifier() and (s not in header.names or s in header.sizes)}
     return Notation(
         functions=frozenset(functions),
@@ -358,6 +364,14 @@ def notation_of(source: Source, header: Header) -> Notation:
         maps=first.maps,
         names=frozenset(names - {"I"} if "I" not in header.names else names),
     )
+
+
+def with_entries(head: Formula) -> Formula:
+    """M_{ij}, of (M)_{ij}: what a row says of the entries of a matrix is what it says of the symbol with two more indices."""
+    if head.op != "entry" or head.args[0].op != "at" or len(head.args) != 3:
+        return head
+    indices = (*head.args[0].args, *head.args[1:])
+    return Formula("at", indices, head.args[0].attrs) if all(a.op == "index" for a in indices) else head
 
 
 def end_of_gradients(item: Item) -> set[str]:

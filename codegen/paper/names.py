@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from chunkform.spec.language.formula import Formula, formula, substitute
 
-from .lexer import Token
+from .lexer import Token, closing
 from .row import Fault, spelled
 from .scripts import Scripts
-from .words import ACCENTS, FONTS, FUNCTIONS, GREEK, NAMING, SPELLED, SWITCHES
+from .words import ACCENTS, FONTS, FUNCTIONS, GREEK, NAMING, RELATIONS, SPELLED, SWITCHES
+
+COMPARED = {"<", "<=", ">", ">=", "=", "!="}
 
 
 def with_accent(name: str, accent: str) -> str:
@@ -66,8 +68,10 @@ class Names(Scripts):
         """A name, with the scripts that follow it. `held`: a font holds its letters together."""
         if held and name in FUNCTIONS and name not in self.notation.names:
             return self.applied(FUNCTIONS[name])
-        if name in ("0", "1"):
-            return self.scripts(Formula("ones", (), ("?",)) if name == "1" else formula(0))
+        if name in ("1", "1bb", "Ibb", "delta") and (said := self.indicated()) is not None:
+            return said
+        if name in ("0", "1", "1bb"):
+            return self.scripts(formula(0) if name == "0" else Formula("ones", (), ("?",)))
         if name in ("R-set",):
             raise Fault("a set can't be a factor", at)
         if name == "d" and "d" not in self.bound and self.token is not None:
@@ -75,6 +79,23 @@ class Names(Scripts):
             if whole is not None:
                 return whole
         return self.scripts(Formula("at", (), (name,)), name=name, at=at)
+
+    def indicated(self) -> Formula | None:
+        """1[i >= j] or 1_{i >= j}: 1 where a condition on indices is so, else 0; None where no condition follows."""
+        start, below = self.i, self.is_mark("_")
+        self.i += below
+        if not (self.is_mark("{", "[", "(") or self.is_command("lbrace")):
+            self.i = start
+            return None
+        end = closing(self.tokens, self.i) if self.is_mark("{") else self.closing_at(self.i)
+        said = self.tokens[self.i + 1 : end]
+        while said and said[0].text in ("lbrace", "[", "(", "{") and len(said) > 2:
+            said = said[1:-1]
+        if not any(t.text in RELATIONS and RELATIONS[t.text] in COMPARED for t in said):
+            self.i = start
+            return None
+        self.i = end + 1
+        return Formula("cases", (self.condition(said, said[0]), formula(1), Formula("otherwise"), formula(0)))
 
     def differential(self, at: Token, upright: bool) -> Formula | None:
         """`d q_t`, the gradient by q_t: what follows a d that touches it, or that is set upright or bold."""

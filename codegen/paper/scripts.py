@@ -47,7 +47,7 @@ class Scripts(Cursor):
                 self.i += 1
                 content = self.argument()
                 content, turned = without_transpose(content) if name else (content, False)
-                mark = self.exponent(name, content, bool(below), grouped)
+                mark = self.exponent(name, content, bool(below), grouped, bracketed or self.has_chunk_below())
                 power += [("transpose",)] * turned
                 if mark[0] == "index":
                     above += mark[1]
@@ -182,17 +182,16 @@ class Scripts(Cursor):
             letters = lettered(part)
             if len(part) > 1 and letters:
                 found += [self.index(t) for t in letters]  # M_{ij}
-            elif self.is_letter_and_digit(part):
-                found += [self.index(part[0].text), formula(int(part[1].text))]  # F_{t0}
+            elif self.is_letter_and_zero(part):
+                found += [self.index(part[0].text), formula(0)]  # F_{t0}
             elif part:
                 found.append(self.inside(part, self.bound).index_formula())
         return found, wrapped and bracket
 
-    def is_letter_and_digit(self, part: list[Token]) -> bool:
-        """Whether an index is a letter and one digit that stand for two, as in F_{t0}; i1 may be a letter of a sum."""
-        kinds = [t.kind for t in part]
-        glued = kinds == ["letter", "number"] and part[1].glued and part[1].text.isdigit() and len(part[1].text) == 1
-        return glued and part[0].text in INDICES and part[0].text + part[1].text not in self.bound
+    def is_letter_and_zero(self, part: list[Token]) -> bool:
+        """Whether an index is a letter and 0 that stand for two, as in F_{t0}; k1 and k2 are letters of sums."""
+        glued = [(t.kind, t.text) for t in part[1:]] == [("number", "0")] and part[1].glued
+        return glued and part[0].text in INDICES and part[0].text + "0" not in self.bound
 
     def index(self, name: str) -> Formula:
         sized = name in self.notation.sizes and name not in self.bound
@@ -211,8 +210,14 @@ class Scripts(Cursor):
 
         return visit(found)
 
-    def exponent(self, name: str, content: list[Token], below: bool, grouped: bool) -> tuple:
-        """What a superscript says: ("transpose",), ("inverse",), ("index", [..]), ("label", text), or ("power", formula)."""
+    def has_chunk_below(self) -> bool:
+        """Whether a subscript in square brackets follows, as in gamma^r_{[t]}."""
+        texts = [t.text for t in self.tokens[self.i : self.i + 3]]
+        return texts[:2] == ["_", "["] or texts == ["_", "{", "["]
+
+    def exponent(self, name: str, content: list[Token], below: bool, grouped: bool, chunk: bool = False) -> tuple:
+        """What a superscript says: ("transpose",), ("inverse",), ("index", [..]), ("label", text), or ("power", formula).
+        `chunk`: it stands over the step of a chunk, as in k_{[t]}^r."""
         texts = [t.text for t in content if t.text not in ("{", "}") and t.text not in FONTS]
         if len(texts) == 1 and texts[0] in TRANSPOSES:
             return ("transpose",)
@@ -251,6 +256,8 @@ class Scripts(Cursor):
             and FONTS.get(content[0].text) in ("cal", "bb", "frak")
         ):
             return ("label", "_" + texts[0])
+        if chunk and name and content[0].kind == "letter" and all(t.kind != "command" for t in content):
+            return ("index", self.indices(content)[0])
         if name and (name in self.notation.upper or name + "[]" in self.notation.upper):
             return ("index", self.indices(content)[0])
         return ("power", self.whole(content, self.bound | {"?power"}) if content else formula(1))

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
-import sympy
-
-from chunkform.errors import ChunkformError
-from chunkform.spec.language import Recurrence, functions
-from chunkform.spec.language import diag as spec_diag
-from chunkform.spec.language import eye as spec_eye
-from chunkform.spec.language import hadamard as spec_hadamard
-from chunkform.spec.language import ones as spec_ones
-from chunkform.spec.language.expression import Dim, Matrix
 from chunkform.spec.language.formula import Formula, add, formula, substitute, transform, walk
 from chunkform.spec.language.names import FUNCTION_NAMES
 from chunkform.spec.language.recurrence import RESERVED
 
 from .document import Equation
-from .row import Fault
-from .shapes import SCALAR, Shape, is_row
 
 STEP = "t"
 OUTPUTS = {n + accent for n in ("o", "y", "h", "out", "O", "Y", "H") for accent in ("", "hat", "tilde", "bar")}
@@ -135,6 +123,7 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False, kinds: Mapp
             if shifted is not None and not chunky(shifted):
                 steps.states[name] = shifted
                 steps.equations.append(e)
+    add_states_through_others(steps, equations, names)
     capitals = {n for n in steps.states if lower(n) != n and lower(n) in steps.states}
     apart = twins(names) if chunked or capitals else set()
     steps.equations = [e for e in steps.equations if core(e.head).attrs[0] not in apart]
@@ -186,6 +175,35 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False, kinds: Mapp
     leave_out_what_no_output_reads(steps, equations)
     steps.initial = {n: body for n, body in steps.initial.items() if n in steps.states}
     return steps
+
+
+def add_states_through_others(steps: Steps, equations: Sequence[Equation], names: set[str]) -> None:
+    """Add what reads itself one step before through what is computed of it at the same step: S'_t = A_t S_{t-1}, and then
+    S_t = S'_t + k_t v_t^T."""
+    found: dict[str, tuple[Formula, Equation]] = {}
+    for e in equations:
+        head = core(e.head)
+        place = letter_of(head.args[0]) if head.op == "at" and len(head.args) == 1 else None
+        if place is None or not e.first or e.relation not in ("=", ":=") or head.attrs[0] in found:
+            continue
+        shifted = None if gradients_in(e.head, names) else at_step(flipped(e), *place)
+        if shifted is not None and stepwise(shifted) and not chunky(shifted) and not gradients_in(shifted, names):
+            found[head.attrs[0]] = shifted, e
+    for name, (body, e) in found.items():
+        if name in steps.states or name.endswith(("[]", "^")):
+            continue
+        seen, waiting = {name}, [body]
+        while waiting:
+            for y in walk(waiting.pop()):
+                if y.op != "at" or len(y.args) != 1:
+                    continue
+                n, place = y.attrs[0], letter_of(y.args[0])
+                if n == name and place == (STEP, -1):
+                    steps.states.setdefault(name, body)
+                    steps.equations.append(e) if e not in steps.equations else None
+                elif n in found and n not in seen and n not in steps.states and place == (STEP, 0):
+                    seen.add(n)
+                    waiting.append(found[n][0])
 
 
 def leave_out_abbreviations(
@@ -388,198 +406,5 @@ def safe(name: str) -> str:
     return f"x{plain}" if taken and plain[0].isdigit() else f"{plain}1" if taken else plain
 
 
-def is_decay(name: str, steps: Steps, shape: Shape, said: str) -> bool:
-    """Whether an input is a decay: it scales a state, and the document takes its logarithm, or calls it as decays are called."""
-    if said:
-        return said == "decay"
-    if name not in DECAYS and name.removesuffix("bar").removesuffix("tilde").removesuffix("hat") not in DECAYS:
-        return False
-    for state, body in steps.states.items():
-        for y in body.args if body.op == "add" else (body,):
-            names = read_names(y)
-            if state in names and name in names:
-                return True
-    return False
-
-
-def build(name: str, steps: Steps, shapes: Mapping[str, Shape], kinds: Mapping[str, str], source: str) -> Recurrence:
-    """The recurrence of these steps.
-
-    Raises:
-        Fault: an equation says what a spec can't.
-    """
-    r = Recurrence(name, source=source)
-    dims: dict[str, Dim] = {}
-    for shape in (shapes[n] for n in (*steps.given, *steps.states) if n in shapes):
-        for d in shape:
-            if d != "1" and d not in dims:
-                dims[d] = r.dims(d)
-    values: dict[str, Callable[[Formula | None], Any]] = {}
-
-    def over(shape: Shape) -> tuple[Dim, ...]:
-        return tuple(dims[d] for d in shape if d != "1")
-
-    stepped = {
-        y.attrs[0]
-        for b in (*steps.states.values(), *steps.lets.values(), *steps.outputs.values())
-        for y in walk(b)
-        if y.op == "at" and y.args
-    }
-
-    def decays(n: str) -> bool:
-        shape = shapes.get(n, SCALAR)
-        return n in stepped and len(over(shape)) < 2 and is_decay(n, steps, shape, kinds.get(n, ""))
-
-    for n in sorted(steps.given, key=lambda n: (n not in stepped, decays(n))):
-        shape = shapes.get(n, SCALAR)
-        declare = r.parameters if n not in stepped else r.decay if decays(n) else r.inputs
-        made = declare(safe(n), *over(shape))
-        values[n] = _given(n, made.T if is_row(shape) else made)
-    states = {}
-    for n in steps.states:
-        shape = shapes[n]
-        initial = steps.initial.get(n)
-        start = term(initial, values, dims) if initial is not None else None
-        states[n] = r.state(safe(n), *over(shape), **({} if start is None else {"initial": start}))
-        values[n] = _state(n, states[n], is_row(shape))
-    for n in ordered({**steps.lets, **steps.states}):  # what reads a state after its step stands behind the update
-        state = n in steps.states
-        value = term((steps.states if state else steps.lets)[n], values, dims)
-        row = is_row(shapes[n]) if state else is_row_of(value)
-        if state:
-            r.update(states[n], value.T if row else value)
-            continue
-        own = safe(n) + "w" if n in steps.outputs else safe(n)  # what is written and given out has a name for each
-        made = r.let(own, value.T if row else value)
-        values[n] = _given(n, made.T if row else made)
-    for n, body in steps.outputs.items():
-        value = term(body, values, dims)
-        row = is_row_of(value)
-        r.output(safe(n) if n not in steps.states else safe(n) + "out", value.T if row else value)
-    return r.validate()
-
-
-def is_row_of(value: object) -> bool:
-    return isinstance(value, Matrix) and str(value.rows) == "1" and str(value.cols) != "1"
-
-
-def ordered(bodies: Mapping[str, Formula]) -> list[str]:
-    """Names so that each stands behind what it reads at the same step."""
-    left, found = list(bodies), []
-    while left:
-        free = next((n for n in left if not any(reads_now(bodies[n], m) for m in left if m != n)), left[0])
-        left.remove(free)
-        found.append(free)
-    return found
-
-
 def reads_now(body: Formula, name: str) -> bool:
     return any(y.op == "at" and y.attrs[0] == name and y.args == (index(STEP),) for y in walk(body))
-
-
-def _given(name: str, made: object) -> Callable[[Formula | None], Any]:
-    def value(at: Formula | None) -> Any:
-        if at is not None and letter_of(at) != (STEP, 0):
-            raise Fault(f"a step reads {name} at {at}; only its value at the step itself can be read")
-        return made
-
-    return value
-
-
-def _state(name: str, state: Any, row: bool) -> Callable[[Formula | None], Any]:
-    def value(at: Formula | None) -> Any:
-        place = letter_of(at) if at is not None else None
-        if place not in ((STEP, 0), (STEP, -1)):
-            raise Fault(f"a step reads the state {name} at {at}")
-        found = state.next if place == (STEP, 0) else state.prev
-        return found.T if row else found
-
-    return value
-
-
-def term(x: Formula, values: Mapping[str, Callable[[Formula | None], Any]], dims: Mapping[str, Dim]) -> Any:
-    """A formula about one step as a term of a spec.
-
-    Raises:
-        Fault: a spec can't say it.
-    """
-
-    def inner(y: Formula) -> Any:
-        return term(y, values, dims)
-
-    def matrix(v: object) -> bool:
-        return isinstance(v, Matrix)
-
-    try:
-        match x.op:
-            case "number":
-                return sympy.Rational(x.attrs[0].numerator, x.attrs[0].denominator)
-            case "at":
-                if x.attrs[0] not in values:
-                    raise Fault(f"{x.attrs[0]} isn't known at a step")
-                return values[x.attrs[0]](x.args[0] if x.args else None)
-            case "add":
-                found = inner(x.args[0])
-                for a in x.args[1:]:
-                    found = found + inner(a)
-                return found
-            case "negative":
-                return -inner(x.args[0])
-            case "product":
-                found = inner(x.args[0])
-                for a in x.args[1:]:
-                    found = found * inner(a)
-                return found
-            case "hadamard":
-                found = inner(x.args[0])
-                for a in x.args[1:]:
-                    found = entries(found, inner(a))
-                return found
-            case "divide":
-                return inner(x.args[0]) / inner(x.args[1])
-            case "transpose":
-                found = inner(x.args[0])
-                return found.T if matrix(found) else found
-            case "inverse":
-                found = inner(x.args[0])
-                if matrix(found):
-                    raise Fault("the inverse of a matrix isn't of the language of recurrences")
-                return 1 / found
-            case "power":
-                return inner(x.args[0]) ** inner(x.args[1])
-            case "diag":
-                return spec_diag(inner(x.args[0]))
-            case "eye":
-                return spec_eye(dims[x.attrs[0]])
-            case "ones":
-                return spec_ones(dims[x.attrs[0]])
-            case "inner":
-                a, b = inner(x.args[0]), inner(x.args[1])
-                return a.T * b if matrix(a) else a * b
-            case "norm":
-                raise Fault("a norm that isn't squared")
-            case "exp" | "log" | "sqrt":
-                return getattr(functions, x.op)(inner(x.args[0]))
-            case "function":
-                name = {"abs": "absolute"}.get(x.attrs[0], x.attrs[0])
-                made = getattr(functions, name, None)
-                if made is None:
-                    raise Fault(f"the function {x.attrs[0]} isn't of the language of recurrences")
-                return made(inner(x.args[0]))
-    except ChunkformError as error:
-        where = getattr(error, "where", None)
-        raise Fault(str(error).removeprefix(f"{where}: ")) from None
-    said = x.attrs[0] if x.op == "apply" else x.op
-    raise Fault(f"{said} isn't of the language of recurrences")
-
-
-def entries(a: Any, b: Any) -> Any:
-    """The product of entries, where a vector repeats along what it lacks."""
-    if not (isinstance(a, Matrix) and isinstance(b, Matrix)) or a.shape == b.shape:
-        return a * b if not (isinstance(a, Matrix) and isinstance(b, Matrix)) else spec_hadamard(a, b)
-    for x, y in ((a, b), (b, a)):
-        if str(x.cols) == "1" and x.rows == y.rows:
-            return spec_diag(x) * y
-        if str(x.rows) == "1" and x.cols == y.cols:
-            return y * spec_diag(x)
-    return spec_hadamard(a, b)

@@ -19,7 +19,8 @@ from .document import Document, Equation
 from .header import name_of
 from .row import Item
 from .shapes import ONES, SCALAR, Dims, Shape, assigned, settled, symbols_in
-from .steps import Steps, build, core, index, lower, safe
+from .step_spec import build
+from .steps import Steps, core, index, lower, safe
 
 SCALARS = set(
     "alpha beta gamma delta epsilon eta theta lam nu rho sigma tau omega zeta chi iota pi upsilon ell".split()
@@ -184,10 +185,32 @@ def steps_letter(document: Document) -> str:
         if domain.op == "reals" and domain.args:
             others.add(size_name(domain.args[-1]) or "")
     counted = [x for x in sorted(firsts, key=lambda x: -firsts[x]) if x not in others]
-    for name in ("n", "T", "L", "N", *counted):
-        if name in firsts:
+    for name in ("n", "T", "L", "N"):
+        if name in firsts or name in {b for _, _, b in plain_matrices(document)}:
             return name
-    return "n"
+    return counted[0] if counted else "n"
+
+
+def plain_matrices(document: Document) -> list[tuple[str, str, str]]:
+    """Symbols without an index that the document says to be matrices, with their sizes."""
+    found = []
+    for item in document.facts + [f for r in document.rows for f in r.facts]:
+        domain = item.sides[-1]
+        if domain.op == "reals" and len(domain.args) == 2:
+            sizes = [size_name(a) or "" for a in domain.args]
+            plain = (core(s) for s in item.sides[:-1])
+            found += [(s.attrs[0], *sizes) for s in plain if s.op == "at" and not s.args]
+    return found
+
+
+def hold_steps_in_columns(document: Document) -> bool:
+    """Whether a document's matrices have a column for each step: it displays K = [k_1 .. k_n], or says that K is over d x n."""
+    sides = [e.side for e in document.equations if core(e.head).op == "at" and not core(e.head).args]
+    if any(x.op in ("rows of", "columns of") for x in sides):
+        return not any(x.op == "rows of" for x in sides)
+    letter = steps_letter(document)
+    over = [(a, b) for name, a, b in plain_matrices(document) if lower(name) != name]
+    return bool(over) and all(b == letter != a for a, b in over)
 
 
 def said_kinds(document: Document) -> tuple[dict[str, str], dict[str, Shape]]:

@@ -92,9 +92,9 @@ CLOSING = {b: a for a, b in OPENING.items()}
 # Environments whose rows are rows of the display, and those that hold a matrix.
 ROWS = set(
     "equation align aligned alignat alignedat gather gathered multline multlined eqnarray split flalign displaymath math dmath "
-    "dgroup subequations IEEEeqnarray".split()
+    "dgroup subequations IEEEeqnarray empheq".split()
 )
-WITH_COLUMNS = ("alignat", "alignedat", "IEEEeqnarray")  # those that say their columns in braces
+WITH_COLUMNS = ("alignat", "alignedat", "IEEEeqnarray", "empheq")  # those that say their columns in braces
 MATRICES = {"matrix", "pmatrix", "bmatrix", "Bmatrix", "vmatrix", "Vmatrix", "smallmatrix", "array"}
 CASES = {"cases", "dcases", "rcases", "numcases"}
 TRANSPOSES = {"top", "intercal", "T-sup", "mathsf-T"}
