@@ -45,7 +45,21 @@ from ..ir.code import (
     Not,
     Power,
 )
-from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Store, TileFunction
+from ..ir.kernel_ir import (
+    Barrier,
+    Body,
+    Do,
+    For,
+    If,
+    KernelFunction,
+    Let,
+    Note,
+    Return,
+    Store,
+    TileFunction,
+    assigned,
+    reads,
+)
 from .apart import Apart, Exact, Pointer, chosen, joined
 from .built_in import BUILT_IN, FLOATS, OPERATIONS, lined_up
 from .entries import COMPARISONS, Entries, Fractions, Residues
@@ -92,6 +106,7 @@ class _Launch:
     ) -> None:
         self.name, self.active, self.count, self.entries, self.functions = name, programs, count, entries, functions
         self.traffic = Traffic(name, count * rows)
+        self.named_in: dict[tuple[int, ...], tuple[list[str], list[str]]] = {}
         self.returned: list[tuple[np.ndarray, Value]] = []  # of the present function: which programs, and what
 
     def run(self, k: KernelFunction, arguments: Mapping[str, Argument]) -> None:
@@ -123,33 +138,43 @@ class _Launch:
             names |= dict(zip(x.names, made, strict=True))
 
     def if_(self, x: If, names: Names) -> None:
-        self.parted(
-            self.truth(self.value(x.condition, names)),
-            names,
-            lambda own: self.body(x.body, own),
-            lambda own: self.body(x.otherwise, own),
-        )
+        self.parted(self.truth(self.value(x.condition, names)), names, x.body, x.otherwise)
 
     def parted(
-        self, where: bool | np.ndarray, names: Names, then: Callable[[Names], None], otherwise: Callable[[Names], None]
+        self, where: bool | np.ndarray, names: Names, then: Body, otherwise: Body, first: Names | None = None
     ) -> None:
-        """The programs for which a condition holds go one way, the others another; those that return go no further."""
+        """The programs for which a condition holds go one way, where they have `first` as well, the others another; those that
+        return go no further."""
+        first = first or {}
         if isinstance(where, bool):
-            (then if where else otherwise)(names)
+            names |= first if where else {}
+            self.body(then if where else otherwise, names)
             return
         before, parts = self.active, []
+        read, made = self.names_in(then, otherwise)
         for take, way in ((where, then), (~where, otherwise)):
             self.active = before[take]
-            own = {n: chosen(v, take) for n, v in names.items()}
-            way(own)
+            own = {n: chosen(names[n], take) for n in read if n in names}
+            own |= first if take is where else {}
+            self.body(way, own)
             parts.append((self.active, own))
         self.active = np.sort(np.concatenate([a for a, _ in parts]))
-        kept = np.isin(before, self.active)
-        for n in {n: None for _, own in parts for n in own}:
-            names[n] = joined(self.active, [(a, own.get(n)) for a, own in parts if n in own and len(a)])
-        for n, v in list(names.items()):
-            if all(n not in own for _, own in parts):
-                names[n] = chosen(v, kept)
+        if len(self.active) < len(before):  # some have returned
+            kept = np.isin(before, self.active)
+            names |= {n: chosen(v, kept) for n, v in names.items() if n not in made}
+        for n in {**first, **dict.fromkeys(made)}:
+            found = [(a, own[n]) for a, own in parts if n in own and len(a)]
+            if found:
+                names[n] = joined(self.active, found)
+
+    def names_in(self, *bodies: Body) -> tuple[list[str], list[str]]:
+        """The names that statements read or assign, and those that they assign."""
+        key = tuple(map(id, bodies))  # of what the kernel holds as long as we run it
+        if key not in self.named_in:
+            made = frozenset[str]().union(*(assigned(x) for body in bodies for x in body))
+            read = made.union(*(reads(x) for body in bodies for x in body))
+            self.named_in[key] = sorted(read), sorted(made)
+        return self.named_in[key]
 
     def for_(self, x: For, names: Names) -> None:
         over = x.over
@@ -181,12 +206,7 @@ class _Launch:
                 break
             now = np.array([of[p][turn] for p in active if turn < len(of[p])], dtype=np.int64)
             self.traffic.rounds = (*outside, (x.name, turn))
-
-            def one(own: Names, now: np.ndarray = now) -> None:
-                own[x.name] = now
-                self.body(x.body, own)
-
-            self.parted(True if go.all() else go, names, one, lambda own: None)
+            self.parted(True if go.all() else go, names, x.body, (), {x.name: now})
 
     def do(self, x: Do, names: Names) -> None:
         self.value(x.call, names)

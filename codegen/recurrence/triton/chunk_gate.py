@@ -92,12 +92,20 @@ class Memory:
     def nodes(self) -> list[Node]:
         return list(walk(*(n for p in self.k.pieces for n in nodes_of(p))))
 
+    @cached_property
+    def leaves(self) -> list[Node]:
+        """One leaf of each name."""
+        return list({x.attrs[:2]: x for x in reversed(self.nodes) if x.op == "leaf"}.values())[::-1]
+
     # --- drawing
 
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:
         """Numbers of few bits, as a chunk's are multiplied by one another; in a field of as many as there are."""
-        top, unit = (2**60, 1) if is_in_field() else (2**9, 2**4)
-        flat = [Fraction(self.random.randrange(1, top), unit) * self.random.choice((1, -1)) for _ in range(prod(shape))]
+        if is_in_field():
+            return array([Fraction(1 + self.random.getrandbits(60)) for _ in range(prod(shape))]).reshape(shape)
+        flat = [
+            Fraction(self.random.randrange(1, 2**9), 2**4) * self.random.choice((1, -1)) for _ in range(prod(shape))
+        ]
         return array(flat).reshape(shape)
 
     def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -263,12 +271,12 @@ class Memory:
         o, count = p.opened, own.stop - own.start
         sizes = {**self.sizes, ROW: count, COL: count, INNER: count, BEYOND: 0}
         env: Env = {}
-        for x in self.nodes:
-            if x.op == "leaf" and x.attrs[0] == "matrix" and not self.made_here(o, x):
+        for x in self.leaves:
+            if x.attrs[0] == "matrix" and not self.made_here(o, x):
                 env[x.attrs[:2]] = self.number(x.attrs[:2], self.matrix(x))[
                     b, h, own.start // self.chunk, :count, :count
                 ]
-            if x.op == "leaf" and x.attrs[0] in self.loaded:
+            if x.attrs[0] in self.loaded:
                 values = self.number(x.attrs[:2], self.value(x))
                 per_step = values.shape[:1] == (B,) and x.attrs[0] not in (*PER_HEAD, "constant")
                 env[x.attrs[:2]] = values[b, own, h] if per_step else values[h] if x.attrs[0] in PER_HEAD else values
