@@ -31,11 +31,11 @@ define with-types
 endef
 TYPES = $(BIN)/mypy --no-error-summary | sed 's|^build/typing/chunkform/||'
 
-test: style  ## lint, types and tests; the ten slowest are printed
-	$(call with-types,)
+test: style  ## lint, types and tests; the ten slowest are printed (ARGS=--record=FILE)
+	$(call with-types,$(ARGS))
 
-test-all: style  ## the tests, with those that take minutes: the tutorials, for one
-	$(call with-types,-m "")
+test-all: style  ## the tests, with those that take minutes; what passed, and when, is to be committed: results/cpu/tests.json
+	$(call with-types,-m "" --record results/cpu/tests.json $(ARGS))
 
 docs: setup build/typing  ## the documentation as a site, in build/site; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -2,6 +2,7 @@
 
     python -m benchmarks.compile_time            chains of coupled states, independent states, and every spec of the folders
     python -m benchmarks.compile_time --json -   the same as JSON
+    python -m benchmarks.compile_time --out results/cpu   the same as compile_time.json and compile_time.md there
 
 Each spec is compiled once, in one process, with an empty cache; what a process does once (importing the compiler's modules,
 reading templates) is done for a small spec before the first is timed.
@@ -13,11 +14,13 @@ import argparse
 import itertools
 import json
 import os
+import platform
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 
 from chunkform.spec.language import Recurrence, catalogue, load
@@ -97,8 +100,41 @@ def timed(r: Recurrence) -> float:
     return time.process_time() - start
 
 
+def page(found: list[Timed]) -> str:
+    """The times as a page: of each group the slowest, and all that are above their bounds."""
+    lines = [
+        "# Compile time",
+        "",
+        "Seconds of one core's time that `chunkform.compile` takes, from a spec to its loaded op, with an empty cache; torch",
+        f"and Triton were imported before. `python -m benchmarks.compile_time --out results/cpu`, {date.today()}, Python",
+        f"{platform.python_version()}, {os.cpu_count()} cores of {platform.machine()}. All of them are in `compile_time.json`.",
+        "",
+        "| group | specs | seconds together | slowest | seconds | bound | above it |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for group in dict.fromkeys(x.group for x in found):
+        own = [x for x in found if x.group == group]
+        slowest = max(own, key=lambda x: x.seconds)
+        above = sum(x.seconds > x.bound for x in own)
+        lines.append(
+            f"| {group} | {len(own)} | {sum(x.seconds for x in own):.0f} | {slowest.name} | {slowest.seconds:.1f} "
+            f"| {slowest.bound:.0f} | {above} |"
+        )
+    late = sorted((x for x in found if x.seconds > x.bound), key=lambda x: -x.seconds)
+    lines += [
+        "",
+        f"Above their bounds, {len(late)} of {len(found)}:",
+        "",
+        "| spec | seconds | bound |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {x.name} | {x.seconds:.1f} | {x.bound:.0f} |" for x in late]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="seconds of the processor that compiling takes")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="write the times and a page of them there")
     parser.add_argument("--json", metavar="PATH", help="write the times there too; - is stdout")
     options = parser.parse_args()
     import torch  # noqa: F401
@@ -116,6 +152,9 @@ def main() -> None:
             print(f"{x.group:24} {x.name:36} {x.seconds:7.2f} s of {x.bound:4.1f}{late}", file=out, flush=True)
     late_ones = sum(x.seconds > x.bound for x in found)
     print(f"{len(found)} specs, {sum(x.seconds for x in found):.0f} s; {late_ones} above their bounds", file=out)
+    if options.out:
+        (options.out / "compile_time.json").write_text(json.dumps([asdict(x) for x in found], indent=1) + "\n")
+        (options.out / "compile_time.md").write_text(page(found))
     if options.json:
         text = json.dumps([asdict(x) for x in found], indent=1) + "\n"
         sys.stdout.write(text) if options.json == "-" else Path(options.json).write_text(text)

@@ -1,12 +1,15 @@
-"""What every test shares: a cache of their own, no GPU tests without a GPU, and no deadline for hypothesis."""
+"""What every test shares: a cache of their own, no GPU tests without a GPU, a limit of what each takes of the processor, and no
+deadline for hypothesis."""
 
 import contextlib
 import os
 import tempfile
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from shared.cpu import LIMIT, Recorder, refuse, seconds
 
 with contextlib.suppress(ImportError):  # absent on some GPU machines, where only tests/gpu runs
     from hypothesis import settings
@@ -45,6 +48,49 @@ def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """The output's width and colours are what a test says, not what is around it."""
     for name in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cpu-limit", type=float, default=LIMIT, help="seconds of the processor for each test; 0: no limit"
+    )
+    parser.addoption("--record", type=Path, metavar="FILE", help="write outcomes and seconds by file there")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (path := config.getoption("--record")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Record(Recorder(path, " ".join(config.invocation_params.args))))
+
+
+class _Record:
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.recorder.add(report)
+
+    def pytest_sessionfinish(self) -> None:
+        self.recorder.write()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    yield from _timed(item, "setup")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    yield from _timed(item, "call")
+
+
+def _timed(item: pytest.Item, when: str) -> Generator[None]:
+    """Note what a part of a test takes of the processor, and refuse too much."""
+    begun = seconds()
+    yield
+    taken = seconds() - begun
+    item.user_properties.append((f"cpu {when}", taken))
+    limit = item.config.getoption("--cpu-limit")
+    refuse("the test" if when == "call" else "what it needs", taken, limit, bool(item.get_closest_marker("long")))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
