@@ -217,7 +217,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "tl.trans": _transposed,
     "tl.permute": _permuted,
     "tl.cdiv": lambda p, a, b: -p.of_integers("//", -a, b),
-    "tl.minimum": lambda p, a, b: _extreme(p, a, b, False),
+    "tl.minimum": lambda p, a, b, propagate_nan="": _extreme(p, a, b, False),
     "tl.maximum": lambda p, a, b, propagate_nan="": _extreme(p, a, b, True),
     # log(exp(a) + exp(b)) has no exact value; scans need that it is associative, and that + distributes over it, as over max
     "log_of_sum": lambda p, a, b: _extreme(p, a, b, True),

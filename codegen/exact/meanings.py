@@ -15,7 +15,7 @@ from functools import cache
 import sympy
 
 from ..ir.evaluate import PRIME
-from ..ir.functions import KEEP_ZERO, RECIPROCAL
+from ..ir.functions import FINITE_EXP, KEEP_ZERO, RECIPROCAL
 
 
 class Undefined:
@@ -87,6 +87,7 @@ def centred(x: int) -> int:
 @cache
 def residue_of_function(name: str, x: int) -> int:
     """The residue of a function's value at a number whose residue is x; powers of the base are what they are."""
+    name = "exp" if name == FINITE_EXP else name
     if name in UNIT:
         exponent = centred(x * residue(1 / UNIT[name]) % PRIME)
         if abs(exponent) < SMALL:
@@ -101,6 +102,7 @@ def residue_of_function(name: str, x: int) -> int:
 @cache
 def function_value(name: str, x: Fraction) -> Fraction:
     """The same as a fraction."""
+    name = "exp" if name == FINITE_EXP else name
     if name in UNIT and (x / UNIT[name]).denominator == 1:
         return Fraction(BASE) ** int(x / UNIT[name])
     if x == 0 and name in KEEP_ZERO:

@@ -14,6 +14,8 @@ from chunkform.spec.language.functions import sigmoid_, softplus_
 from .expr import Node, add, fn, mul, number, power
 
 RECIPROCAL = "reciprocal"  # 1 / x in slopes of roots; 0 at 0, where a root has none, and where it would be infinite
+FINITE_EXP = "finite_exp"  # exp in slopes of what is flat where exp would be infinite: 0 times it is 0
+_LARGEST = "1e30"  # of it: what it is multiplied by leaves it finite
 
 # Triton has no tanh and log1p of its own. Near 0 tanh is Cephes' polynomial; log1p(e) is e log(u) / (u - 1), u = 1 + e.
 _TRITON_TANH = (
@@ -145,6 +147,14 @@ TABLE = {
             lambda x: 1 / x if x else x,
             "torch.where(({0}).abs() < 1.2e-38, 0.0, 1.0 / ({0}))",
             "tl.where(tl.abs({0}) < 1.2e-38, 0.0, 1.0 / tl.where(tl.abs({0}) < 1.2e-38, 1.0, {0}))",
+        ),
+        Function(
+            FINITE_EXP,
+            None,
+            sympy.exp,
+            mpmath.exp,
+            f"torch.exp({{}}).clamp(max={_LARGEST})",
+            f"tl.minimum(tl.exp({{}}), {_LARGEST}, propagate_nan=tl.PropagateNan.ALL)",
         ),
     )
 }

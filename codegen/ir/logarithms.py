@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from .expr import ONE, ZERO, Node, add, expand, fn, maximum, minimum, mul, number, split_constant
-from .positive_terms import Polynomials, Terms, log_share
+from .positive_terms import Polynomials, Terms, log_above_zero, log_share
 from .ranges import Ranges, extremes
 
 FAR = Fraction(1, 16)  # from 0 or from 1: a float's logarithm is as good as the float
@@ -73,7 +73,7 @@ class Logarithms:
                     a, b = self.log(one), self.log(other)
                     if a is not None and b is not None:
                         return maximum(a, b) if largest else minimum(a, b)
-        return fn("log", x) if self.ranges(x).positive else None
+        return log_above_zero(x) if self.ranges(x).positive else None
 
     def _by_terms(self, x: Node) -> Node | None:
         t = self.polynomials.terms(x)
@@ -99,22 +99,22 @@ def _log_of_terms(t: Terms) -> Node:
     outside = add(*(mul(n, t.part(f).log) for f, n in shared))
     if len(rest) == 1:
         (c,) = rest.values()
-        return add(outside, _log(c))
+        return add(outside, log_of(c))
     endless = any(t.quantities[f[0]].beyond is None for e in rest for f, _ in e)
     steady = all(t.part(f).steady for e in rest for f, _ in e)
     if (start := rest.get(())) is not None and not (endless and steady):
         more = {e: c / start for e, c in rest.items() if e}
-        return add(outside, _log(start), fn("log1p", t.node(more)))
+        return add(outside, log_of(start), fn("log1p", t.node(more)))
     if not steady:
         return add(outside, fn("log", t.node(rest)))
-    logs = [add(_log(c), *(mul(n, t.part(f).log) for f, n in e)) for e, c in rest.items()]
+    logs = [add(log_of(c), *(mul(n, t.part(f).log) for f, n in e)) for e, c in rest.items()]
     total = logs[0]
     for y in logs[1:]:
         total = add(total, mul(-1, fn("logsigmoid", add(total, mul(-1, y)))))
     return add(outside, total)
 
 
-def _log(c: Fraction) -> Node:
+def log_of(c: Fraction) -> Node:
     return ZERO if c == 1 else number(f"log({c})")
 
 

@@ -22,6 +22,7 @@ from .expr import (
     const,
     dim_of,
     factors_of,
+    fn,
     leaf_names,
     mul,
     power,
@@ -29,7 +30,7 @@ from .expr import (
     split_constant,
     walk,
 )
-from .functions import RECIPROCAL
+from .functions import FINITE_EXP, RECIPROCAL
 from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
 from .written import decimal, has_exponent, index_name, scaled, smallest_of, unshifted
@@ -388,6 +389,8 @@ class Notation:
     def function(self, x: Node, row: str | None, col: str | None) -> Piece:
         if x.attrs[0] == RECIPROCAL:
             return self.show(power(x.args[0], -1), row, col)
+        if x.attrs[0] == FINITE_EXP:
+            return self.show(fn("exp", x.args[0]), row, col)
         name, inner = x.attrs[0], self.show(x.args[0], row, col).text
         if name == "abs":
             return Piece(self.fenced("|", inner, "|") if self.tex else f"|{inner}|")
@@ -530,6 +533,8 @@ class Notation:
             body = rf"\max({terms})" if self.tex else f"Max({terms})"
         elif x.op == "fn" and x.attrs[0] == RECIPROCAL:
             return self.indexed(power(x.args[0], -1))
+        elif x.op == "fn" and x.attrs[0] == FINITE_EXP:
+            return self.indexed(fn("exp", x.args[0]))
         elif x.op == "fn":
             body = f"{x.attrs[0]}({self.indexed(x.args[0]).text})"
         elif x.op == "const":

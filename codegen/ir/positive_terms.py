@@ -15,10 +15,11 @@ from itertools import product
 from math import comb, inf, prod
 from typing import Any
 
-from .expr import ZERO, Node, add, fn, mul, number, power, split_constant
+from .expr import ZERO, Node, add, const, fn, maximum, mul, number, power, split_constant, walk
 from .ranges import Ranges
 
 MOST = 400  # terms of a polynomial
+SMALLEST = const(Fraction(1, 2**126))  # normal number of float32
 HIGHEST = 6  # a power that is multiplied out
 
 
@@ -80,6 +81,13 @@ class Terms:
         out = common or {}
         rest = {tuple((f, n - out.get(f, 0)) for f, n in t if n > out.get(f, 0)): c for t, c in self.terms.items()}
         return tuple(sorted(out.items())), rest
+
+
+def log_above_zero(x: Node) -> Node:
+    """log x of what is above 0, also where an exponential in it is too small for a float: there the logarithm is that of the
+    smallest normal number, and flat, where it would be infinite, and its slope with it."""
+    vanishing = any(y.op == "fn" and y.attrs[0] == "exp" for y in walk(x))
+    return fn("log", maximum(x, SMALLEST) if vanishing else x)
 
 
 class Polynomials:
@@ -179,7 +187,7 @@ class Polynomials:
         else:
             return None
         exponent = distance.args[0] if distance.op == "fn" and distance.attrs[0] == "exp" else None
-        log = fn("log", distance) if exponent is None else exponent
+        log = log_above_zero(distance) if exponent is None else exponent
         self.quantities[distance] = Quantity(Part(distance, log, positive, exponent is not None))
         return _plus({(): bound} if bound else {}, {((distance, 1),): Fraction(sign)})
 
@@ -189,7 +197,7 @@ class Polynomials:
         inside, beyond = mul(1 / (high - low), add(x, -low)), mul(1 / (high - low), add(high, mul(-1, x)))
         if x.op == "fn" and x.attrs[0] == "exp" and whole:
             beyond = mul(-1, fn("expm1", x.args[0]))
-            log_inside, log_beyond = x.args[0], log_share(fn("log", beyond), x.args[0])
+            log_inside, log_beyond = x.args[0], log_share(log_above_zero(beyond), x.args[0])
         elif x.op == "pow" and x.attrs[0] == -1 and low == 0:  # 1 / (1 + p) and p / (1 + p)
             more = add(mul(high, x.args[0]), -1)
             beyond = mul(1 / high, more, x)

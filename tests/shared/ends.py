@@ -1,6 +1,7 @@
 """Recurrences whose states are multiplied by what may be 0 or 1, and how far their ops are from the steps with autograd.
 
 TRITON_INTERPRET=1 python ends.py '["numbers"]'   # prints the errors of kernels as JSON
+python ends.py '["numbers"]' cuda                 # on a GPU
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ SPECS: dict[str, Callable[[Parts], None]] = {
 }
 
 
-def errors(name: str, backend: str, batch: int = 2) -> dict[str, float]:
+def errors(name: str, backend: str, batch: int = 2, device: str = "cpu") -> dict[str, float]:
     """Of outputs and gradients in float32, beside steps in float64; infinite where they aren't finite."""
     p = Parts(name)
     SPECS[name](p)
@@ -126,14 +127,15 @@ def errors(name: str, backend: str, batch: int = 2) -> dict[str, float]:
     want, _ = run_steps_of(step, wide, start, {}, sizes, STEPS, batch, HEADS, "cpu")
     incoming = {n: drawn(*x.shape) for n, x in want.items()}
     torch.autograd.backward(list(want.values()), [x.double() for x in incoming.values()])
-    narrow = {n: x.clone().requires_grad_() for n, x in given.items()}
+    narrow = {n: x.clone().to(device).requires_grad_() for n, x in given.items()}
     *got, _ = op(**narrow, backend=backend)
-    torch.autograd.backward(got, list(incoming.values()))
+    torch.autograd.backward(got, [x.to(device) for x in incoming.values()])
     pairs = {n: (x, y) for (n, y), x in zip(want.items(), got, strict=True)}
     pairs |= {f"d{n}": (narrow[n].grad, x.grad) for n, x in wide.items()}
-    pairs = {n: (x.detach(), y.detach()) for n, (x, y) in pairs.items()}
+    pairs = {n: (x.detach().cpu(), y.detach()) for n, (x, y) in pairs.items()}
     return {n: float((x - y).norm() / y.norm()) if x.isfinite().all() else float("inf") for n, (x, y) in pairs.items()}
 
 
 if __name__ == "__main__":
-    print(json.dumps({n: errors(n, "triton", batch=1) for n in json.loads(sys.argv[1])}))
+    where = "".join(sys.argv[2:3]) or "cpu"
+    print(json.dumps({n: errors(n, "triton", batch=1, device=where) for n in json.loads(sys.argv[1])}))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import permutations
+from math import inf
 
 from chunkform.errors import FunctionError
 
@@ -25,17 +26,23 @@ from ...ir.expr import (
     factors_of,
     fn,
     leaf,
+    leaf_names,
     maximum,
     mul,
     power,
+    rebuild,
     rename,
     replace,
     terms_of,
     total,
     walk,
 )
-from ...ir.functions import RECIPROCAL, TABLE
+from ...ir.functions import FINITE_EXP, RECIPROCAL, TABLE
+from ...ir.ranges import Ranges
 from ...ir.step_program import StateVar, StepProgram, Var
+from .decays import known_range
+
+FLAT = frozenset("exp expm1 sigmoid logsigmoid softplus tanh erf".split())  # functions that are, towards an end
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,8 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
     order = list(walk(*forward.updates.values(), *forward.outputs.values()))
     pending = {x: list(parts) for x, parts in seeds.items()}
     gradients: dict[Node, Node] = {}
-    copies = _copies(forward, order)
+    copies, below = _copies(forward, order), {a for x in order if _may_be_flat(x) for a in walk(x.args[0])}
+    finite = _finite_slopes(forward, below)
     for x in reversed(order):
         g = _uncancelled(add(*pending.pop(x))) if x in pending else ZERO
         if x in copies and g is not ZERO:
@@ -130,9 +138,40 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
         if g is ZERO:
             continue
         for arg, part in zip(x.args, _derivatives(x, g, forward), strict=True):
+            part = _with(part, finite) if x in below else part
             part = total(part, *(set(part.axes) - set(arg.axes)))
             pending.setdefault(arg, []).append(part)
     return gradients
+
+
+def _finite_slopes(forward: StepProgram, below: set[Node]) -> dict[Node, Node]:
+    """Exponentials of inputs that may be infinite, in what is flat there: the slope of `exp(-exp(x))` is zero times one, and
+    zero. A state or a parameter as large has left all numbers behind anyway."""
+    ranges = Ranges(lambda x: known_range(forward, x))
+    found = [
+        x for x in below if x.op == "fn" and x.attrs[0] == "exp" and {kind for kind, _ in leaf_names(x)} == {"input"}
+    ]
+    return {x: fn(FINITE_EXP, x.args[0]) for x in found if ranges(x.args[0]).high == inf}
+
+
+def _of_inputs(x: Node, forward: StepProgram) -> bool:
+    """Is it made of inputs, and of no state, nor of what another part of the step makes of one?"""
+    made = {("input", v.name) for v in forward.variables if v.handed}
+    kinds = {kind for kind, _ in leaf_names(x)}
+    return "input" in kinds and "state" not in kinds and not leaf_names(x) & made
+
+
+def _may_be_flat(x: Node) -> bool:
+    return x.attrs[0] in FLAT if x.op == "fn" else x.op == "pow" and x.attrs[0] < 0
+
+
+def _with(g: Node, finite: dict[Node, Node]) -> Node:
+    """g with these in terms and factors; what a function is applied to stays as it is."""
+    if not finite:
+        return g
+    if g in finite:
+        return finite[g]
+    return rebuild(g, [_with(a, finite) for a in g.args]) if g.op in ("add", "mul", "sum", "expand") else g
 
 
 def _uncancelled(g: Node) -> Node:

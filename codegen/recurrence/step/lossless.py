@@ -2,8 +2,9 @@
 
 A sum that depends on no state, and in which terms cancel, is written over terms that are never negative, where the analysis of
 decays knows such terms (`positive_terms.py`): `1 - tanh(x)` is `2 sigmoid(-2x)`, `1 - exp(-softplus(x))` is `sigmoid(x)`,
-`1 - sigmoid(x)^2` is `sigmoid(-x) + sigmoid(x) sigmoid(-x)`. A quotient by `1 + exp(x)` is a sigmoid, which doesn't overflow, and
-the logarithm of a sigmoid a function of its own. The gate `decays` compares each with what it takes the place of, in many digits.
+`1 - sigmoid(x)^2` is `sigmoid(-x) + sigmoid(x) sigmoid(-x)`. A quotient by `c + exp(x)` is a sigmoid, which doesn't overflow, the
+logarithm of a sigmoid a function of its own, and its root the exponential of half of that, of which float32 has all digits. The
+gate `decays` compares each with what it takes the place of, in many digits.
 """
 
 from __future__ import annotations
@@ -11,13 +12,27 @@ from __future__ import annotations
 from dataclasses import replace as with_parts
 from fractions import Fraction
 
-from ...ir.expr import ONE, Node, add, const, expand, fn, leaf_names, mul, power, rebuild, split_constant, walk
-from ...ir.logarithms import Logarithms
+from ...ir.expr import (
+    Node,
+    add,
+    const,
+    expand,
+    fn,
+    leaf_names,
+    mul,
+    number,
+    power,
+    rebuild,
+    replace,
+    split_constant,
+    walk,
+)
+from ...ir.logarithms import Logarithms, log_of
 from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
 from .decays import exponential, known_range
 
-ROUNDED = ("sigmoid", "exp")  # functions of inputs, near whose bounds a difference has no digits left
+ROUNDED = ("sigmoid", "exp", "expm1")  # functions of inputs, near whose bounds a difference has no digits left
 
 
 def lossless_terms(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
@@ -27,8 +42,13 @@ def lossless_terms(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
     made: dict[Node, Node] = {}
     whole: dict[Node, Node] = {}  # each node -> with these in it
     for x in walk(*step.updates.values(), *step.outputs.values(), *step.names, *step.origins):
-        if not leaf_names(x) & states and (found := _lossless(x, logarithms)) is not None:
+        free = not leaf_names(x) & states
+        if free and (found := _lossless(x, logarithms)) is not None:
             made[x] = whole[x] = found
+        elif not free and x.op == "mul" and (found := _of_product(own := _without(x, states))) is not None:
+            made[own] = found
+            rest = [whole[a] for a in x.args if leaf_names(a) & states]
+            whole[x] = mul(*rest, replace(found, {a: whole[a] for a in x.args}))
         else:
             whole[x] = rebuild(x, [whole[a] for a in x.args]) if x.args else x
     if not made:
@@ -51,18 +71,25 @@ def _lossless(x: Node, logarithms: Logarithms) -> Node | None:
         case "add":
             found = _of_sum(x, logarithms)
         case "pow":
-            found = _root(x, logarithms) if x.attrs[0].denominator > 1 else _share(x.args[0], -x.attrs[0])
+            found = _share(x.args[0], -x.attrs[0])
+            if found is None and x.attrs[0].denominator > 1:
+                found = _root(x, logarithms)
         case "mul":
             found = _of_product(x)
         case "fn" if x.attrs[0] == "log":
             y = x.args[0]
             if (exponent := _exponent(y)) is not None:
-                found = fn("softplus", exponent)
+                found = add(log_of(exponent[0]), fn("softplus", exponent[1]))
             elif y.op == "fn" and y.attrs[0] == "sigmoid":
                 found = fn("logsigmoid", y.args[0])
             elif y.op == "add" and _of_sum(y, logarithms) is not None:
                 found = logarithms.log(y)
     return None if found is None or found is x else expand(found, x.axes)
+
+
+def _without(x: Node, states: set[tuple[str, str]]) -> Node:
+    """A product without the factors that depend on a state."""
+    return mul(*(a for a in x.args if not leaf_names(a) & states))
 
 
 def _of_sum(x: Node, logarithms: Logarithms) -> Node | None:
@@ -87,32 +114,47 @@ def _cancels(x: Node) -> bool:
 
 def _root(x: Node, logarithms: Logarithms) -> Node | None:
     """A root, whose derivative has no value where what is below it is too small for a float: by its logarithm."""
-    if x.args[0].op != "add" or _of_sum(x.args[0], logarithms) is None:
+    base = x.args[0]
+    sigmoid = base.op == "fn" and base.attrs[0] == "sigmoid"
+    if not sigmoid and (base.op != "add" or _of_sum(base, logarithms) is None):
         return None
     log = logarithms.log(x.args[0])
     return None if log is None else exponential(mul(x.attrs[0], log))
 
 
 def _share(x: Node, n: Fraction) -> Node | None:
-    """(1 + exp(y))^-n"""
-    y = _exponent(x) if n > 0 else None
-    return None if y is None else power(fn("sigmoid", mul(-1, y)), n)
+    """(c + exp(y))^-n"""
+    found = _exponent(x) if n > 0 else None
+    if found is None:
+        return None
+    c, y = found
+    if n.denominator == 1:
+        return mul(const(c**-n.numerator), power(fn("sigmoid", mul(-1, y)), n))
+    scale = const(1) if c == 1 else number(f"({c})**({-n})")
+    return mul(scale, fn("exp", mul(n, fn("logsigmoid", mul(-1, y)))))
 
 
-def _exponent(x: Node) -> Node | None:
-    """y where x = 1 + exp(y)."""
-    if x.op == "add" and len(x.args) == 2 and const(1) in x.args:
-        rest = add(x, mul(-1, ONE))
-        if rest.op == "fn" and rest.attrs[0] == "exp":
-            return rest.args[0]
-    return None
+def _exponent(x: Node) -> tuple[Fraction, Node] | None:
+    """(c, y) where x = c (1 + exp(y))."""
+    if x.op != "add" or len(x.args) != 2:
+        return None
+    numbers = [a for a in x.args if a.op == "const" and a.attrs[0] > 0]
+    if len(numbers) != 1:
+        return None
+    c = numbers[0].attrs[0]
+    share, rest = split_constant(add(x, mul(-1, numbers[0])))
+    if share <= 0 or rest.op != "fn" or rest.attrs[0] != "exp":
+        return None
+    scale = share / c
+    return c, rest.args[0] if scale == 1 else add(rest.args[0], number(f"log({scale})"))
 
 
 def _of_product(x: Node) -> Node | None:
     """A product with exp(y) / (1 + exp(y)), which would overflow: sigmoid(y)."""
-    for a in x.args:
-        y = _exponent(a.args[0]) if a.op == "pow" and a.attrs[0] <= -1 else None
-        if y is not None and fn("exp", y) in x.args:
+    for a in x.args if x.op == "mul" else ():
+        found = _exponent(a.args[0]) if a.op == "pow" and a.attrs[0] <= -1 else None
+        if found is not None and found[0] == 1 and fn("exp", found[1]) in x.args:
+            y = found[1]
             rest = [b for b in x.args if b is not a and b is not fn("exp", y)]
             return mul(*rest, fn("sigmoid", y), power(fn("sigmoid", mul(-1, y)), -a.attrs[0] - 1))
     return None

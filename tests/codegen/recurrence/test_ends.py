@@ -10,6 +10,7 @@ import pytest
 import torch
 from shared.ends import SPECS, Parts, errors
 from shared.forked import script
+from shared.gate_values import SPELLINGS, off
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.recurrence.normal_form.form import NotAffine
@@ -99,3 +100,23 @@ def test_states_whose_channels_are_multiplied_by_numbers_are_one_stratum() -> No
     p.r.update(G, diag(1 - p.z) * G.prev + p.k * p.v.T)
     p.r.output("o", (p.S.next + G.next).T * p.q)
     assert compile_spec(p.r).family == "segment-parallel"
+
+
+@pytest.mark.parametrize(
+    ("place", "names"),
+    [
+        ("decays", ("exp(-exp(g))", "1 - exp(-exp(g))", "tanh(exp(g))", "exp(g) / (1 + exp(g))")),
+        (
+            "factors",
+            ("exp(-exp(g))", "1 - exp(-exp(g))", "sqrt(sigmoid(g))", "1 / (2 + exp(g))", "exp(g) / (1 + exp(g))"),
+        ),
+    ],
+)
+def test_a_gate_far_out_is_at_its_limit_and_so_is_its_gradient(place: str, names: tuple[str, ...]) -> None:
+    assert off(place, names) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["decays", "factors"])
+def test_every_spelling_of_a_gate_far_out(place: str) -> None:
+    assert off(place, tuple(SPELLINGS)) == []
