@@ -148,9 +148,7 @@ def _finite_slopes(forward: StepProgram, below: set[Node]) -> dict[Node, Node]:
     """Exponentials of inputs that may be infinite, in what is flat there: the slope of `exp(-exp(x))` is zero times one, and
     zero. A state or a parameter as large has left all numbers behind anyway."""
     ranges = Ranges(lambda x: known_range(forward, x))
-    found = [
-        x for x in below if x.op == "fn" and x.attrs[0] == "exp" and {kind for kind, _ in leaf_names(x)} == {"input"}
-    ]
+    found = [x for x in below if x.op == "fn" and x.attrs[0] == "exp" and _of_inputs(x, forward)]
     return {x: fn(FINITE_EXP, x.args[0]) for x in found if ranges(x.args[0]).high == inf}
 
 
