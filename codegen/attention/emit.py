@@ -10,6 +10,8 @@ from typing import Any
 from chunkform.spec.language.attention import Attention
 
 from ..ir.expr import Node, leaves, walk
+from ..ir.launch_ir import Expr, Function, If, Return, Set, joined, py, ref
+from ..printing.launch_text import launch_text
 from ..printing.parameters import OPTIONS, TENSOR, Parameter, constant, listed, result
 from ..printing.spelling import spelled
 from ..printing.stub import Results, Stub
@@ -18,12 +20,13 @@ from ..recurrence.compiler_fault import blaming
 from ..recurrence.emit import check_name, escaped, formatted, names_from_outside, title_of, version_lines, wrapped
 from .compiled import CompiledAttention
 from .derivation import derivation_lines, formulas
+from .feature_maps import Map
 from .features_kernel import Made, call_text, made_by_kernels
 from .kernels_text import features_text, kernels_text
 from .lettered import attention_in_letters
 from .lower import QUERY, Lowered, lower
 from .pairs import product_of_averages
-from .print_maps import Printed, gradient_names, is_product, print_gradients, print_map, setup_lines, where_needed
+from .print_maps import Printed, gradient_names, is_product, print_gradients, print_map, setup_statements, where_needed
 from .torch_tile import torch_functions
 
 IMPORTS = {
@@ -46,31 +49,19 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
     """The generated file of an attention, formatted where `tidy`."""
     spec = c
     c, alphabet = attention_in_letters(spec)
-    maps = {
-        "features": print_map(c.lowered, c.features),
-        "feature_gradients": print_gradients(c.lowered, c.features, kept_features(c)),
-        "outputs": print_map(c.lowered, c.outputs),
-        "output_gradients": print_gradients(c.lowered, c.outputs, {}),
-    }
-    unpack_cotangents(c, maps["feature_gradients"])
     made = made_by_kernels(c.lowered, c.features)
-    if made:
-        maps["kernel_features"] = print_made(c, made)
-    results = {
-        **({"kernel_features": feature_results(c, maps["kernel_features"])} if made else {}),
-        "features": feature_results(c, maps["features"]),
-        "outputs": list(maps["outputs"].results.items()),
-    }
+    outputs = print_map(c.lowered, c.outputs)
     page: dict[str, Any] = {
-        **maps,
-        **{f"{n}_results": r for n, r in results.items()},
-        "feature_gradients_lines": where_needed(maps["feature_gradients"], gradient_names(c.lowered, c.features)),
-        "output_gradients_lines": where_needed(maps["output_gradients"], gradient_names(c.lowered, c.outputs)),
+        "features": feature_functions(c, ""),
+        "outputs": [
+            _map_text("outputs", "averaged", OUTPUTS, outputs, list(outputs.results.items())),
+            _gradient_text(c, "output_gradients", "averaged, cotangents", OUTPUT_GRADIENTS, c.outputs),
+        ],
+        "made": bool(made),
         "title": escaped(title_of(spec)),  # type: ignore[arg-type]
         "command": f"chunkform build {spec.name}",
         "hash": spec_hash(spec),
         "derivation": wrapped(derivation_lines(spec)),
-        "made": [features_text(m) for m in made],
         "tile": torch_functions(c.split, c.derivatives),
         "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
         "after": product_of_averages(c.split, c.outputs),
@@ -83,32 +74,60 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "given": "{" + ", ".join(f'"{v.name}": {v.name}' for v in spec.spec.variables) + "}",
         "causal": "causal" if c.spec.nodes is None else "False",
     }
-    page["moved"] = None if c.moved is None else moved_maps(c.moved) | {"sizes": moved_sizes(c)}
+    page["moved"] = None
+    if c.moved is not None:
+        by_kernels = bool(made_by_kernels(c.moved.lowered, c.moved.features))
+        page["moved"] = {
+            "features": feature_functions(c.moved, "moved_"),
+            "made": by_kernels,
+            "sizes": moved_sizes(c),
+        }
     body = render("attention/attention.py.jinja", **page, imports="")
     out = spelled(render("attention/attention.py.jinja", **page, imports=imports(body)), alphabet)
     check_name(spec.spec, out)
     return formatted(out) if tidy else out
 
 
-def moved_maps(c: CompiledAttention) -> dict[str, Any]:
-    """The maps that differ where a matrix of the key is on the query's side."""
-    features = print_map(c.lowered, c.features)
-    made = made_by_kernels(c.lowered, c.features, "moved_")
-    by_kernels = print_made(c, made, "moved_features") if made else None
-    back = print_gradients(c.lowered, c.features, kept_features(c))
-    unpack_cotangents(c, back)
-    lines = where_needed(back, gradient_names(c.lowered, c.features))
-    page = {
-        "features": features,
-        "results": feature_results(c, features),
-        "gradients": back,
-        "lines": lines,
-        "made": [],
-    }
-    if by_kernels is not None:
-        page |= {"kernel_features": by_kernels, "kernel_results": feature_results(c, by_kernels)}
-        page["made"] = [features_text(m) for m in made]
-    return page
+FEATURES = (
+    "What the kernel takes: features of queries and keys [B, H, T, width], rows and columns [B, H, T], scalars [H]."
+)
+FEATURE_GRADIENTS = "The gradient of what the op is given, as far as it is needed, through the features."
+OUTPUTS = "The outputs, from averages over keys."
+OUTPUT_GRADIENTS = "The gradient of averages, and of what the op is given, as far as it is needed, through the outputs."
+
+
+def feature_functions(c: CompiledAttention, begins: str) -> list[str]:
+    """Features, kernels that make some of them, and gradients through them; where names begin so, with the key's matrix on the
+    query's side."""
+    told = "`features`, with the key's matrix on the query's side: keys are values." if begins else FEATURES
+    plain = print_map(c.lowered, c.features)
+    found = [_map_text(f"{begins}features", "", told, plain, feature_results(c, plain))]
+    made = made_by_kernels(c.lowered, c.features, begins)
+    if made:
+        printed = print_made(c, made, f"{begins}features")
+        told = f"`{begins}features`, of which kernels make what they can."
+        found += map(features_text, made)
+        found.append(_map_text(f"{begins}kernel_features", "", told, printed, feature_results(c, printed)))
+    told = "`feature_gradients` of `moved_features`." if begins else FEATURE_GRADIENTS
+    given = "cotangents, features"
+    return [*found, _gradient_text(c, f"{begins}feature_gradients", given, told, c.features)]
+
+
+def _map_text(name: str, more: str, told: str, p: Printed, results: list[tuple[str, Expr]]) -> str:
+    """A function that makes the results of a map."""
+    values = joined((py('"{}": {}', n, x) for n, x in results), ", ")
+    head = f"(given, constants, at{', ' if more else ''}{more})"
+    body = (*p.setup, *p.lines, Return(py("{{{},}}", values)))
+    return launch_text(Function(name, head, told, body, frees=False)).rstrip()
+
+
+def _gradient_text(c: CompiledAttention, name: str, more: str, told: str, made: Map) -> str:
+    """A function that makes the gradients through a map."""
+    of_features = made is c.features
+    kept, cotangents = (kept_features(c), joined_cotangents(c)) if of_features else ({}, None)
+    p = print_gradients(c.lowered, made, kept, cotangents)
+    body = (*p.setup, *where_needed(p, gradient_names(c.lowered, made)), Return(ref("found")))
+    return launch_text(Function(name, f"(given, constants, at, {more}, needs)", told, body, frees=False)).rstrip()
 
 
 def moved_sizes(c: CompiledAttention) -> tuple[str, str]:
@@ -154,7 +173,7 @@ def _hash_of(p: Lowered) -> str:
 # --- features as the kernel takes them ----------------------------------------------------------------------------------
 
 
-def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, str]]:
+def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, Expr]]:
     """Blocks of a score's features joined, and everything in its shape."""
     s, r = c.split, printed.results
     out = []
@@ -163,14 +182,14 @@ def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, s
         own = [len(part.axes) for part in blocks]
         for side in ("query", "key"):
             parts = [r[f"{side}{n}_{m}"] for m in range(1, len(blocks) + 1)]
-            out.append((f"{side}{n}", f"at.wide({_joined(parts, own)})"))
+            out.append((f"{side}{n}", py("at.wide({})", _joined(parts, own))))
     parts = [r[v] for v in s.values]
-    out.append(("value", f"at.wide({_joined(parts, [len(axes) for _, axes in s.values.values()])})"))
-    out += [(n, f"at.per_position({r[n]}, at.keys)") for n in s.columns]
-    out += [(n, f"at.per_position({r[n]}, at.queries)") for n in s.rows]
-    out += [(n, f"at.per_head({r[n]})") for n in s.scalars]
+    out.append(("value", py("at.wide({})", _joined(parts, [len(axes) for _, axes in s.values.values()]))))
+    out += [(n, py("at.per_position({}, at.keys)", r[n])) for n in s.columns]
+    out += [(n, py("at.per_position({}, at.queries)", r[n])) for n in s.rows]
+    out += [(n, py("at.per_head({})", r[n])) for n in s.scalars]
     if "row" in r:
-        out.append(("row", f"at.per_position({r['row']}, at.queries)"))
+        out.append(("row", py("at.per_position({}, at.queries)", r["row"])))
     return out
 
 
@@ -183,20 +202,20 @@ def print_made(c: CompiledAttention, made: list[Made], otherwise: str = "feature
     axes = c.features.axes | {n: x.axes for n, x in matrices.items()}
     printed = print_map(p, replace(c.features, results=rest | matrices, axes=axes))
     nodes = [*rest.values(), *matrices.values(), *every.values()]
-    setup = setup_lines(p, replace(c.features, results=rest | every), nodes)
-    setup = [line for line in setup if line.split(" = ")[0] not in matrices]
+    setup = setup_statements(p, replace(c.features, results=rest | every), nodes)
+    setup = [x for x in setup if not (isinstance(x, Set) and x.names[0] in matrices)]
     dims = sorted({d for m in made for d in m.dims})
-    setup += [
-        f"if not fit(at, {', '.join(f'size_{d}' for d in dims)}):",
-        f"    return {otherwise}(given, constants, at)",
-    ]
-    lines = [*printed.lines, *(f"{n} = {printed.results.pop(n)}" for n in matrices)]
-    lines.append(f"made = {' | '.join(call_text(m) for m in made)}")
-    return Printed(setup, lines, printed.results | {n: f'made["{other}"]' for n, other in places.items()})
+    sizes = ", ".join(f"size_{d}" for d in dims)
+    instead = Return(Expr(f"{otherwise}(given, constants, at)"))
+    setup.append(If(Expr(f"not fit(at, {sizes})"), (instead,)))
+    lines = [*printed.lines, *(Set((n,), printed.results[n]) for n in matrices)]
+    lines.append(Set(("made",), joined(map(Expr, map(call_text, made)), " | ")))
+    results = {n: x for n, x in printed.results.items() if n not in matrices}
+    return Printed(setup, lines, results | {n: Expr(f'made["{other}"]') for n, other in places.items()})
 
 
-def _joined(parts: list[str], own: list[int]) -> str:
-    return parts[0] if len(parts) == 1 and own[0] == 1 else f"joined([{', '.join(parts)}], {own})"
+def _joined(parts: list[Expr], own: list[int]) -> Expr:
+    return parts[0] if len(parts) == 1 and own[0] == 1 else py("joined([{}], {})", joined(parts), str(own))
 
 
 def kept_features(c: CompiledAttention) -> dict[Node, str]:
@@ -210,26 +229,25 @@ def kept_features(c: CompiledAttention) -> dict[Node, str]:
     return found
 
 
-def unpack_cotangents(c: CompiledAttention, printed: Printed) -> None:
-    """The cotangents of joined features, apart again."""
-    s = c.split
-    joined: dict[str, tuple[str, list[tuple[str, ...]], list[int]]] = {}
+def joined_cotangents(c: CompiledAttention) -> dict[str, str]:
+    """Where the cotangents of features are to be found that are parts of others."""
+    s, found = c.split, {}
     for name, blocks in s.scores.items():
         n = name.removeprefix("score")
         for side in ("query", "key"):
             for m in range(len(blocks)):
-                joined[f"{side}{n}_{m + 1}"] = (f"{side}{n}", [part.axes for part in blocks], [m])
+                found[f"{side}{n}_{m + 1}"] = _parted(f"{side}{n}", [part.axes for part in blocks], m)
     for m, v in enumerate(s.values):
-        joined[v] = ("value", [axes for _, axes in s.values.values()], [m])
-    for k, line in enumerate(printed.setup):
-        found = re.fullmatch(r'(\w+) = cotangents\["(\w+)"\]', line)
-        if found and found[2] in joined:
-            source, widths, (m,) = joined[found[2]]
-            text = f'cotangents["{source}"]'
-            if len(widths) > 1 or len(widths[0]) != 1:
-                shapes = ", ".join("(" + "".join(f'at.sizes["{_dim(a)}"], ' for a in w).strip() + ")" for w in widths)
-                text = f"parted({text}, [{shapes}])[{m}]"
-            printed.setup[k] = f"{found[1]} = {text}"
+        found[v] = _parted("value", [axes for _, axes in s.values.values()], m)
+    return found
+
+
+def _parted(source: str, widths: list[tuple[str, ...]], m: int) -> str:
+    text = f'cotangents["{source}"]'
+    if len(widths) == 1 and len(widths[0]) == 1:
+        return text
+    shapes = ", ".join("(" + "".join(f'at.sizes["{_dim(a)}"], ' for a in w).strip() + ")" for w in widths)
+    return f"parted({text}, [{shapes}])[{m}]"
 
 
 def _dim(axis: str) -> str:

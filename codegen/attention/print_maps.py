@@ -6,10 +6,13 @@ Values are [B, H, axes..], positions first. Products of matrices are computed in
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 from ..ir.expr import ONE, Node, dim_of, factors_of, mul, terms_of, walk
+from ..ir.launch_ir import Do, Expr, If, Set, Statement, py, ref
+from ..ir.step_program import Var
 from ..printing.torch_expressions import TorchText
 from .feature_maps import AVERAGED, Map
 from .features_kernel import of_heads
@@ -20,11 +23,11 @@ LOW_RESULTS = ("query", "key", "value")  # features that products on tensor core
 
 @dataclass(frozen=True)
 class Printed:
-    """The body of a function: what it reads first, its statements, and the text of each result."""
+    """The body of a function: what it reads first, its statements, and each result."""
 
-    setup: list[str]
-    lines: list[str]
-    results: dict[str, str]
+    setup: list[Statement]
+    lines: list[Set]
+    results: dict[str, Expr]
 
 
 def is_low(name: str) -> bool:
@@ -32,9 +35,14 @@ def is_low(name: str) -> bool:
 
 
 class MapText(TorchText):
-    def __init__(self, p: Lowered, lines: list[str]) -> None:
-        super().__init__(lambda x: x.attrs[1], lines, {}, prefix="t_")
+    """Statements for maps, with the names that each reads; `reading` are those that were read since the last statement or result
+    was begun, innermost last."""
+
+    def __init__(self, p: Lowered) -> None:
+        super().__init__(lambda x: x.attrs[1], [], {}, prefix="t_")
         self.p = p
+        self.made: list[Set] = []
+        self.reading: list[set[str]] = [set()]
         self.products: set[Node] = set()
         self.batch: set[Node] = set()
         self.terms: set[Node] = set()
@@ -55,7 +63,24 @@ class MapText(TorchText):
         return f"at.number({number})" + (f".reshape({(1,) * rank})" if rank else "")
 
     def raw(self, x: Node) -> str:
-        return super().value(x)
+        if x in self.names:
+            self.reading[-1].add(self.names[x])
+            return self.names[x]
+        self.reading.append(set())
+        text = super().value(x)
+        found = self.reading.pop()
+        self.reading[-1] |= {self.names[x]} if x in self.names else found
+        return text
+
+    def define(self, name: str, text: str) -> None:
+        super().define(name, text)
+        self.made.append(Set((name,), Expr(text, frozenset(self.reading[-1]))))
+
+    def result(self, text: Callable[[], str]) -> Expr:
+        """What is made of nodes, with the names that it reads."""
+        self.reading.append(set())
+        made = text()
+        return Expr(made, frozenset(self.reading.pop()))
 
     def value(self, x: Node) -> str:
         text = self.raw(x)
@@ -166,8 +191,11 @@ class MapText(TorchText):
         """A wide value that several products take, converted once."""
         if x not in self.converted:
             name = f"{self.prefix}{len(self.lines)}"
-            self.lines.append(f"{name} = {self._atom(self.raw(x))}.to(low)")
+            self.reading.append(set())
+            self.define(name, f"{self._atom(self.raw(x))}.to(low)")
+            self.reading.pop()
             self.converted[x] = name
+        self.reading[-1].add(self.converted[x])
         return self.converted[x]
 
     def _low_pair(self, factors: list[Node]) -> tuple[str, str] | None:
@@ -201,6 +229,7 @@ class MapText(TorchText):
             i, j = pair or (0, 1)
             groups[j] = (groups[i][0] + groups[j][0], groups[i][1] | groups[j][1])
             del groups[i]
+        self.reading.append(set())
         operands = []
         for factors, axes in groups:
             order = tuple(sorted(axes))
@@ -215,11 +244,14 @@ class MapText(TorchText):
             ):
                 text = self.lowered(factors[0])
             operands.append((text, order, single and self.low(factors[0])))
+        own = self.reading.pop()
         if len(operands) == 1:
             text, order, low = operands[0]
             both = self._low_pair(groups[0][0])
-            if both and order[-1] == b:
+            if both and order[-1] == b:  # and what was made of these isn't read
                 return f"inner({both[0]}, {both[1]}, dtype)"
+        self.reading[-1] |= own
+        if len(operands) == 1:
             text = f"{self._atom(text)}.to(dtype)" if low else self._atom(text)
             return f"{text}.sum({order.index(b) - len(order)})"
         letters = {a: "abcdefgh"[n] for n, a in enumerate(sorted({a for _, order, _ in operands for a in order}))}
@@ -248,22 +280,26 @@ def ordered(text: str, own: tuple[str, ...], wanted: tuple[str, ...]) -> str:
 
 def print_map(p: Lowered, made: Map) -> Printed:
     """The results of a map, each over the axes in which it is stored."""
-    text = MapText(p, [])
+    text = MapText(p)
     text.count(made.results.values())
-    results = {}
-    for name, node in made.results.items():
+
+    def shown(name: str, node: Node) -> str:
         value = text.raw(node)
-        shown = ordered(text._atom(value), node.axes, made.axes[name]) if node.axes else value
-        results[name] = shown if text.low(node) or not is_low(name) else f"{text._atom(shown)}.to(low)"
-    return Printed(setup_lines(p, made, list(made.results.values())), text.lines, results)
+        found = ordered(text._atom(value), node.axes, made.axes[name]) if node.axes else value
+        return found if text.low(node) or not is_low(name) else f"{text._atom(found)}.to(low)"
+
+    results = {name: text.result(partial(shown, name, node)) for name, node in made.results.items()}
+    return Printed(setup_statements(p, made, list(made.results.values())), text.made, results)
 
 
-def print_gradients(p: Lowered, made: Map, kept: dict[Node, str]) -> Printed:
+def print_gradients(
+    p: Lowered, made: Map, kept: dict[Node, str], cotangents: Mapping[str, str] | None = None
+) -> Printed:
     """The gradient of each variable, [B, H, ..], those of parameters [H, ..]: summed over the batch.
 
-    `kept` are products of matrices that needn't be computed again: names of features.
+    `kept` are products of matrices that needn't be computed again: names of features. `cotangents`: where some are to be found.
     """
-    text = MapText(p, [])
+    text = MapText(p)
     for node, feature in kept.items():
         text.names[node] = feature
         text.products.add(node)
@@ -273,28 +309,27 @@ def print_gradients(p: Lowered, made: Map, kept: dict[Node, str]) -> Printed:
     results = {}
     for name, node in made.gradients.items():
         v = next(v for v in made.variables if v.name == name)
-        if v.kind in ("parameter", "fixed"):
-            terms = []
-            for term in terms_of(node) or (node,):
-                found = over_positions(term, (KEY, p.query))
-                if found is not None and text.uses[found] <= 1:
-                    text.batch.add(found)
-                shown = ordered(text._atom(text.value(term)), term.axes, tuple(a for a in v.axes if a in term.axes))
-                terms.append(f"over_batch({shown}, {len(v.axes)})")
-            results[name] = " + ".join(terms)
-        else:  # terms, which the op adds up in one pass over all of them
-            sides = v.kind in ("query", "key")
-            text.terms |= {
-                t for t in spread_terms(node) if sides and is_product(t) and t.axes == v.axes and text.uses[t] < 2
-            }
-            terms = [
-                ordered(text._atom(text.raw(t)), t.axes, v.axes) for t in (spread_terms(node) if sides else [node])
-            ]
-            results[name] = f"[{', '.join(terms)}]" if sides else terms[0]
-    setup = setup_lines(p, made, list(made.gradients.values()), finite=True)
-    used = set(re.findall(r"\w+", " ".join((*text.lines, *results.values()))))
-    setup += [f'{n} = features["{n}"]' for n in dict.fromkeys(kept.values()) if n in used]
-    return Printed(setup, text.lines, results)
+        results[name] = text.result(partial(_gradient_text, p, text, v, node))
+    setup = setup_statements(p, made, list(made.gradients.values()), finite=True, cotangents=cotangents)
+    used = frozenset[str]().union(*(x.value.names for x in text.made), *(x.names for x in results.values()))
+    setup += [Set((n,), Expr(f'features["{n}"]')) for n in dict.fromkeys(kept.values()) if n in used]
+    return Printed(setup, text.made, results)
+
+
+def _gradient_text(p: Lowered, text: MapText, v: Var, node: Node) -> str:
+    if v.kind in ("parameter", "fixed"):
+        terms = []
+        for term in terms_of(node) or (node,):
+            found = over_positions(term, (KEY, p.query))
+            if found is not None and text.uses[found] <= 1:
+                text.batch.add(found)
+            shown = ordered(text._atom(text.value(term)), term.axes, tuple(a for a in v.axes if a in term.axes))
+            terms.append(f"over_batch({shown}, {len(v.axes)})")
+        return " + ".join(terms)
+    sides = v.kind in ("query", "key")  # of these, terms, which the op adds up in one pass over all of them
+    text.terms |= {t for t in spread_terms(node) if sides and is_product(t) and t.axes == v.axes and text.uses[t] < 2}
+    terms = [ordered(text._atom(text.raw(t)), t.axes, v.axes) for t in (spread_terms(node) if sides else [node])]
+    return f"[{', '.join(terms)}]" if sides else terms[0]
 
 
 def over_positions(x: Node, positions: tuple[str, ...]) -> Node | None:
@@ -305,42 +340,44 @@ def over_positions(x: Node, positions: tuple[str, ...]) -> Node | None:
     return sums[0] if sums[0].attrs[0] in positions else over_positions(sums[0].args[0], positions)
 
 
-def where_needed(printed: Printed, arguments: dict[str, str]) -> list[str]:
-    """The statements and results as lines, those that only some arguments' gradients take where these are wanted.
+def where_needed(printed: Printed, arguments: dict[str, str]) -> list[Statement]:
+    """The statements and results, those that only some arguments' gradients take where these are wanted.
 
     arguments: variable -> argument; a result that isn't there is always wanted.
     """
     everything = frozenset(arguments.get(n, "") for n in printed.results)
-    wanted: list[set[str]] = [set() for _ in printed.lines]
-    defined = {line.split(" = ")[0]: k for k, line in enumerate(printed.lines)}
+    made = {x.names[0]: x for x in printed.lines}
+    wanted: dict[str, set[str]] = {n: set() for n in made}
 
-    def note(text: str, argument: str) -> None:
-        for name in set(re.findall(r"\w+", text)) & defined.keys():
-            if argument not in wanted[k := defined[name]]:
-                wanted[k].add(argument)
-                note(printed.lines[k].split(" = ", 1)[1], argument)
+    def note(x: Expr, argument: str) -> None:
+        for name in x.names & made.keys():
+            if argument not in wanted[name]:
+                wanted[name].add(argument)
+                note(made[name].value, argument)
 
-    for name, text in printed.results.items():
-        note(text, arguments.get(name, ""))
-    pairs = [(line, frozenset(w)) for line, w in zip(printed.lines, wanted, strict=True)]
-    pairs += [("found = {}", frozenset(everything))]
-    pairs += [(f'found["{n}"] = {text}', frozenset({arguments.get(n, "")})) for n, text in printed.results.items()]
-    out: list[str] = []
-    last: frozenset[str] | None = None
-    for line, names in pairs:
+    for name, value in printed.results.items():
+        note(value, arguments.get(name, ""))
+    pairs: list[tuple[Statement, frozenset[str]]] = [(y, frozenset(wanted[n])) for n, y in made.items()]
+    pairs.append((Set(("found",), Expr("{}")), everything))
+    for n, value in printed.results.items():
+        pairs.append((Do(py('{}["{}"] = {}', ref("found"), n, value)), frozenset({arguments.get(n, "")})))
+    out: list[Statement] = []
+    for x, names in pairs:
         if not names:  # its value is in what is printed otherwise
             continue
-        always = "" in names or names == everything
-        if not always and names != last:
-            test = (
-                f'"{next(iter(names))}" in needs'
-                if len(names) == 1
-                else f"needs & {{{', '.join(repr(n) for n in sorted(names))}}}"
-            )
-            out.append(f"if {test}:")
-        out.append(line if always else f"    {line}")
-        last = None if always else names
+        if "" in names or names == everything:
+            out.append(x)
+        elif out and isinstance(last := out[-1], If) and last.wanted == names:
+            out[-1] = replace(last, body=(*last.body, x))
+        else:
+            out.append(If(_any_of(names), (x,), wanted=names))
     return out
+
+
+def _any_of(names: frozenset[str]) -> Expr:
+    if len(names) == 1:
+        return Expr(f'"{next(iter(names))}" in needs')
+    return Expr(f"needs & {{{', '.join(repr(n) for n in sorted(names))}}}")
 
 
 def spread_terms(x: Node) -> list[Node]:
@@ -362,19 +399,25 @@ def is_product(x: Node) -> bool:
     return len(x.args[0].axes) == 3 and axes == [1, 2]
 
 
-def setup_lines(p: Lowered, made: Map, nodes: list[Node], finite: bool = False) -> list[str]:
+def setup_statements(
+    p: Lowered,
+    made: Map,
+    nodes: list[Node],
+    finite: bool = False,
+    cotangents: Mapping[str, str] | None = None,
+) -> list[Statement]:
     """Statements that give each leaf below the nodes its name, and each size.
 
     With `finite` a number of a position, which may be -inf to mask it, is 0 there: its weight is 0, and 0 times it must be 0.
     """
     found = {x.attrs[:2] for x in walk(*nodes) if x.op == "leaf"}
     computed = {x.attrs[:2] for n in made.results.values() if n.op != "leaf" for x in walk(n) if x.op == "leaf"}
-    lines = ["dtype, low = at.dtype, at.low"]
+    out: list[Statement] = [Set(("dtype", "low"), Expr("at.dtype, at.low"))]
     dims = {dim_of(a) for x in walk(*nodes) for a in (*x.axes, *(x.attrs if x.op == "expand" else ()))}
     dims |= {x.attrs[0] for x in walk(*nodes) if x.op == "size"}
     for dim in sorted(dims):
         source = {"0i": "at.queries", KEY: "at.keys"}.get(dim, f'at.sizes["{dim}"]')
-        lines.append(f"size_{dim} = {source}")
+        out.append(Set((f"size_{dim}",), Expr(source)))
     for kind, name in sorted(found):
         base = name[:-2]
         match kind:
@@ -382,20 +425,21 @@ def setup_lines(p: Lowered, made: Map, nodes: list[Node], finite: bool = False) 
                 own = next(v for v in made.variables if v.name == name).axes
                 spread = ", spread=True" if (kind, name) in computed else ""
                 spread += ", finite=True" if finite and len(own) == 1 else ""
-                lines.append(f'{name} = at.rows(given["{base}"]{spread})')
+                text = f'at.rows(given["{base}"]{spread})'
             case "fixed":
-                lines.append(f'{name} = given["{base}"]')
+                text = f'given["{base}"]'
             case "parameter":
-                lines.append(f'{name} = given["{name}"]')
+                text = f'given["{name}"]'
             case "constant":
-                lines.append(f'{name} = constants["{name}"]')
+                text = f'constants["{name}"]'
             case "position":
-                lines.append(f'{name} = at.position("{name}")')
+                text = f'at.position("{name}")'
             case "cotangent":
-                lines.append(f'{name} = cotangents["{name[1:]}"]')
+                text = (cotangents or {}).get(name[1:], f'cotangents["{name[1:]}"]')
             case _:
-                lines.append(f'{name} = averaged["{name}"]')
-    return lines
+                text = f'averaged["{name}"]'
+        out.append(Set((name,), Expr(text)))
+    return out
 
 
 def gradient_names(p: Lowered, made: Map) -> dict[str, str]:

@@ -35,9 +35,13 @@ class TorchText:
             ):
                 return text
             name = f"{self.prefix}{len(self.lines)}"
-            self.lines.append(f"{name} = {text}")
+            self.define(name, text)
             self.names[x] = name
         return self.names[x]
+
+    def define(self, name: str, text: str) -> None:
+        """A statement that gives a name to a text."""
+        self.lines.append(f"{name} = {text}")
 
     def arguments(self, nodes: Iterable[Node]) -> list[str]:
         """Texts of step-level quantities as tensors, [B, H, T, *axes] where none of the first three need be whole."""
