@@ -1,6 +1,7 @@
 """How outputs drift where a state is kept in few bits: 32,768 decoding steps against float64, for the catalogue.
 
     python -m benchmarks.drift [--steps 32768] [--only NAME] [--out results/cpu/drift.json]
+    python -m benchmarks.drift --float32 --out results/cpu/drift_float32.json
 
 Everything is computed in float64, but the state is rounded after each step, as a pool of its dtype does. Vectors have length 1,
 strengths are in (0, 1), and of two heads one forgets within 20 steps (decays near 0.95), the other within 3,000 (near 0.9997).
@@ -25,12 +26,13 @@ from chunkform.spec.language import Recurrence, catalogue
 WIDTH, WINDOW = 16, 512
 DTYPES = {"bfloat16": torch.bfloat16, "float8": torch.float8_e4m3fn, "int8": torch.int8}
 FORMATS = [f"{n}{how}" for n in DTYPES for how in ("", ", random")]
+FLOAT32 = ["float32"]  # rounded to the nearest alone
 HEADS = ("short memory", "long memory")
 
 
-def round_all(x: Tensor) -> None:
+def round_all(x: Tensor, formats: list[str]) -> None:
     """Each of the states [1 + formats, H, ..] but for the first, to what a pool of its format holds of it."""
-    if x.dim() == 2:  # a number for each head, which stays in float32
+    if x.dim() == 2 or formats == FLOAT32:  # a number for each head stays in float32
         x[1:] = x[1:].float()
         return
     mask = torch.tensor([False, True]).view(2, *[1] * (x.dim() - 1))
@@ -55,11 +57,11 @@ def inputs(signature: Any, steps: int) -> dict[str, Tensor]:
     return given
 
 
-def measure(name: str, steps: int) -> dict[str, dict[str, list[float]]]:
+def measure(name: str, steps: int, formats: list[str] = FORMATS) -> dict[str, dict[str, list[float]]]:
     """{memory: {format: [error after the first steps, error after all of them]}}."""
     op = importlib.import_module(f"chunkform.generated.{name}").OP
     step, signature = op.step, op.signature
-    count = 1 + len(FORMATS)  # the first is exact
+    count = 1 + len(formats)  # the first is exact
     whole = inputs(signature, steps)
     constants = {a.name: 0.5 if a.default is None else a.default for a in signature.constants}
     timed = {a.name for a in signature.tensors if a.per_step}
@@ -75,7 +77,7 @@ def measure(name: str, steps: int) -> dict[str, dict[str, list[float]]]:
         now = {n: x[t].expand(count, *x.shape[2:]) if n in timed else x for n, x in whole.items()}
         step.torch_step(now, states, constants, shown, states)
         for x in states.values():
-            round_all(x)
+            round_all(x, formats)
         for mark, m in marks.items():
             if mark - WINDOW <= t < mark:
                 for o in shown.values():
@@ -83,7 +85,7 @@ def measure(name: str, steps: int) -> dict[str, dict[str, list[float]]]:
                     sums[m, 1] += o[:1].square().flatten(2).sum(-1)
     errors = (sums[:, 0] / sums[:, 1]).sqrt()
     return {
-        memory: {kind: errors[:, 1 + i, h].tolist() for i, kind in enumerate(FORMATS)} for h, memory in enumerate(HEADS)
+        memory: {kind: errors[:, 1 + i, h].tolist() for i, kind in enumerate(formats)} for h, memory in enumerate(HEADS)
     }
 
 
@@ -91,7 +93,7 @@ def told(error: float) -> str:
     return "explodes" if math.isnan(error) else f"{error:.0e}"
 
 
-def page(steps: int, found: dict[str, Any]) -> str:
+def page(steps: int, found: dict[str, Any], formats: list[str]) -> str:
     """The table of drift.md."""
     lines = [
         "# Drift of outputs by how a state is kept",
@@ -102,12 +104,12 @@ def page(steps: int, found: dict[str, Any]) -> str:
         "Where every column explodes, the recurrence does so in float64 as well, with such inputs.",
         "Made by `python -m benchmarks.drift`, which says how.",
         "",
-        f"| recurrence | memory | {' | '.join(FORMATS)} |",
-        f"|---|---|{'---|' * len(FORMATS)}",
+        f"| recurrence | memory | {' | '.join(formats)} |",
+        f"|---|---|{'---|' * len(formats)}",
     ]
     for name, by_memory in found.items():
         for memory, errors in by_memory.items():
-            cells = " | ".join(" / ".join(map(told, errors[kind])) for kind in FORMATS)
+            cells = " | ".join(" / ".join(map(told, errors[kind])) for kind in formats)
             lines.append(f"| {name} | {memory.removesuffix(' memory')} | {cells} |")
     return "\n".join(lines) + "\n"
 
@@ -116,15 +118,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=32768)
     parser.add_argument("--only", action="append")
+    parser.add_argument("--float32", action="store_true", help="only float32, the default of a state")
     parser.add_argument("--out", type=Path, default=Path("results/cpu/drift.json"))
     given = parser.parse_args()
     names = given.only or [r.name for r in catalogue() if isinstance(r, Recurrence)]
-    found = {}
+    formats, found = FLOAT32 if given.float32 else FORMATS, {}
     for name in names:
-        found[name] = measure(name, given.steps)
+        found[name] = measure(name, given.steps, formats)
         print(name, json.dumps(found[name]), flush=True)
         given.out.write_text(json.dumps({"steps": given.steps, "errors": found}, indent=1) + "\n")
-        given.out.with_suffix(".md").write_text(page(given.steps, found))
+        given.out.with_suffix(".md").write_text(page(given.steps, found, formats))
 
 
 if __name__ == "__main__":
