@@ -28,6 +28,7 @@ from .notation.form_notation import Reader
 from .notation.formulas import Section, order_of, stateless_names
 from .pipeline import compile_spec
 from .predict import as_data, predict
+from .step.column_maps import why_no_map
 from .step.entries import EntryMaps
 from .triton import fused_backward_of, in_substeps, kernel_plan, scanned, schedule_of, simplified
 
@@ -251,6 +252,8 @@ def reason_text(c: Compiled) -> Text:
         text.append(f"\n  {c.reason_where.place}\n", style="dim")
         text.append(f"    {c.reason_where.text}", style="cyan")
     how = "It runs in recurrent form, with the state in registers, and its derived adjoint."
+    if c.family == "sequential" and (why := why_no_map(c.step)):
+        how = f"It is affine in its states, but {why}, so that it doesn't run over segments of the sequence. {how}"
     if c.entries is not None:
         each = (
             "Its states are multiplied and added to entry by entry"

@@ -33,6 +33,15 @@ def segment_maps(p: StepProgram) -> EntryMaps | ColumnMaps | None:
     return column_maps(p) if entries is None else entries
 
 
+def why_no_map(p: StepProgram) -> str:
+    """Why segments aren't maps either, of a step that is affine in its states; empty where it isn't."""
+    if not all(_linear(x) for x in p.updates.values()):
+        return ""
+    if any(s.initial is not None for s in p.states):
+        return "the spec sets a state's first value"
+    return "a state's columns don't all go through the same matrix"
+
+
 def column_maps(p: StepProgram) -> ColumnMaps | None:
     """The columns of a step's states; None where an update is anything else, or where the spec sets a state's first value."""
     if not p.states or any(s.initial is not None or not s.axes for s in p.states):
@@ -90,3 +99,11 @@ def _affine(x: Node, column: str, columns: dict[str, int]) -> bool:
         others = (a for a in x.args if a is not own[0])
         return len(own) == 1 and all(column not in a.axes for a in others) and _affine(own[0], column, columns)
     return False
+
+
+def _linear(x: Node) -> bool:
+    """Is x affine in the states, whatever it multiplies them by?"""
+    if not any(kind == "state" for kind, _ in leaf_names(x)) or x.op == "leaf":
+        return True
+    own = [a for a in x.args if any(kind == "state" for kind, _ in leaf_names(a))]
+    return x.op in ("add", "sum", "expand", "mul") and (x.op != "mul" or len(own) == 1) and all(map(_linear, own))

@@ -11,6 +11,7 @@ from shared.forked import script
 
 import chunkform
 from chunkform.codegen.recurrence.check import check_op
+from chunkform.codegen.recurrence.explain import reason_text
 from chunkform.codegen.recurrence.gates.column_gate import gate_columns
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
@@ -56,6 +57,21 @@ def test_columns_that_have_numbers_of_their_own_are_no_such_maps() -> None:
         r.update(S, S.prev - k * (hadamard(b, read) if strength else tanh(read)).T)
         r.output("o", S.next.T * k)
         assert column_maps(lower(r)) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "why"), [(False, "all go through the same matrix"), (True, "sets a state's first value")]
+)
+def test_what_goes_step_by_step_though_it_is_affine_says_why_it_has_no_segments(first: bool, why: str) -> None:
+    r = Recurrence("entries_corrected")
+    d, e = r.dims("d e")
+    k, A = r.inputs("k", d), r.parameter("A", d, e)
+    S = r.state("S", d, e, initial=A) if first else r.state("S", d, e)
+    r.update(S, hadamard(tanh(A), S.prev) - k * (S.prev.T * k).T)
+    r.output("o", S.next.T * k)
+    c = compile_spec(r)
+    shown = reason_text(c).plain
+    assert c.family == "sequential" and "the decay runs over both axes" in shown and why in shown
 
 
 def test_a_state_without_columns_is_no_such_map() -> None:
