@@ -592,6 +592,10 @@ class _Canonical:
                     why = (
                         "a matrix multiplies what is read" if summed else "what is written isn't affine in what is read"
                     )
+                    if any(
+                        self._read_at(f) is not None for f in factors_of(term)
+                    ):  # of a square state: over its other axis
+                        why = "what is written reads the state from its other side"
                     raise NotAffine(why, term)
                 continue
             if self._states_in(coefficient) & own:

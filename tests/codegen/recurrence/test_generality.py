@@ -271,6 +271,15 @@ def test_a_state_that_stands_alone_is_in_the_line_of_its_equation() -> None:
     assert "r.update(Q" in str(compiled.reason_where)
 
 
+def test_a_square_state_that_is_read_from_its_other_side_says_so() -> None:
+    """S' = S + u (v - S u)^T has the transposed state in it, and is affine all the same."""
+    p = Parts()
+    Q = p.r.state("Q", p.d, p.d)
+    p.r.update(Q, Q.prev / 2 + p.k * (p.q - Q.prev * p.k).T)
+    compiled = p.compiled(p.S.prev + (Q.prev * p.k) * p.v.T)
+    assert compiled.reason == "what is written reads the state from its other side: -Q_{t-1} k_t"
+
+
 def test_a_matrix_times_the_state_has_no_form_over_chunks() -> None:
     p = Parts()
     A = p.r.inputs("A", p.d, p.d)
