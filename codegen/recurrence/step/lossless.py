@@ -19,6 +19,7 @@ from ...ir.expr import (
     expand,
     fn,
     leaf_names,
+    maximum,
     mul,
     number,
     power,
@@ -32,6 +33,7 @@ from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
 from .decays import exponential, known_range
 
+LEAST_LOG = const(-88)  # of a decay, below which it is 0 in float32: one of exactly 0 leaves a sum of logarithms finite
 ROUNDED = ("sigmoid", "exp", "expm1")  # functions of inputs, near whose bounds a difference has no digits left
 
 
@@ -78,7 +80,9 @@ def _lossless(x: Node, logarithms: Logarithms) -> Node | None:
             found = _of_product(x)
         case "fn" if x.attrs[0] == "log":
             y = x.args[0]
-            if (exponent := _exponent(y)) is not None:
+            if y.op == "leaf" and y.attrs[0].startswith("decay"):
+                found = maximum(x, LEAST_LOG)
+            elif (exponent := _exponent(y)) is not None:
                 found = add(log_of(exponent[0]), fn("softplus", exponent[1]))
             elif y.op == "fn" and y.attrs[0] == "sigmoid":
                 found = fn("logsigmoid", y.args[0])

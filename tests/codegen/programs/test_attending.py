@@ -91,6 +91,24 @@ def test_sums_of_gates_keep_their_digits():
     torch.testing.assert_close(op(*given)[0].double(), exact, rtol=0.02, atol=0.02)
 
 
+def test_a_gate_of_exactly_zero_forgets_all_before_it():
+    """Its logarithm is infinite, and so would be all sums of logarithms from there on, whose differences are wanted."""
+    _, op = built("forgetting")
+    q, k, v = torch.randn(3, 1, 12, 1, 8, generator=torch.Generator().manual_seed(0))
+    log_f = torch.full((1, 12, 1), -0.1)
+    log_f[:, 5] = -torch.inf
+    given = [x.clone().requires_grad_() for x in (q, k, v, log_f, torch.ones(1))]
+    whole, _ = op(*given)
+    late = [x.detach()[:, 5:].clone().requires_grad_() for x in given[:4]] + [torch.ones(1)]
+    alone, _ = op(*late)
+    torch.testing.assert_close(whole[:, 5:], alone, rtol=2e-5, atol=2e-6)
+    (whole[:, 5:] ** 2).sum().backward()
+    (alone**2).sum().backward()
+    for x, y in zip(given[:4], late[:4], strict=True):
+        torch.testing.assert_close(x.grad[:, 5:], y.grad, rtol=1e-4, atol=1e-5)
+        assert x.grad[:, :5].abs().max() < 1e-5
+
+
 def test_the_reason_of_a_recurrence_is_printed():
     p = Program("slow")
     d = p.dims("d")

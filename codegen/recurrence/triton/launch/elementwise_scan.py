@@ -41,7 +41,8 @@ class ScanHost(Host):
     def _sweeps(self) -> None:
         values = self.fused.values
         for n, (program, e) in enumerate(self.scans):
-            later = [self._over_stored(x) for _, f in self.scans[n + 1 :] for x in f.printed]
+            after = self.scans[n + 1 :]
+            later = [over_stored(x, self.step, self.backward, f.state) for _, f in after for x in f.printed]
             own = not self.backward or program is not self.c.step
             here = {name: x for name, x in values.items() if n == self._last_of(x) and name not in self.made}
             if not own and not any(_states(x) & {e.state} for x in (*later, *values.values())):

@@ -103,3 +103,20 @@ def test_what_a_scan_loads_in_any_case_it_is_given_in_any_case():
     for scan in scans:
         given = {n: a.wanted for a in scan.arguments for n in a.value.names}
         assert given["m_before_"] is None and given["S_before_"] == frozenset({"mu"})
+
+
+def test_a_state_that_forgets_itself_hands_on_what_it_reads_of_another():
+    """Its whole update is what is added to it, and is no value that a later kernel finds in memory."""
+    from chunkform.codegen.recurrence.pipeline import compile_spec
+    from chunkform.codegen.recurrence.triton import triton_source
+    from chunkform.spec.language import Recurrence, dot
+
+    r = Recurrence("forgets_itself")
+    d = r.dims("d")
+    x, k = r.inputs("x k", d)
+    c, lam = r.inputs("c"), r.decay("lam")
+    R, h = r.state("R"), r.state("h", d)
+    r.update(R, c * dot(h.prev, k) + 1)
+    r.update(h, lam * h.prev + x)
+    r.output("o", h.next)
+    assert "h_before_ = " in triton_source(compile_spec(r))  # whose gate refuses what nothing has assigned
