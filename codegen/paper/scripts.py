@@ -256,7 +256,7 @@ class Scripts(Cursor):
             and FONTS.get(content[0].text) in ("cal", "bb", "frak")
         ):
             return ("label", "_" + texts[0])
-        if chunk and name and content[0].kind == "letter" and all(t.kind != "command" for t in content):
+        if chunk and name and content and content[0].kind == "letter" and all(t.kind != "command" for t in content):
             return ("index", self.indices(content)[0])
         if name and (name in self.notation.upper or name + "[]" in self.notation.upper):
             return ("index", self.indices(content)[0])

@@ -61,6 +61,7 @@ def test_what_is_printed_in_a_style_is_read_back_to_the_same_formula(style: int)
         (r"\|x\|^2", "norm(x)^2"),
         (r"k_t^\mathsf{T} {\bf q}_t^{\sf T} x^\frac{1}{2}", "k(t).T * q(t).T * sqrt(x)"),
         (r"k_{[t]}^{(i)\top} F_{t0}", "k[]^(t, i).T * F(t, 0)"),
+        (r"k_{[t]}^{}", "k[](t)^1"),
         (r"\overrightarrow{\mathbf S_{[t]}}", "Sright[](t)"),
         (r"\sum_{j \in \{1, \dots, t\}} a_j", "sum[j=1..t] a(j)"),
         (r"\prod_{t \ge j > i} A_j", "prod[j=t..i + 1] A(j)"),
