@@ -3,6 +3,7 @@ for. Both kinds are arrays, and have the same operations."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import residues as r
-from .meanings import UNDEFINED, residue, written
+from .meanings import UNDEFINED, NeedsOrder, residue, written
 from .rationals import Rationals, array, mapped
 
 Entry: TypeAlias = Any  # a fraction, an infinity, or what is undefined
@@ -19,6 +20,9 @@ COMPARISONS: dict[str, Callable[[Entry, Entry], Entry]] = {
     "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
 }  # fmt: skip
+
+
+BINARY = {"+": r.add, "-": r.subtract, "*": r.multiply, "/": r.divide}
 
 
 class Entries(Protocol):
@@ -43,17 +47,21 @@ class Entries(Protocol):
 
 
 class Residues:
-    """Numbers modulo 2^61 - 1."""
+    """Numbers modulo 2^61 - 1. Of minus infinity, once there is one, nothing is known but its order and its exponential."""
 
-    negative = staticmethod(r.negative)
-    total = staticmethod(r.total)
-    cumulative = staticmethod(r.cumulative)
-    dot = staticmethod(r.product)
-    function = staticmethod(r.function)
-    power = staticmethod(r.power)
+    def __init__(self) -> None:
+        self.infinite = False
+
+    def finite(self, *values: np.ndarray) -> None:
+        if self.infinite and any((a == r.LOWEST).any() for a in values):
+            raise NeedsOrder
+
     of_whole = staticmethod(r.of_whole)
 
     def of(self, x: object) -> np.ndarray:
+        if x == -math.inf:
+            self.infinite = True
+            return np.array([r.LOWEST], dtype=np.int64)
         return np.array([residue(x)], dtype=np.int64)
 
     def given(self, cells: np.ndarray) -> np.ndarray:
@@ -66,21 +74,53 @@ class Residues:
         return np.full(shape, r.NOTHING, dtype=np.int64)
 
     def binary(self, operator: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return {"+": r.add, "-": r.subtract, "*": r.multiply, "/": r.divide}[operator](a, b)
+        self.finite(a, b)
+        return BINARY[operator](a, b)
 
     def compared(self, operator: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         if operator in ("==", "!="):
             return np.asarray(COMPARISONS[operator](a, b))
-        return np.asarray(COMPARISONS[operator](r.ordered(a), r.ordered(b)))
+        found = np.asarray(COMPARISONS[operator](r.ordered(a), r.ordered(b)))
+        return found & (a != r.NOTHING) & (b != r.NOTHING)
+
+    def negative(self, a: np.ndarray) -> np.ndarray:
+        self.finite(a)
+        return r.negative(a)
 
     def absolute(self, a: np.ndarray) -> np.ndarray:
-        return self.of_whole(abs(r.ordered(a)))
+        self.finite(a)
+        return r.absolute(a)
 
     def extreme(self, a: np.ndarray, b: np.ndarray, most: bool) -> np.ndarray:
-        return self.of_whole((np.maximum if most else np.minimum)(r.ordered(a), r.ordered(b)))
+        return r.extreme(a, b, most)
 
     def most(self, a: np.ndarray, axis: int | tuple[int, ...], most: bool) -> np.ndarray:
-        return self.of_whole((np.max if most else np.min)(r.ordered(a), axis=axis))
+        if (a == r.NOTHING).any():
+            raise NeedsOrder
+        found = np.asarray((np.max if most else np.min)(r.ordered(a), axis=axis))
+        return np.where(found == r.BELOW_ALL, r.LOWEST, self.of_whole(found))
+
+    def total(self, a: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
+        self.finite(a)
+        return r.total(a, axis)
+
+    def cumulative(self, a: np.ndarray, axis: int) -> np.ndarray:
+        self.finite(a)
+        return r.cumulative(a, axis)
+
+    def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        self.finite(a, b)
+        return r.product(a, b)
+
+    def function(self, name: str, a: np.ndarray) -> np.ndarray:
+        if self.infinite and name == "exp2":
+            return np.where(a == r.LOWEST, 0, r.function(name, a))
+        self.finite(a)
+        return r.function(name, a)
+
+    def power(self, a: np.ndarray, n: Fraction) -> np.ndarray:
+        self.finite(a)
+        return r.power(a, n)
 
 
 class Fractions:

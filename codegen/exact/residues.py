@@ -3,11 +3,13 @@
 Every operation of a field means here what it means for fractions, so that equal fractions are equal residues. Different ones are
 the same with a probability of at most their degree, in what is drawn at random, over the prime: for degrees below a thousand that
 is less than 1e-15 for each number that is compared. Nothing lies before or after a residue, but those of whole numbers that are
-small; a kernel that asks for another order is run over fractions instead. -1 stands for what is undefined.
+small; a kernel that asks for another order is run over fractions instead. -1 stands for what is undefined, -2 for
+minus infinity, of which nothing is known but its order and its exponential.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -17,7 +19,8 @@ import numpy.typing as npt
 from ..ir.evaluate import PRIME
 from .meanings import SMALL, UNDEFINED, NeedsOrder, centred, inverse, residue, residue_of_function
 
-NOTHING = -1
+NOTHING, LOWEST = -1, -2
+BELOW_ALL = -(2**62)  # what stands for minus infinity where numbers are ordered
 FEW = 64  # numbers: so many Python multiplies faster one by one
 HIGH, LOW, UPPER, LOWER, SHIFT = (np.array([x], dtype=np.uint64) for x in (32, 2**32 - 1, 29, 2**29 - 1, 3))
 BITS, ALL = np.array([61], dtype=np.uint64), np.array([PRIME], dtype=np.uint64)
@@ -34,7 +37,9 @@ def residues(x: object) -> np.ndarray:
 def fractions(x: np.ndarray) -> np.ndarray:
     """Residues as fractions that stand for them, those of small whole numbers as what they are."""
     out = np.empty(x.shape, dtype=object)
-    out.ravel()[:] = [UNDEFINED if y < 0 else Fraction(centred(y)) for y in x.ravel().tolist()]
+    out.ravel()[:] = [
+        UNDEFINED if y == NOTHING else -math.inf if y == LOWEST else Fraction(centred(y)) for y in x.ravel().tolist()
+    ]
     return out
 
 
@@ -137,11 +142,21 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def ordered(a: np.ndarray) -> np.ndarray:
-    """Small whole numbers, which have an order."""
-    x = np.where(a > PRIME // 2, a - PRIME, a)
-    if (a < 0).any() or (abs(x) >= SMALL).any():
+    """Small whole numbers, which have an order; 0 for what is undefined."""
+    x = np.where(a > PRIME // 2, a - PRIME, np.maximum(a, 0))
+    if (abs(x) >= SMALL).any():
         raise NeedsOrder
-    return x
+    return np.where(a == LOWEST, BELOW_ALL, x)
+
+
+def extreme(a: np.ndarray, b: np.ndarray, most: bool) -> np.ndarray:
+    x = (np.maximum if most else np.minimum)(ordered(a), ordered(b))
+    x = np.where(x == BELOW_ALL, LOWEST, x % PRIME)
+    return np.where((a == NOTHING) | (b == NOTHING), NOTHING, x)
+
+
+def absolute(a: np.ndarray) -> np.ndarray:
+    return np.where(a == NOTHING, NOTHING, abs(ordered(a)))
 
 
 def of_whole(x: npt.ArrayLike) -> np.ndarray:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from chunkform.codegen.exact import residues
+from chunkform.codegen.exact.entries import Residues
 from chunkform.codegen.exact.jit_source import body_of
+from chunkform.codegen.exact.meanings import BASE, NeedsOrder
 from chunkform.codegen.exact.rationals import UNDEFINED, Rationals, array, in_field, same
 from chunkform.codegen.exact.run_kernel import Argument, Tensor, run
 from chunkform.codegen.ir.evaluate import PRIME
@@ -118,6 +120,21 @@ def test_a_program_loads_what_no_other_stores_whichever_comes_first():
 def test_what_asks_for_an_order_runs_over_fractions():
     text = "p = tl.program_id(0)\ny = tl.load(x + p)\ntl.store(out + p, tl.maximum(y, float('-inf')) + tl.abs(y))"
     assert left(text, 2, 2, x=tensor("x", "1/3", "-1/7")) == [Fraction(2, 3), 0]
+
+
+def test_minus_infinity_has_an_order_and_an_exponential_among_residues():
+    text = """
+    p = tl.program_id(0)
+    y = tl.load(x + p)
+    far = tl.where(p < 1, y, float('-inf'))
+    tl.store(out + p, tl.exp2(far) + tl.maximum(far, 2.0))
+    """
+    given = {"x": tensor("x", "-1", "5")}
+    expected = left(text, 2, 2, **given)
+    assert same(expected[0], Fraction(1, BASE) + 2) and same(expected[1], 2)
+    entries = Residues()
+    with pytest.raises(NeedsOrder):  # a launch runs over fractions then
+        entries.binary("+", entries.of(1), entries.of(float("-inf")))
 
 
 def test_numbers_are_the_same_by_their_residues():
