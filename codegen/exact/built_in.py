@@ -68,7 +68,7 @@ def _full(p: Launch, sizes: Value, value: Value, dtype: str) -> Value:
     made = p.number_of(value) if dtype in FLOATS else np.atleast_1d(np.asarray(value))
     made = made.reshape(len(made), *(1,) * len(shape))
     made = np.broadcast_to(made, (len(made), *shape)).copy()
-    return Exact(made) if dtype in FLOATS else made
+    return Exact(made) if dtype in FLOATS else made.astype(bool) if dtype == "tl.int1" else made
 
 
 def _zeros_like(p: Launch, x: Value) -> Value:

@@ -91,6 +91,20 @@ def run(
     calls by name."""
     numbers = np.arange(programs * rows) if some is None else np.array(list(some), dtype=np.int64)
     try:
+        _run(k, numbers, programs, rows, arguments, functions)
+    except (ValueError, TypeError, IndexError) as why:  # as numpy has it where tiles don't fit
+        raise GateError(f"{k.name}: {why}") from why
+
+
+def _run(
+    k: KernelFunction,
+    numbers: np.ndarray,
+    programs: int,
+    rows: int,
+    arguments: Mapping[str, Argument],
+    functions: Functions,
+) -> None:
+    try:
         _Launch(k.name, numbers, programs, rows, Residues(), functions).run(k, arguments)
     except NeedsOrder:
         if is_in_field():

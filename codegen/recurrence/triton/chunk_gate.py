@@ -21,13 +21,15 @@ from chunkform.errors import GateError
 from ...exact.jit_source import NoMeaning
 from ...exact.rationals import LN2, UNDEFINED, Rationals, array, in_field, is_in_field
 from ...exact.run_kernel import Argument as Given
-from ...exact.run_kernel import Tensor, run
+from ...exact.run_kernel import Called, Tensor, run
+from ...ir.code import Items, Literal, Name
 from ...ir.evaluate import BEYOND, Env, aligned, evaluate
 from ...ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, rename, walk
-from ...ir.kernel_ir import KernelFunction
+from ...ir.kernel_ir import KernelFunction, Return, TileFunction
 from .kernel_gate import compare, runtime_function, strided
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel, Piece
+from .kernels.places import same_size
 from .plan_passes.hoist import HALVES, Opened, Own
 from .plan_passes.roles import INNER, PER_HEAD, STEPS, WEIGHT, at_row
 from .print.axis_names import KEPT, block_name, part_name, size_name
@@ -37,18 +39,22 @@ B, H, CHUNK = 2, 2, 2
 SUMMED = "summed"  # what is known of a decay are sums of its logarithms
 LOADED = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "constant", WEIGHT, *PER_HEAD)
 FAR = 99  # so far log2 decays may reach in a chunk for two factors of them to fit into float32
+QUARTERED = TileFunction(
+    "rounded_and_rest",
+    ("x", "DT"),
+    "",
+    (Return(Items((Name("x") * Literal(0.75), Name("x") * Literal(0.25)))),),
+)
 Key = tuple[str, str]
 
 
 @in_field
 def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     """Raises GateError where what passes have made of a kernel over chunks, and of the one for chunks that it leaves, isn't what
-    it is for. A kernel that says no pieces has no gate yet."""
-    if not k.pieces or k.sweeps:
-        return
+    it is for."""
     try:
         for steep, exact in ((True, False), (False, True)) if k.slow_path else ((False, False), (False, True)):
-            memory = Memory(k, 4 if k.slow_path else CHUNK, steep, exact, random.Random(k.name))
+            memory = Memory(k, 4 if k.slow_path else CHUNK, steep, exact, random.Random(k.name), even=exact)
             memory.launch(functions)
             _compare_prologue(k, memory)
     except NoMeaning as why:
@@ -61,20 +67,18 @@ class Memory:
     can be split into. `exact`: cumulative sums lie in two parts."""
 
     loaded: ClassVar[tuple[str, ...]] = LOADED  # kinds of leaves that it loads
-    chunks = 3  # two, and a tail
-
     k: Kernel
     chunk: int
     steep: bool
     exact: bool
     random: random.Random
+    even: bool = False  # is there no tail after whole chunks?
     values: dict[Key, np.ndarray] = field(default_factory=dict)  # by leaf: of each step [B, T, H, ..], or of each head
     logs: dict[Key, np.ndarray] = field(default_factory=dict)  # of decays of each step, to base two
     given: dict[str, Given] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.done: dict[Node, Any] = {}  # values in one chunk, as nodes have much in common
-        self.steps = 2 * self.chunk + 1
         axes = (*self.k.axes, *self.k.parts)
         dims = {dim_of(a) for a in axes} | {x.attrs[0] for x in self.nodes if x.op == "size"}
         dims |= {dim_of(a) for x in self.nodes for a in x.axes if a not in STEPS}
@@ -87,6 +91,23 @@ class Memory:
                 self.log_of(node)
         for a in self.k.arguments:
             self.given |= self.passed(a)
+
+    @property
+    def diagonal(self) -> int:
+        """Up to which diagonal matrices over steps that are given aren't zero: some are inverted."""
+        return -1
+
+    @property
+    def chunks(self) -> int:
+        return self.whole_chunks + (not self.even)
+
+    @property
+    def steps(self) -> int:
+        return self.whole_chunks * self.chunk + (not self.even)
+
+    @property
+    def whole_chunks(self) -> int:
+        return 2
 
     @cached_property
     def nodes(self) -> list[Node]:
@@ -151,7 +172,7 @@ class Memory:
         it: [B, H, chunks, C, C]."""
         if x.attrs[:2] not in self.values:
             made = self.draw((B, H, self.chunks, self.chunk, self.chunk))
-            made *= np.tri(self.chunk, k=-1, dtype=int)[
+            made *= np.tri(self.chunk, k=self.diagonal, dtype=int)[
                 :: self.k.pieces[0].opened.direction, :: self.k.pieces[0].opened.direction
             ]
             for _, _, c, own in self.places():
@@ -245,18 +266,27 @@ class Memory:
 
     # --- running
 
+    def function(self, name: str) -> Called | None:
+        """The functions of the runtime that a kernel calls. What rounding leaves may be anything, unless all is float32: a
+        quarter of a number, say."""
+        if name == "rounded_and_rest" and not self.exact:
+            return QUARTERED
+        return runtime_function(name)
+
+    @property
+    def tiles(self) -> int:
+        """How many programs take a chunk."""
+        return 1
+
     def launch(self, functions: tuple[KernelFunction, ...]) -> None:
         programs = B * H * self.chunks
         levels = self.chunk.bit_length() - 1
-        words: dict[str, Given] = {"C": self.chunk, "CHUNK": self.chunk, "LEVELS": levels, "EVEN": False}
+        words: dict[str, Given] = {"C": self.chunk, "CHUNK": self.chunk, "LEVELS": levels, "EVEN": self.even}
         words |= {"EXACT": self.exact, "GROUP": 2, "STAGES": 1, "T": self.steps, "H": H, "chunks": self.chunks}
         words |= {"begins": None, "stops": None, "programs": programs, "DT": "tl.float32"}  # type: ignore[dict-item]
         for n, f in enumerate(functions):
             count = -(-programs // 2) if n or self.k.queues else programs
-            for x in self.given.values():
-                if isinstance(x, Tensor):
-                    x.stored.clear()
-            run(f, count, {**self.given, **words, "FLAT": n == 0}, runtime_function)
+            run(f, count * self.tiles, {**self.given, **words, "FLAT": n == 0}, self.function)
 
     # --- what is expected
 
@@ -265,8 +295,8 @@ class Memory:
         for b, h, c in np.ndindex(B, H, self.chunks):
             yield b, h, c, slice(c * self.chunk, min((c + 1) * self.chunk, self.steps))
 
-    def env(self, p: Piece, b: int, h: int, own: slice) -> tuple[Env, dict[str, int]]:
-        """The values of leaves over the steps of a chunk."""
+    def env(self, p: Piece, b: int, h: int, own: slice, known: Env | None = None) -> tuple[Env, dict[str, int]]:
+        """The values of leaves over the steps of a chunk: what is `known` already, and what the kernel is given."""
         self.done = {}
         o, count = p.opened, own.stop - own.start
         sizes = {**self.sizes, ROW: count, COL: count, INNER: count, BEYOND: 0}
@@ -280,6 +310,7 @@ class Memory:
                 values = self.number(x.attrs[:2], self.value(x))
                 per_step = values.shape[:1] == (B,) and x.attrs[0] not in (*PER_HEAD, "constant")
                 env[x.attrs[:2]] = values[b, own, h] if per_step else values[h] if x.attrs[0] in PER_HEAD else values
+        env |= known or {}
         for x, node in (o.streams | o.decays).items():
             env["stream", x.attrs[1]] = self.over(x, at_row(node), env, sizes)
         for d, node in o.decays.items():
@@ -288,6 +319,24 @@ class Memory:
             for x, node in found.items():
                 env[x.attrs[:2]] = self.over(x, node, env, sizes)
         return env, sizes
+
+    def in_turn(self, b: int, h: int, own: slice, made: Env) -> list[tuple[Env, dict[str, int]]]:
+        """What each piece of a kernel has of a chunk: what is `made` already, and then what those before it have made."""
+        found: list[tuple[Env, dict[str, int]]] = []
+        made = {**made}
+        for p in self.k.pieces:
+            o = p.opened
+            env, sizes = self.env(p, b, h, own, made)
+            for x, node in o.definitions.items():
+                env[x.attrs[:2]] = self.over(x, node, env, sizes)
+            for x, node in o.outputs.items():
+                env[x.attrs[:2]] = made[x.attrs[:2]] = self.over(leaf("made", "x", (ROW, *x.axes)), node, env, sizes)
+            for store in (s for s in p.stores if s.kind != "sums"):
+                x = leaf("stored", "x", (ROW, *(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)))
+                value = self.over(x, at_row(rename(store.node, o.rename)), env, sizes)
+                env[store.leaf.attrs[:2]] = made[store.leaf.attrs[:2]] = value
+            found.append((env, sizes))
+        return found
 
     def made_here(self, o: Opened, x: Node) -> bool:
         """Does the kernel make a matrix, and isn't given it?"""

@@ -19,6 +19,7 @@ from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
 from . import kernel_passes
 from .chunk_gate import gate_chunks
+from .fused_gate import gate_fused
 from .kernel_gate import gate_kernel
 from .kernels.chunk_kernel import Kernel
 from .kernels.coupling_weights import TransitionKernel
@@ -31,10 +32,12 @@ from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
 from .launch_gate import gate_launches
 from .launch_passes import finished
+from .output_gate import gate_outputs
 from .plan_passes.checkpoint_schedule import CheckpointSchedule, by_checkpoints, checkpoint_schedule
 from .plan_passes.scale_reads import simplified
 from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
+from .segment_gate import gate_segments, makes_ends
 from .sweep_gate import gate_sweep
 
 
@@ -189,16 +192,28 @@ def cuttable(c: Compiled) -> bool:
 
 
 def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[KernelFunction, ...]:
-    """What stands in a file for a kernel, after all passes, gated where there is a gate for its kind."""
+    """What stands in a file for a kernel, after all passes, gated."""
     if isinstance(k, Kernel):
         found = tuple(map(kernel_passes.finished, k.functions))
-        gate_chunks(k, found)
-        if k.sweeps and k.pieces:
-            gate_sweep(k, found[0])
+        gate_over_chunks(k, found)
         return found
     f = kernel_passes.finished(k.function)
     gate_kernel(k, f)
     return (f,)
+
+
+def gate_over_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
+    """Raises GateError where what passes have made of a kernel over chunks isn't what it is for."""
+    if k.whole:
+        gate_fused(k, functions[0])
+    elif k.sweeps:
+        gate_sweep(k, functions[0])
+        if makes_ends(k):
+            gate_segments(k, functions[0])
+    elif k.reads:
+        gate_outputs(k, functions)
+    else:
+        gate_chunks(k, functions)
 
 
 def built(kernels: Iterable[Kernel | RowKernel | TransitionKernel]) -> tuple[KernelFunction, ...]:

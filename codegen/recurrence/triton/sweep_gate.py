@@ -7,7 +7,7 @@ Matrices and quantities that a prologue kernel makes are drawn, so that each ker
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -20,20 +20,21 @@ from ...exact.jit_source import NoMeaning
 from ...exact.rationals import array, in_field
 from ...exact.run_kernel import Argument as Given
 from ...exact.run_kernel import Tensor, run
+from ...ir.code import Name
 from ...ir.evaluate import Env
 from ...ir.expr import ROW, Node, add, dim_of, leaf, rebuild, rename, total
-from ...ir.kernel_ir import KernelFunction
+from ...ir.kernel_ir import If, KernelFunction, statements
 from ..normal_form.form import StateForm
 from .chunk_gate import CHUNK, LOADED, B, H, Memory, prod
-from .kernel_gate import runtime_function
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel
 from .plan_passes.hoist import Opened
 from .plan_passes.roles import WEIGHT, at_row
 from .print.axis_names import block_name
 
-TILE, WARPS, BLOCK = 2, 2, 2 * CHUNK
+TILE, WARPS, BLOCK, ROWS = 2, 2, 2 * CHUNK, 4
 AT_END = "weight at the end"
+Stored = dict[tuple[Node | None, Role], Argument]
 
 
 @in_field
@@ -41,9 +42,10 @@ def gate_sweep(k: Kernel, f: KernelFunction) -> None:
     """Raises GateError where what passes have made of a sweep's kernel isn't what it is for, where it yields."""
     try:
         for parts, exact in ((1, False), (2, True)):
-            memory = Swept(k, CHUNK, False, exact, random.Random(k.name), parts=parts)
+            memory = Swept(k, CHUNK, False, exact, random.Random(k.name), even=exact, parts=parts)
             memory.sweep(f)
             memory.compare_all()
+        memory.sweep_bare(f)
     except NoMeaning as why:
         raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
 
@@ -55,12 +57,17 @@ class Swept(Memory):
     loaded: ClassVar[tuple[str, ...]] = (*LOADED, "scaled", "intra")
 
     parts: int = 1
+    warps: int = WARPS
     states: dict[str, np.ndarray] = field(default_factory=dict)  # those that enter segments: [B, parts, H, ..]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.given |= {block_name(a): TILE for a in self.k.axes}
         self.length = self.steps if self.parts == 1 else 2 * self.chunk
+        self.given |= {block_name(a): TILE for a in self.k.axes}
+
+    @property
+    def whole_chunks(self) -> int:
+        return 2 * self.parts if self.even else 2
 
     @property
     def opened(self) -> Opened:
@@ -89,9 +96,14 @@ class Swept(Memory):
             self.states[x.attrs[1]] = states if self.parts > 1 else array(states * 0)
             return {a.name: Tensor(a.name, states.ravel()) if self.parts > 1 else None}
         if a.layout == "state" or a.layout == "border":
-            kept = a.role is Role.LAST or (a.layout == "border" and not self.k.rows)
+            kept = a.role is Role.LAST or a.layout == "border"
             count = self.parts if a.role is Role.LAST else -(-self.steps // BLOCK)
-            return {a.name: Tensor.room(a.name, B * count * H * prod(self.shape(a.axes))) if kept else None}
+            shape = (
+                self.shape(a.axes)
+                if a.role is Role.LAST or self.k.rows is None
+                else (ROWS, *self.shape(self.in_columns(a.axes)))
+            )
+            return {a.name: Tensor.room(a.name, B * count * H * prod(shape)) if kept else None}
         if a.layout == "sums" and a.stored:
             each = self.chunks * prod(self.shape(x.axes)) if x.axes else self.rows_of_sums * self.steps
             return {a.name: Tensor.room(a.name, B * H * each)}
@@ -101,20 +113,43 @@ class Swept(Memory):
 
     @property
     def rows_of_sums(self) -> int:
-        return 1 if self.k.tiled is None else self.tiles * WARPS
+        return 1 if self.k.tiled is None else self.tiles * self.warps
 
-    def sweep(self, f: KernelFunction) -> None:
-        words: dict[str, Any] = {"C": self.chunk, "LEVELS": self.chunk.bit_length() - 1, "EVEN": False, "STAGES": 1}
+    def sweep(self, f: KernelFunction, some: Iterable[int] | None = None, **more: int) -> None:
+        words: dict[str, Any] = {"C": self.chunk, "LEVELS": self.chunk.bit_length() - 1, "EVEN": self.even, "STAGES": 1}
         words |= {"EXACT": self.exact, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
         words |= {"starts": None, "parts": self.parts, "length": self.length, "blocks": -(-self.steps // BLOCK)}
-        words |= {"YIELD": True, "WARPS": WARPS, "PRODUCTS": False, "READ": 0, "PIECE": 0, "BLOCK": BLOCK, "ROWS": 4}
-        run(f, B * self.parts * H * self.tiles, {**self.given, **words}, runtime_function)
+        words |= {
+            "YIELD": True,
+            "WARPS": self.warps,
+            "PRODUCTS": True,
+            "READ": 0,
+            "PIECE": 0,
+            "BLOCK": BLOCK,
+            "ROWS": ROWS,
+        }
+        words |= more
+        some = self.programs() if some is None else some
+        run(f, B * self.parts * H * self.tiles, {**self.given, **words}, self.function, some=some)
+
+    def sweep_bare(self, f: KernelFunction) -> None:
+        """Programs of a sequence's first part and its second, in a launch that gives nothing which the kernel can do without."""
+        guards = [x.condition for x in statements(self.k.body) if isinstance(x, If)]
+        bare = {n: None for n, x in self.given.items() if isinstance(x, Tensor) and Name(n).given in guards}
+        self.given |= bare
+        self.sweep(f, some=(0, H * self.tiles))
+
+    def programs(self) -> Iterator[int]:
+        """Those that are run: of sequences in parts those whose number is their head's, as offsets of the others are seen where
+        they are whole."""
+        for b, part, h, tile in np.ndindex(B, self.parts, H, self.tiles):
+            if self.parts == 1 or b == h:
+                yield ((b * self.parts + part) * H + h) * self.tiles + tile
 
     # --- what is expected
 
     def segments(self) -> Iterator[tuple[int, int, int, list[slice]]]:
-        """Sequences, parts, heads, and the steps of each chunk there, as they are swept. Of sequences in parts those whose number
-        is their head's: offsets of the others are seen where they are whole."""
+        """Sequences, parts, heads, and the steps of each chunk there, as they are swept."""
         for b, part, h in np.ndindex(B, self.parts, H):
             if self.parts > 1 and b != h:
                 continue
@@ -141,7 +176,7 @@ class Swept(Memory):
 
     def compare_checkpoints(
         self,
-        arguments: dict[Any, Argument],
+        arguments: Stored,
         states: dict[str, np.ndarray],
         b: int,
         h: int,
@@ -152,18 +187,28 @@ class Swept(Memory):
         begins = own.start % BLOCK == 0 if self.opened.direction > 0 else own.stop % BLOCK == 0 or own is chunks[0]
         for s in self.group:
             a = arguments.get((leaf("border", s.name, s.axes), Role.CHECKPOINTS))
-            if begins and a is not None and not self.k.rows:
-                cells = self.cells(a).reshape(B, H, -(-self.steps // BLOCK), *self.shape(s.axes))
-                block = own.start // BLOCK
-                self.compare(leaf("checkpoint", s.name), (b, h, block), cells[b, h, block], states[s.name])
+            if not begins or a is None:
+                continue
+            count, block = -(-self.steps // BLOCK), own.start // BLOCK
+            if self.k.rows is None:
+                found = self.cells(a).reshape(B, H, count, *self.shape(s.axes))[b, h, block]
+            else:
+                rows = self.cells(a).reshape(B, count, ROWS, H, -1)[b, block, :, h]
+                found = rows[: self.sizes[dim_of(self.k.rows)]]
+                found = found if s.axes[0] == self.k.rows else found.T
+            self.compare(leaf("checkpoint", s.name), (b, h, block), found, states[s.name])
+
+    def in_columns(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """The axes that aren't in rows, of states that are laid out for a sweep that has them whole."""
+        return tuple(a for a in axes if a != self.k.rows)
 
     def compare_chunk(
-        self, arguments: dict[Any, Argument], states: dict[str, np.ndarray], b: int, h: int, own: slice
+        self, arguments: Stored, states: dict[str, np.ndarray], b: int, h: int, own: slice
     ) -> dict[str, np.ndarray]:
         """Compare what a chunk leaves; the states after it."""
         piece, o = self.k.pieces[0], self.opened
         env, sizes = self.env(piece, b, h, own)
-        env |= {(AT_END, x[1]): v[-1 if o.direction > 0 else 0] for x, v in env.items() if x[0] == WEIGHT}
+        env |= self.at_the_last(env)
         env |= {("state in", n): state for n, state in states.items()}
         for x, node in o.definitions.items():
             env[x.attrs[:2]] = self.over(x, node, env, sizes)
@@ -190,6 +235,10 @@ class Swept(Memory):
                 expected = self.over(leaf("stored", "x", (ROW, *a.axes)), node, env, sizes)
                 self.compare(x, where, self.stored_of(a, b, h, 0, own), expected)
         return {s.name: self.over(leaf("state", s.name, s.axes), o.states[s.name], env, sizes) for s in self.group}
+
+    def at_the_last(self, env: Env) -> Env:
+        """Weights of the last step that the sweep takes of a chunk."""
+        return {(AT_END, x[1]): v[-1 if self.opened.direction > 0 else 0] for x, v in env.items() if x[0] == WEIGHT}
 
     def compare_sums(
         self, x: Node, a: Argument, node: Node, env: Env, sizes: dict[str, int], where: tuple[int, ...], own: slice

@@ -63,6 +63,9 @@ class Kernel:
     slow_path: Body = ()  # a second kernel, where it takes only chunks that are of a small decay range: for all others
     slices: tuple[Slices, ...] = ()  # axes that a sweep takes slice by slice
     pieces: tuple[Piece, ...] = ()  # what it is for, which a gate compares with what it leaves in memory
+    spans: tuple[
+        tuple[StateForm, StateForm], ...
+    ] = ()  # states, and their gradients, of whose products it makes decays' gradients
     making: frozenset[str] = frozenset()  # decays whose sums it makes
     loads: tuple[tuple[str, str | None], ...] = ()  # what a sweep loads, as `loaded_tiles` has it
     heavy: bool = False  # does a sweep load more than one that makes several reads should?
@@ -71,7 +74,9 @@ class Kernel:
     few: bool = False  # can a prologue kernel of a sweep do with few registers?
     queues: bool = False  # does a program of a prologue kernel of a sweep take one chunk after the other?
     whole: bool = False  # does a sweep take blocks of steps, with states whole?
-    rows: bool = False  # are the states that it stores at checkpoints for a sweep that has them whole?
+    rows: str | None = (
+        None  # the axis in rows of the states that it stores at checkpoints, for a sweep that has them whole
+    )
     inner: str | None = None  # where a sweep makes the matrix of a segment's map as well: the axis of its columns
     late: bool = False  # and it may be zero over the last steps of a segment, which launches of their own sweep over
     slim: bool = False  # has that sweep the registers for four programs on a multiprocessor?

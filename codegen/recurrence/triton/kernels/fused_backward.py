@@ -56,7 +56,7 @@ from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Fused, Store
 from ..print.axis_names import block_name, size_name
 from .arguments import Role
-from .chunk_kernel import Kernel, NameOf
+from .chunk_kernel import Kernel, NameOf, Piece
 from .places import bases, chunk_header, header, load_state, over_chunks, same_size, store_state
 from .tile_lowering import Tiles
 from .tile_values import Cumulative, Once, Value
@@ -326,6 +326,8 @@ def fused_backward_kernel(
         True,
         finals=(t.gradient.name,),
         whole=True,
+        pieces=tuple(Piece(o, t.sweeps[k].group, tuple(stores[k])) for k, o in t.opened.items()),
+        spans=((t.state, t.gradient),),
         loads=tuple((a.name, a.axes[0]) for a in arguments if a.layout == "step" and a.axes and a.name not in outputs),
     )
     return kernel, in_place

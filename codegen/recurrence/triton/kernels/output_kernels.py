@@ -35,7 +35,7 @@ from ..plan_passes.value_placement import Store
 from ..print.axis_names import KEPT, block_name
 from .arguments import Role
 from .at_once import at_once
-from .chunk_kernel import Kernel, NameOf, by_channel, sums_loaded
+from .chunk_kernel import Kernel, NameOf, Piece, by_channel, sums_loaded
 from .places import OF_CHUNK, chunk_place, loaded_state, same_size, step_place, tile_place
 from .stores import store_of
 from .tile_lowering import Tiles
@@ -129,8 +129,10 @@ def output_kernel(
     replaces = tuple(x for x, own in summed.items() if own == {(tiled,)})
     many = sum(len(x.opened.outputs) for x in sweeps_read) > MANY
     return Kernel(
-        name, body, doc, arguments, axes, tiled, False, reads=True, many=many, slow_path=slow_path, replaces=replaces
-    )
+        name, body, doc, arguments, axes, tiled, False, reads=True, many=many, slow_path=slow_path, replaces=replaces,
+        pieces=tuple(Piece(x.opened, x.group, tuple(x.stores)) for x in sweeps_read),
+        spans=tuple(spans[n] for n in sums),
+    )  # fmt: skip
 
 
 def _store_all(
@@ -190,7 +192,20 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     read = [x for x in walk(*stage.outputs.values()) if x.op == "sum" and any(map(is_state, factors_of(x.args[0])))]
     many = sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
     arguments = tuple(tiles.arguments.values())
-    return Kernel(name, body, doc, arguments, axes, tiled, False, reads=True, many=many, slow_path=slow_path)
+    opened = Opened(full, tiles.tile, 1, decays, streams=streams, definitions=stage.definitions, outputs=stage.outputs)
+    return Kernel(
+        name,
+        body,
+        doc,
+        arguments,
+        axes,
+        tiled,
+        False,
+        reads=True,
+        many=many,
+        slow_path=slow_path,
+        pieces=(Piece(opened),),
+    )
 
 
 def kept_apart(stage: Unroll) -> Unroll:

@@ -114,6 +114,7 @@ def sweep_kernel(
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
     tiles.products = fine is None and not _makes_matrices(o)  # what is float32 in memory has operands of its own
+    tiles.maps = linear
     axes = (*o.full, *o.tile)
     carried = {s.name: name_of(leaf("state", s.name)) for s in sweep.group}
     setup = header(axes, tiled, sweeps=True, matrix=(inner, carried[sweep.group[0].name]))
@@ -188,7 +189,7 @@ def sweep_kernel(
         each=each,
         finals=sweep.finals,
         checkpoints=sweep.states if checkpoints else (),
-        rows=checkpoints and rows is not None,
+        rows=rows if checkpoints else None,
         loads=loaded_tiles(tiles),
         inside=frozenset(x.decay for x in sums_loaded(tiles) if x.edge != "end"),
         heavy=len(o.outputs) > 1 and not sweep.solve and not apart and _heavy(tiles, tiled),

@@ -18,7 +18,6 @@ from ....exact.rationals import irrational
 from ....ir.code import (
     Attribute,
     Binary,
-    Call,
     Code,
     Either,
     Expanded,
@@ -35,10 +34,8 @@ from ....ir.code import (
     code,
     plus,
     shape,
-    starts_with_minus,
     times,
     where,
-    without_minus,
 )
 from ....ir.expr import (
     COL,
@@ -62,7 +59,7 @@ from ....ir.notation import plain
 from ..plan_passes.roles import PER_HEAD, PER_STEP, STEPS, WEIGHT, CannotPrint, at_row, is_state
 from ..print.axis_names import axis_name, block_name, size_name
 from .arguments import Argument, Role
-from .tile_values import Cumulative, Elements, Fine, Once, Value, matrix_place, zeros_of
+from .tile_values import Cumulative, Elements, Fine, Once, Value, added_to, dot_of, matrix_place, running, zeros_of
 
 # What is zero beyond its axes' ends, as it is loaded or made; a product is one of vectors of both steps.
 VANISHING = (
@@ -94,6 +91,7 @@ class Tiles:
     """Lowers nodes to statements of a `body`, once each, and collects the kernel's arguments."""
 
     surely: Code = Name("count") > 0  # holds where a chunk is taken
+    maps = False  # are there tiles beyond the states', of the columns of a matrix?
     by_head = True  # are numbers of each step that the op is given laid out by heads, in float32?
 
     def __init__(
@@ -317,7 +315,7 @@ class Tiles:
         parts = [self.value(a) for a in sorted((a for a in args if a not in dots), key=lambda a: not _over_steps(a))]
         found: Code | None = None
         for p in parts:
-            found = _added(found, p.over(axes))
+            found = added_to(found, p.over(axes))
         if found is None:
             total, dots = self.value(dots[0]), dots[1:]
         elif not dots:
@@ -351,7 +349,7 @@ class Tiles:
             x.op == "sum"
             and len(x.axes) == 2
             and not any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors_of(x.args[0]))
-            and _running(x) is None
+            and running(x) is None
         )
 
     def _product(self, factors: tuple[Node, ...]) -> Value:
@@ -396,8 +394,8 @@ class Tiles:
         note = self.note(x)
         if any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors):
             return self.decayed_sum(x, bound, factors)
-        if running := _running(x):
-            order, summed = running
+        if order_and_sum := running(x):
+            order, summed = order_and_sum
             inclusive, direction = order.attrs
             v = self.value(rename(summed, {COL: ROW}))
             sums = call("summed", v.over(self.ordered(v.axes)), "C", direction > 0, inclusive, "DT")
@@ -434,11 +432,11 @@ class Tiles:
         apart = self.sweeps and onto is None and set(axes) == {ROW, COL}
         if self._in_slices(bound) or apart:
             v = self.assign("p", self.zeros(axes) if onto is None else onto.over(axes), axes)
-            added = let(v.name, _dot(*operands, v.code), note=note)
+            added = let(v.name, dot_of(*operands, v.code), note=note)
             # in a region of its own, or else the compiler has each row of it made by two warps, as a sweep's tile has more rows
             self.body.append(If(self.surely, (added,)) if apart else added)
         else:
-            v = self.assign("p", _dot(*operands, *([] if onto is None else [onto.over(axes)])), axes, note=note)
+            v = self.assign("p", dot_of(*operands, *([] if onto is None else [onto.over(axes)])), axes, note=note)
         others = [(rests[0], b)] * again[0] + [(a, rests[1])] * again[1]
         if others:
             each = [(self._operand(y, (p, bound)), self._operand(z, (bound, q))) for y, z in others]
@@ -544,12 +542,17 @@ class Tiles:
         if x.op == "leaf":
             kind, name, axes = x.attrs
             if kind != "inner":
-                return kind in VANISHING
+                return kind in VANISHING or (kind == "decay" and self._written((axis,)))
             base = next(d for d in self.definitions if d.attrs[1] == name)
             return self._vanishes(rename(self.definitions[base], dict(zip(base.attrs[2], axes, strict=True))), axis)
         if x.op == "add":
             return all(self._vanishes(y, axis) for y in x.args)
         return x.op in ("mul", "sum", "expand") and any(self._vanishes(y, axis) for y in x.args)
+
+    def _written(self, own: tuple[str, ...]) -> bool:
+        """Is a decay over this axis something to write: with tiles of a matrix beside those of states, which have one decay for
+        all columns? These get nothing of what is written."""
+        return self.maps and bool(own) and own[0] in self.tile
 
     def decayed_sums(self, x: Node, reads: Tiles | None = None) -> Value:
         """What reads take of the writes of their own chunk, with a decay for each channel. What each read takes of each write but
@@ -862,13 +865,19 @@ class Tiles:
             return self.assign(base, Function("exp", number) if kind == "decay" else number, (ROW,))
         loaded, axes = self.load(base, leaf(kind, name, own), own)
         if kind == "decay":
-            decay: Code = Function("exp", loaded.to("tl.float32"))
-            summed = next((d for d, x in self.decays.items() if x == leaf(kind, name, own)), None)
-            if own and summed is not None and self.by_range is not None:  # its sums are loaded anyway
-                edges = [y for x in (True, False) for y in self._cumulative(summed, x, over=axes)]
-                decay = Either(decay, Name("EXACT"), call("span", *edges))
-            return self.assign(base, decay, axes)
+            return self.assign(base, self._decay(leaf(kind, name, own), loaded, axes), axes)
         return self._apart(self.assign(base, loaded, axes, raw=True), f"{base}_p")
+
+    def _decay(self, x: Node, loaded: Code, axes: tuple[str, ...]) -> Code:
+        """A decay of each step, which is one where nothing is loaded."""
+        decay: Code = Function("exp", loaded.to("tl.float32"))
+        summed = next((d for d, y in self.decays.items() if y == x), None)
+        if x.axes and summed is not None and self.by_range is not None:  # its sums are loaded anyway
+            edges = [y for z in (True, False) for y in self._cumulative(summed, z, over=axes)]
+            decay = Either(decay, Name("EXACT"), call("span", *edges))
+        if self._written(x.axes):
+            decay = where(self.along(self.ok(x.axes[0]), x.axes[0], axes), decay, 0.0)
+        return decay
 
     def _weight(self, x: Node, order: tuple[str, ...]) -> Value:
         """How much of one state is in another at each step; or, over no axis, at the last one that the sweep takes of a chunk."""
@@ -967,25 +976,3 @@ class Tiles:
         axes = self.ordered({ROW, *v.axes})  # also what is the same at each step
         oks = both(*(Value(Name(self.ok(a)), (a,)).over(axes) for a in axes))
         return self.assign("x", where(oks, v.over(axes), 0.0), axes, note=self.note(node))
-
-
-def _running(x: Node) -> tuple[Node, Node] | None:
-    """(mask, what is summed), of a sum over the steps before or after each step of what is made here. It may cancel, so that
-    nothing of it is rounded."""
-    factors = factors_of(x.args[0])
-    order = [f for f in factors if f.op == "order_mask"]
-    rest = [f for f in factors if f not in order]
-    if len(order) != 1 or x.attrs != (COL,) or len(rest) != 1 or rest[0].op != "leaf" or rest[0].attrs[0] != "inner":
-        return None
-    return order[0], rest[0]
-
-
-def _added(total: Code | None, x: Code) -> Code:
-    """A sum with one more term, which is subtracted where it has a minus."""
-    if total is None:
-        return x
-    return total - without_minus(x) if starts_with_minus(x) else plus(total, x)
-
-
-def _dot(*operands: Code) -> Code:
-    return Call("tl.dot", operands, (("input_precision", Literal("tf32x3")),))

@@ -6,15 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ....ir.code import (
+    Call,
     Code,
     Expanded,
+    Literal,
     Name,
     call,
     plus,
     shape,
+    starts_with_minus,
     times,
+    without_minus,
     zeros,
 )
+from ....ir.expr import COL, Node, factors_of
 from ..plan_passes.roles import CannotPrint
 
 
@@ -115,3 +120,25 @@ def matrix_place(variable: str) -> Code:
     """Where a matrix over the steps of a chunk lies in [B, H, chunks, C, C]."""
     chunk = plus(times("bh", "chunks"), "c")
     return plus(variable, times(chunk, "C", "C"), times(Name("i").along(0, 2), "C"), Name("i").along(1, 2))
+
+
+def running(x: Node) -> tuple[Node, Node] | None:
+    """(mask, what is summed), of a sum over the steps before or after each step of what is made here. It may cancel, so that
+    nothing of it is rounded."""
+    factors = factors_of(x.args[0])
+    order = [f for f in factors if f.op == "order_mask"]
+    rest = [f for f in factors if f not in order]
+    if len(order) != 1 or x.attrs != (COL,) or len(rest) != 1 or rest[0].op != "leaf" or rest[0].attrs[0] != "inner":
+        return None
+    return order[0], rest[0]
+
+
+def added_to(total: Code | None, x: Code) -> Code:
+    """A sum with one more term, which is subtracted where it has a minus."""
+    if total is None:
+        return x
+    return total - without_minus(x) if starts_with_minus(x) else plus(total, x)
+
+
+def dot_of(*operands: Code) -> Code:
+    return Call("tl.dot", operands, (("input_precision", Literal("tf32x3")),))

@@ -1,0 +1,218 @@
+"""What must hold of a fused backward pass: run over exact numbers, block after block, it leaves in memory what the sweeps of the
+plan that it stands for say.
+
+The states that the forward pass leaves at each block are drawn. What a block adds to a decay's gradient is left in parts where
+the sweep has many warps, and in one number for each step where it has few: both are run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from chunkform.errors import GateError
+
+from ...exact.jit_source import NoMeaning
+from ...exact.rationals import UNDEFINED, array, in_field
+from ...exact.run_kernel import Argument as Given
+from ...exact.run_kernel import Tensor
+from ...ir.evaluate import Env
+from ...ir.expr import COL, ROW, Node, dim_of, leaf, make, rename, total
+from ...ir.kernel_ir import KernelFunction
+from ..normal_form.form import StateForm
+from .chunk_gate import B, H
+from .kernel_gate import strided
+from .kernels.arguments import Argument, Role
+from .kernels.chunk_kernel import Kernel
+from .plan_passes.hoist import Opened
+from .plan_passes.roles import at_row
+from .print.axis_names import block_name
+from .sweep_gate import Stored, Swept
+
+FEW, MANY = 4, 8  # warps
+Found = tuple[Env, dict[str, int]]  # what a piece has of a block
+
+
+@in_field
+def gate_fused(k: Kernel, f: KernelFunction) -> None:
+    """Raises GateError where what passes have made of a fused backward pass isn't what it is for."""
+    try:
+        for warps, chunk, parts in ((FEW, 2, 1), (MANY, 4, 2)):
+            memory = Fused(k, chunk, False, parts > 1, random.Random(k.name), even=parts > 1, parts=parts, warps=warps)
+            memory.sweep(f)
+            memory.compare_all()
+        memory.sweep_bare(f)
+    except NoMeaning as why:
+        raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@dataclass
+class Fused(Swept):
+    """What a fused backward pass is given, and what it leaves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        width = MANY if self.apart else 4  # rows of a state, as many as warps at least
+        self.given |= {block_name(a): width for a in self.k.axes}
+
+    @property
+    def apart(self) -> bool:
+        return self.warps > FEW
+
+    @cached_property
+    def carried(self) -> int:
+        """The piece that is over the gradient of the state."""
+        ((_, gradient),) = self.k.spans
+        return next(n for n, p in enumerate(self.k.pieces) if gradient.name in p.opened.states)
+
+    @property
+    def opened(self) -> Opened:
+        return self.k.pieces[self.carried].opened
+
+    @property
+    def group(self) -> list[StateForm]:
+        return [gradient for _, gradient in self.k.spans]
+
+    def made_here(self, o: Opened, x: Node) -> bool:
+        return leaf("matrix", x.attrs[1], (ROW, COL)) in o.matrices
+
+    def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
+        return o.products, o.prologue, o.matrices
+
+    # --- what it is given
+
+    def passed(self, a: Argument) -> dict[str, Given]:
+        x = a.source
+        assert x is not None
+        if a.role is Role.CHECKPOINTS:
+            return {a.name: self.checkpoints(a)}
+        if a.stored and a.layout == "step":
+            return strided(a.base, np.full((B, self.steps, H, *self.shape(a.axes)), UNDEFINED, dtype=object))
+        if a.stored and a.layout == "sums":
+            return {a.name: Tensor.room(a.name, B * H * self.rows_of(a))}
+        return super().passed(a)
+
+    def checkpoints(self, a: Argument) -> Tensor:
+        """States that blocks begin with, with an axis in rows: [B, blocks * ROWS, H, X], zero beyond that axis."""
+        ((s, _),) = self.k.spans
+        rows, columns = self.opened.tile[0], self.opened.full[0]
+        self.begun = self.draw((B, H, self.chunks, *self.shape(s.axes)))
+        width = MANY if self.apart else 4
+        cells = array([Fraction(0)]).repeat(B * self.chunks * width * H * self.sizes[dim_of(columns)])
+        cells = cells.reshape(B, self.chunks, width, H, -1)
+        turned = self.begun if s.axes.index(rows) == 0 else self.begun.swapaxes(3, 4)
+        cells[:, :, : self.sizes[dim_of(rows)]] = turned.transpose(0, 2, 3, 1, 4)
+        return Tensor(a.name, cells.ravel())
+
+    def rows_of(self, a: Argument) -> int:
+        """How many numbers a kernel stores of the steps of a head."""
+        _, kind, *_ = a.source.attrs[1].split(".") if a.source is not None else ("", "")
+        if kind == "spans":
+            return self.chunks * (self.warps if self.apart else 1)
+        return self.steps * (self.parts_of_pairs(a) if kind == "own" else 1)
+
+    def parts_of_pairs(self, a: Argument) -> int:
+        """How many sums are stored of pairs inside a block: parts of those of rows, and of columns."""
+        assert a.source is not None
+        slot = a.source.attrs[1].split(".")[-1]
+        own = [x for p in self.k.pieces for s in p.opened.sums for x in s.own]
+        rows = any(row == slot for _, row, _ in own) * self.warps // FEW
+        columns = any(column == slot for _, _, column in own) * (4 if self.apart else 1)
+        return rows + columns
+
+    # --- what is expected
+
+    def compare_checkpoints(self, *_: object) -> None:
+        """It leaves none."""
+
+    def compare_chunk(
+        self, arguments: Stored, states: dict[str, np.ndarray], b: int, h: int, own: slice
+    ) -> dict[str, np.ndarray]:
+        ((s, gradient),) = self.k.spans
+        c = own.start // self.chunk
+        known: Env = {
+            ("state in", s.name): self.number(("begun", s.name), self.begun)[b, h, c],
+            ("state in", gradient.name): states[gradient.name],
+        }
+        found = self.in_turn(b, h, own, known)
+        by_source = {x: a for (x, _), a in arguments.items()}
+        for (env, sizes), p in zip(found, self.k.pieces, strict=True):
+            for store in p.stores:
+                if store.leaf not in by_source:
+                    continue  # nothing loads it but this kernel
+                a = by_source[store.leaf]
+                expected = env.get(store.leaf.attrs[:2])
+                if store.kind == "sums":
+                    self.done = {}
+                    node = at_row(rename(store.node, p.opened.rename))
+                    node = total(node, *(set(node.axes) - {ROW}))
+                    expected = self.over(leaf("sums", "x", (ROW,)), node, env, sizes)
+                self.compare(store.leaf, (b, h, c), self.left(a, b, h, own), array(expected))
+        sums = dict(self.sums_of_block(found))
+        for x, a in by_source.items():
+            if x is not None and x.attrs[0] == "sums" and x.attrs[1].startswith(f"{s.name}."):
+                self.compare_sums_of(a, sums, b, h, c, own, found[self.carried])
+        self.done = {}
+        env, sizes = found[self.carried]
+        after = self.over(leaf("state", gradient.name, gradient.axes), self.opened.states[gradient.name], env, sizes)
+        return {gradient.name: after}
+
+    def left(self, a: Argument, b: int, h: int, own: slice) -> np.ndarray:
+        """What is stored of the steps of a block."""
+        if a.layout != "step":
+            return self.stored_of(a, b, h, 0, own)
+        cells = np.concatenate([self.cells(a), array([UNDEFINED])]).reshape(B, self.steps, H, -1)
+        return cells[b, own, h, :-1]
+
+    def spans(self, found: Found) -> np.ndarray:
+        """The decays of a block times <S before it, dS after it>."""
+        ((s, gradient),) = self.k.spans
+        assert s.decay is not None
+        decay = rename(s.decay, self.opened.rename)
+        (d,) = (d for d, x in self.opened.decays.items() if x == decay)
+        kept = make("decay_all", (d,), (), ())
+        product = kept * leaf("state in", s.name, s.axes) * leaf("state in", gradient.name, gradient.axes)
+        self.done = {}
+        return self.over(leaf("spans", "x"), total(product, *s.axes), *found)
+
+    def sums_of_block(self, found: list[Found]) -> Iterator[tuple[str, np.ndarray]]:
+        """What a block adds to a decay's gradient at each step."""
+        made: dict[str, np.ndarray] = {}
+        for (env, sizes), p in zip(found, self.k.pieces, strict=True):
+            self.done = {}
+            for sums in p.opened.sums:
+                for slot, node in sums.reads.items():
+                    node = total(node, *(set(node.axes) - {ROW}))
+                    made[f"{sums.kind}.{slot}"] = self.over(leaf("sums", "x", (ROW,)), node, env, sizes)
+                for node, rows, columns in sums.own:
+                    pairs = self.over(leaf("matrix", "pairs", (ROW, COL)), node, env, sizes)
+                    for slot, value in ((rows, pairs.sum(1)), (columns, -pairs.sum(0))):
+                        made[f"own.{slot}"] = array(made.get(f"own.{slot}", 0) + value)
+        yield from made.items()
+
+    def compare_sums_of(
+        self, a: Argument, sums: dict[str, np.ndarray], b: int, h: int, c: int, own: slice, found: Found
+    ) -> None:
+        """In parts of each kind; or of all kinds, with what is read of the state in that of the whole block."""
+        x = a.source
+        assert x is not None
+        what, cells = x.attrs[1].partition(".")[2], self.cells(a)
+        if what == "spans":
+            read = [v.sum() for n, v in sums.items() if n.startswith("in.") and not self.apart]
+            left = cells.reshape(B, H, self.chunks, -1)[b, h, c].sum()
+            self.compare(x, (b, h, c), array(left), array(self.spans(found) + sum(read)))
+        elif ("." in what) == self.apart:
+            slots = [what] if self.apart else [n for n in sums if self.goes_to(n) == what]
+            left = cells.reshape(B, H, -1, self.steps)[b, h, :, own].sum(0)
+            self.compare(x, (b, h, c), array(left), array(sum(sums[n] for n in slots)))
+
+    def goes_to(self, kind: str) -> str:
+        """The slot that sums of a kind are added to: early ones count as late where there is no other."""
+        slot = kind.split(".")[1]
+        stored = {a.source.attrs[1].partition(".")[2] for a in self.k.arguments if a.stored and a.source is not None}
+        return slot if slot in stored else "late"

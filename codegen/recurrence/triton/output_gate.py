@@ -1,0 +1,253 @@
+"""What must hold of kernels that read checkpointed states: run over exact numbers, they leave in memory what the plan says.
+
+States at checkpoints are drawn, and each block of steps is held by itself, as a program has it: what a kernel before this one
+makes is what the chunk program says of the same numbers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from chunkform.errors import GateError
+
+from ...exact.jit_source import NoMeaning
+from ...exact.rationals import array, in_field, mapped
+from ...exact.run_kernel import Argument as Given
+from ...exact.run_kernel import Tensor
+from ...ir.evaluate import Env, evaluate
+from ...ir.expr import COL, ROW, Node, add, dim_of, expand, leaf, make, rename, total, walk
+from ...ir.kernel_ir import KernelFunction
+from ..normal_form.form import StateForm
+from .chunk_gate import CHUNK, NUMBERS, B, H, Memory, prod
+from .kernels.arguments import Argument, Role
+from .kernels.chunk_kernel import Kernel, Piece
+from .plan_passes.hoist import Opened, Sums
+from .plan_passes.roles import PER_HEAD, STEPS, at_row
+from .plan_passes.value_placement import Store
+from .print.axis_names import block_name
+
+TILE = 2
+
+
+@in_field
+def gate_outputs(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
+    """Raises GateError where what passes have made of a kernel that reads checkpointed states isn't what it is for."""
+    try:
+        for steep, exact in ((True, False), (False, True)):
+            chunk = 4 if steep and k.slow_path else CHUNK
+            memory = Blocks(k, chunk, steep, exact, random.Random(k.name), even=steep)
+            memory.launch(functions)
+            memory.compare_all()
+    except NoMeaning as why:
+        raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@dataclass
+class Blocks(Memory):
+    """What a kernel that reads checkpointed states is given, and what it leaves."""
+
+    states: dict[str, np.ndarray] = field(default_factory=dict)  # at checkpoints: [B, H, blocks, ..]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k.tiled is not None:
+            self.given[block_name(self.k.tiled)] = TILE
+        states = {("state in", n): NUMBERS.taken(x) for n, x in self.states.items()}
+        self.found = {
+            (b, h, c): self.in_turn(b, h, own, {x: values[b, h, c] for x, values in states.items()})
+            for b, h, c, own in self.places()
+        }
+        for a in self.k.arguments:
+            if a.source is not None and a.source.attrs[:2] in self.prologue and not a.stored:
+                self.fill(a, a.source)
+
+    @property
+    def diagonal(self) -> int:
+        return 0
+
+    @cached_property
+    def prologue(self) -> dict[tuple[str, str], int]:
+        """What a prologue kernel makes, and for which piece."""
+        pieces = [p.opened for p in self.k.pieces]
+        return {x.attrs[:2]: n for n, o in enumerate(pieces) for x in (*o.matrices, *o.scaled)}
+
+    def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
+        return o.products, o.prologue, o.matrices, o.scaled, o.intra
+
+    @property
+    def tiles(self) -> int:
+        return 1 if self.k.tiled is None else -(-self.sizes[dim_of(self.k.tiled)] // TILE)
+
+    # --- what it is given
+
+    def value(self, x: Node) -> np.ndarray:
+        """What is made for a kernel in its prologue is what it stands for: terms with it cancel others with that."""
+        kind, name, order = x.attrs
+        if kind == "ahead" and (kind, name) not in self.values and name in self.origins:
+            node, own = self.origins[name], tuple(a for a in order if a not in STEPS)
+            env: Env = {}
+            for y in (y for y in walk(node) if y.op == "leaf"):
+                values = self.value(y)
+                values = self.number(y.attrs[:2], values)
+                env[y.attrs[:2]] = values[None, None] if y.attrs[0] in PER_HEAD else values
+            made = mapped(Fraction, array(evaluate(expand(node, own), env, NUMBERS, self.sizes)))
+            self.values[kind, name] = np.broadcast_to(made, (B, self.steps, H, *self.shape(own)))
+        return super().value(x)
+
+    @cached_property
+    def origins(self) -> dict[str, Node]:
+        """By the name of what is made in the prologue."""
+        return {o.streams[x].attrs[1]: y for o in (p.opened for p in self.k.pieces) for x, y in o.origins.items()}
+
+    def passed(self, a: Argument) -> dict[str, Given]:
+        x = a.source
+        assert x is not None
+        if a.role is Role.CHECKPOINTS:
+            self.states[x.attrs[1]] = self.draw((B, H, self.chunks, *self.shape(a.axes)))
+            return {a.name: Tensor(a.name, self.states[x.attrs[1]].ravel())}
+        if a.stored or x.attrs[:2] in self.prologue:
+            return {a.name: Tensor.room(a.name, self.room(a))}
+        return super().passed(a)
+
+    def room(self, a: Argument) -> int:
+        x = a.source
+        if a.layout == "sums" and x is not None:
+            return B * H * (self.chunks * prod(self.shape(x.axes)) if x.axes else self.tiles * self.steps)
+        return super().room(a)
+
+    def fill(self, a: Argument, x: Node) -> None:
+        """What a prologue kernel makes."""
+        cells, shape = self.cells(a), (B, H, self.steps, *self.shape(a.axes))
+        if a.layout == "matrix":
+            cells[:] = Fraction(0)
+            shape = (B, H, self.chunks, self.chunk, self.chunk)
+        for b, h, c, own in self.places():
+            value = mapped(Fraction, self.found[b, h, c][self.prologue[x.attrs[:2]]][0][x.attrs[:2]])
+            count = own.stop - own.start
+            if a.layout == "matrix":
+                cells.reshape(shape)[b, h, c, :count, :count] = value
+            else:
+                cells.reshape(shape)[b, h, own] = value
+
+    # --- what is expected
+
+    def compare_all(self) -> None:
+        arguments = {a.source: a for a in self.k.arguments if a.stored and a.source is not None}
+        for n, p in enumerate(self.k.pieces):
+            for store in (s for s in p.stores if s.leaf in arguments):  # what isn't stored nothing else loads
+                self.compare_store(store, n, arguments[store.leaf])
+            for x in p.opened.outputs if not p.group else ():
+                self.compare_products(x, n, arguments[x])
+        for s, gradient in self.k.spans:
+            ends = leaf("sums", f"{s.name}.ends", self.axes_of(s))
+            if ends in arguments:
+                self.compare_ends(ends, s, gradient, arguments[ends])
+                continue
+            (x,) = (x for x in arguments if x.attrs[1] == f"{s.name}.pairing")
+            self.compare_state_adjoint(x, s, gradient, arguments[x])
+
+    def axes_of(self, s: StateForm) -> tuple[str, ...]:
+        """The axes of a state's decay, as a kernel calls them."""
+        _, p, _ = next(self.pieces_of(s))
+        return tuple(p.opened.rename.get(a, a) for a in s.decay_axes)
+
+    def compare_store(self, store: Store, n: int, a: Argument) -> None:
+        x, o = store.leaf, self.k.pieces[n].opened
+        for b, h, c, own in self.places():
+            env, sizes = self.found[b, h, c][n]
+            if store.kind != "sums":
+                self.compare(x, (b, h, c), self.stored_of(a, b, h, c, own), env[x.attrs[:2]])
+                continue
+            self.done = {}
+            node = at_row(rename(store.node, o.rename))
+            expected = self.over(leaf("sums", "x", (ROW,)), total(node, *(set(node.axes) - {ROW})), env, sizes)
+            self.compare(x, (b, h, c), self.summed(a, b, h, own), expected)
+
+    def summed(self, a: Argument, b: int, h: int, own: slice) -> np.ndarray:
+        """What all tiles have left of each step."""
+        return array(self.cells(a).reshape(B, H, self.tiles, self.steps)[b, h, :, own].sum(0))
+
+    def compare_products(self, x: Node, n: int, a: Argument) -> None:
+        """Products of states and their gradients at each step."""
+        for b, h, c, own in self.places():
+            expected = self.found[b, h, c][n][0][x.attrs[:2]]
+            found = self.stored_of(a, b, h, c, own) if x.axes else self.summed(a, b, h, own)
+            self.compare(x, (b, h, c), found, expected)
+
+    def compare_ends(self, x: Node, s: StateForm, gradient: StateForm, a: Argument) -> None:
+        """The decay times <S, dS> after a block's last step, for each channel."""
+        for b, h, c, _ in self.places():
+            cells = self.cells(a).reshape(B, H, self.chunks, -1)[b, h, c]
+            self.compare(x, (b, h, c), cells, self.spans_of(s, gradient, b, h, c) - self.written(s, b, h, c))
+
+    def compare_state_adjoint(self, x: Node, s: StateForm, gradient: StateForm, a: Argument) -> None:
+        """The decay times <S, dS> at each step, as `run_plan.py` has it from checkpoints: that of the whole block, less what is
+        written before the step, and what is read from it on."""
+        for b, h, c, own in self.places():
+            spans, steps = self.spans_of(s, gradient, b, h, c), range(own.stop - own.start)
+            if s.decay_axes:
+                end = spans - self.written(s, b, h, c)
+                made = (env for env, _ in self.found[b, h, c])
+                late = next(env[y] for env in made for y in [("stored", f"{s.name}.late")] if y in env)
+                per_step = np.stack([end + late[t:].sum(0) for t in steps])
+                self.compare(x, (b, h, c), self.stored_of(a, b, h, c, own), per_step)
+                continue
+            found = self.sums_of_block(s, b, h, c, len(steps))
+            late, early, before, early_before = (
+                found[y] for y in (("in", "late"), ("in", "early"), ("out", "late"), ("out", "early"))
+            )
+            inside = [late[t:].sum() + early[t + 1 :].sum() for t in steps]
+            outside = [before[:t].sum() + early_before[: t + 1].sum() for t in steps]
+            per_step = array([spans + y - z for y, z in zip(inside, outside, strict=True)])
+            self.compare(x, (b, h, c), self.summed(a, b, h, own), per_step)
+
+    def pieces_of(self, s: StateForm) -> Iterator[tuple[int, Piece, Sums]]:
+        for n, p in enumerate(self.k.pieces):
+            for sums in p.opened.sums:
+                if sums.state == s.name:
+                    yield n, p, sums
+
+    def spans_of(self, s: StateForm, gradient: StateForm, b: int, h: int, c: int) -> np.ndarray:
+        """The decays of a block times <S before it, dS after it>."""
+        n, p, _ = next(iter(self.pieces_of(s)))
+        env, sizes = self.found[b, h, c][n]
+        assert s.decay is not None
+        decay = rename(s.decay, p.opened.rename)
+        (d,) = (d for d, x in p.opened.decays.items() if x == decay)
+        axes = [tuple(p.opened.rename.get(a, a) for a in x.axes) for x in (s, gradient)]
+        kept = make("decay_all", (d,), (), set(d.axes) - {ROW})
+        product = kept * leaf("state in", s.name, axes[0]) * leaf("state in", gradient.name, axes[1])
+        node = total(product, *(set(axes[0]) - set(d.axes)))
+        self.done = {}
+        return self.over(leaf("spans", "x", tuple(a for a in axes[0] if a in d.axes)), node, env, sizes)
+
+    def written(self, s: StateForm, b: int, h: int, c: int) -> np.ndarray:
+        """What the steps of a block write of what comes from beyond it, for each channel."""
+        found = array(0)
+        for n, _, sums in self.pieces_of(s):
+            if sums.kind == "out":
+                self.done = {}
+                node = total(add(*sums.reads.values()), ROW)
+                found = array(found + self.over(leaf("sums", "x", node.axes), node, *self.found[b, h, c][n]))
+        return found
+
+    def sums_of_block(self, s: StateForm, b: int, h: int, c: int, steps: int) -> dict[tuple[str, str], np.ndarray]:
+        """What is read at each step of a block, late and early, with pairs inside it, and what is written."""
+        found = {(kind, slot): array([0] * steps) for kind in ("in", "out") for slot in ("late", "early")}
+        for n, _, sums in self.pieces_of(s):
+            self.done = {}
+            for slot, node in sums.reads.items():
+                node = total(node, *(set(node.axes) - {ROW}))
+                made = self.over(leaf("sums", "x", (ROW,)), node, *self.found[b, h, c][n])
+                found[sums.kind, slot] = found[sums.kind, slot] + made
+            for node, rows, columns in sums.own:
+                pairs = self.over(leaf("matrix", "pairs", (ROW, COL)), node, *self.found[b, h, c][n])
+                found["in", rows] = found["in", rows] + pairs.sum(1)
+                found["in", columns] = found["in", columns] - pairs.sum(0)
+        return found

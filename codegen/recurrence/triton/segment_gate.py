@@ -1,0 +1,168 @@
+"""What must hold of sweeps that make the maps of segments: run over exact numbers, from zero states, they leave the states after
+each segment, and the matrix that a state before it is multiplied by.
+
+That matrix is tried on a state that is drawn. Where launches of their own sweep over a segment's last steps, these are run, and
+what they leave is composed with what is made of the steps before.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from chunkform.errors import GateError
+
+from ...exact.jit_source import NoMeaning
+from ...exact.rationals import array, in_field
+from ...exact.run_kernel import Argument as Given
+from ...exact.run_kernel import Tensor
+from ...ir.expr import dim_of, leaf
+from ...ir.kernel_ir import KernelFunction
+from .chunk_gate import CHUNK, NUMBERS, B, H, prod
+from .kernel_gate import compare
+from .kernels.arguments import Argument, Role
+from .kernels.chunk_kernel import Kernel
+from .sweep_gate import TILE, Swept
+
+MAPS = (Role.LINEAR, Role.LATE_MAP)
+States = dict[str, np.ndarray]
+
+
+def makes_ends(k: Kernel) -> bool:
+    """May a launch of a sweep make nothing but the states after segments?"""
+    last = {a.source.attrs[1] for a in k.arguments if a.role is Role.LAST and a.source is not None}
+    return last == {s.name for s in k.pieces[0].group}
+
+
+def gate_segments(k: Kernel, f: KernelFunction) -> None:
+    """Raises GateError where a sweep that makes nothing but the states after segments, or their maps, makes others."""
+    try:
+        _gate_ends(k, f)
+        _gate_maps(k, f)
+    except NoMeaning as why:
+        raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+def _gate_ends(k: Kernel, f: KernelFunction) -> None:
+    """What decays leave nothing of isn't swept, so that numbers need an order."""
+    memory = Ends(k, CHUNK, True, False, random.Random(k.name), parts=2)
+    memory.sweep(f, YIELD=False)
+    memory.compare_all()
+
+
+@in_field
+def _gate_maps(k: Kernel, f: KernelFunction) -> None:
+    if k.inner is not None:
+        memory = Ends(k, CHUNK, False, False, random.Random(k.name), parts=2, alone=True)
+        memory.sweep(f, YIELD=False, some=range(memory.tiles))
+        memory.compare_map(0, 0, 0, next(memory.segments())[-1], None, Role.LINEAR)
+    if k.late:
+        memory = Ends(k, CHUNK, False, False, random.Random(k.name), parts=2)
+        for piece in (1, 2):
+            memory.sweep(f, YIELD=False, PIECE=piece, LATE=CHUNK)
+        memory.compare_tails()
+
+
+@dataclass
+class Ends(Swept):
+    """What such a sweep is given, and what it leaves. `alone`: it makes the matrices of maps, and no states."""
+
+    alone: bool = False
+
+    def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
+        """In a chunk that others come before, decays may leave nothing of these."""
+        return super().draw_logs(shape) * (3 if self.steep else 1)
+
+    def passed(self, a: Argument) -> dict[str, Given]:
+        x = a.source
+        assert x is not None
+        if a.role is Role.FIRST or a.layout == "border" or a.role is Role.OUT or (self.alone and a.role is Role.LAST):
+            return {a.name: None}
+        size = self.shape(a.axes)
+        if a.role in MAPS:
+            size = (self.columns, self.columns)
+        if a.role is Role.LIVE:
+            size = (-(-self.columns // TILE),)
+        if a.layout == "state":
+            return {a.name: Tensor.room(a.name, B * self.parts * H * prod(size))}
+        return super().passed(a)
+
+    @property
+    def columns(self) -> int:
+        """How many columns a matrix of a segment's map has."""
+        return 0 if self.k.inner is None else self.sizes[dim_of(self.k.inner)]
+
+    @property
+    def tiles(self) -> int:
+        return (0 if self.alone else super().tiles) + -(-self.columns // TILE)
+
+    # --- what is expected
+
+    def compare_all(self) -> None:
+        for b, part, h, chunks in self.segments():
+            self.compare_map(b, part, h, chunks, Role.LAST, Role.LINEAR)
+
+    def compare_tails(self) -> None:
+        """What is left of the last chunk of a segment, whether anything before it is seen after it, and what is before it."""
+        for b, part, h, chunks in self.segments():
+            self.compare_map(b, part, h, chunks[-1:], Role.LATE, Role.LATE_MAP)
+            live = self.left(Role.LIVE, b, part, h, (-(-self.columns // TILE),))
+            matrix = self.left(Role.LATE_MAP, b, part, h, (self.columns, self.columns))
+            some = [bool((matrix[:, n * TILE : (n + 1) * TILE] != 0).any()) for n in range(len(live))]
+            compare(self.k.name, f"whether a map of {(b, part, h)} is zero", live, array([int(x) for x in some]))
+            if any(some):
+                self.compare_map(b, part, h, chunks[:-1], Role.LAST, Role.LINEAR)
+
+    def compare_map(self, b: int, part: int, h: int, chunks: list[slice], ends: Role | None, map_: Role) -> None:
+        zero = {s.name: array([0] * prod(self.shape(s.axes))).reshape(self.shape(s.axes)) for s in self.group}
+        after = self.after(zero, b, h, chunks)
+        for s in self.group:
+            if ends is None:
+                break
+            found = self.left(ends, b, part, h, self.shape(s.axes), s.name)
+            self.compare_nearly(f"the end of {s.name} in {(b, part, h)}", found, after[s.name])
+        if self.k.inner is not None:
+            (s,) = self.group
+            before = {s.name: NUMBERS.taken(self.draw(self.shape(s.axes)))}
+            moved = array(self.after(before, b, h, chunks)[s.name] - after[s.name])
+            matrix = self.left(map_, b, part, h, (self.columns, self.columns))
+            first = s.axes.index(self.k.inner) == 0
+            made = matrix @ (before[s.name] if first else before[s.name].T)
+            self.compare_nearly(f"the map of {s.name} in {(b, part, h)}", array(made if first else made.T), moved)
+
+    def after(self, states: States, b: int, h: int, chunks: list[slice]) -> States:
+        """The states after some chunks."""
+        for own in chunks:
+            env, sizes = self.env(self.k.pieces[0], b, h, own)
+            env |= self.at_the_last(env) | {("state in", n): x for n, x in states.items()}
+            for x, node in self.opened.definitions.items():
+                env[x.attrs[:2]] = self.over(x, node, env, sizes)
+            states = {
+                s.name: self.over(leaf("state", s.name, s.axes), self.opened.states[s.name], env, sizes)
+                for s in self.group
+            }
+        return states
+
+    def left(
+        self, role: Role, b: int, part: int, h: int, shape: tuple[int, ...], state: str | None = None
+    ) -> np.ndarray:
+        (a,) = (
+            a
+            for a in self.k.arguments
+            if a.role is role and a.source is not None and state in (None, a.source.attrs[1])
+        )
+        return array(self.cells(a).reshape(B, self.parts, H, *shape)[b, part, h])
+
+    def compare_nearly(self, what: str, found: np.ndarray, expected: np.ndarray) -> None:
+        """Up to what is zero in float32."""
+        whole = expected if not self.steep else np.vectorize(_nearest, otypes=[object])(found, expected)
+        compare(self.k.name, what, found, array(whole))
+
+
+def _nearest(found: object, expected: object) -> object:
+    if isinstance(found, Fraction) and isinstance(expected, Fraction) and abs(found - expected) < Fraction(1, 2**100):
+        return found
+    return expected

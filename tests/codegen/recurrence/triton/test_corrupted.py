@@ -1,0 +1,67 @@
+"""Whatever a pass does wrong in one place of a kernel over chunks is refused, in each family of these kernels."""
+
+import random
+from functools import cache
+
+import pytest
+from shared.corrupted import corrupted
+from shared.triton_errors import compiled
+
+from chunkform.codegen.ir.kernel_ir import KernelFunction
+from chunkform.codegen.recurrence.triton import section
+from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
+from chunkform.errors import GateError
+
+Made = tuple[Kernel, tuple[KernelFunction, ...]]
+# op, kernel: one of each family
+FAMILIES = {
+    "prologue": ("retention", "backward_prepare_1"),
+    "sweep": ("value_decay_attention", "backward_sweep_2"),
+    "sweep of segments": ("gated_delta_rule", "forward_sweep_1"),
+    "output": ("gated_linear_attention", "backward_read_1"),
+    "products at each step": ("gradient_descent_squared_momentum", "backward_unroll_2"),
+    "fused backward": ("retention", "backward_whole"),
+}
+# what a kernel leaves the same, with the reason
+SAME = (
+    "identity",  # a square tile by it, or it by the tile
+    "last < 0",  # no place without a chunk is run: sequences aren't packed
+    "begins is not None",
+    "dS_last + sh * D * E",  # of a launch that isn't made
+    "S_linear is not None",  # a name that nothing reads then
+)
+EACH = 6  # of a kind of fault
+
+
+@cache
+def made(op: str) -> dict[str, Made]:
+    """The kernels over chunks of an op, and what passes have made of them."""
+    found: dict[str, Made] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(section, "gate_over_chunks", lambda k, f: found.setdefault(k.name, (k, f)))
+        section._form.__wrapped__(compiled(op), True, None, None)
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_faults_are_refused(family: str) -> None:
+    op, name = FAMILIES[family]
+    k, (f, *others) = made(op)[name]
+    section.gate_over_chunks(k, (f, *others))
+    kinds: dict[str, list[tuple[str, KernelFunction]]] = {}
+    for what, wrong in corrupted(f):
+        if not any(x in what for x in SAME):
+            kinds.setdefault(what.split(":")[0], []).append((what, wrong))
+    assert {"operands swapped", "no store"} <= kinds.keys()
+    for faults in kinds.values():
+        for what, wrong in random.Random(family).sample(faults, min(EACH, len(faults))):
+            assert refused(k, (wrong, *others)), what
+
+
+def refused(k: Kernel, functions: tuple[KernelFunction, ...]) -> bool:
+    try:
+        section.gate_over_chunks(k, functions)
+    except GateError as why:
+        assert k.name in str(why)
+        return True
+    return False
