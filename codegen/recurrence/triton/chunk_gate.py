@@ -22,10 +22,10 @@ from ...exact.jit_source import NoMeaning
 from ...exact.rationals import LN2, UNDEFINED, Rationals, array, in_field, is_in_field
 from ...exact.run_kernel import Argument as Given
 from ...exact.run_kernel import Called, Tensor, run
-from ...ir.code import Items, Literal, Name
+from ...ir.code import Items, Literal, Name, Not
 from ...ir.evaluate import BEYOND, Env, aligned, evaluate
 from ...ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, rename, walk
-from ...ir.kernel_ir import KernelFunction, Return, TileFunction
+from ...ir.kernel_ir import If, KernelFunction, Return, TileFunction, statements
 from .kernel_gate import compare, runtime_function, strided
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel, Piece
@@ -268,10 +268,15 @@ class Memory:
 
     def function(self, name: str) -> Called | None:
         """The functions of the runtime that a kernel calls. What rounding leaves may be anything, unless all is float32: a
-        quarter of a number, say."""
-        if name == "rounded_and_rest" and not self.exact:
+        quarter of a number, say. It is nothing where both operands of a product are in parts: that of what is left isn't made."""
+        if name == "rounded_and_rest" and not self.exact and not self.both_in_parts:
             return QUARTERED
         return runtime_function(name)
+
+    @cached_property
+    def both_in_parts(self) -> bool:
+        rests = [x for x in statements(self.k.body) if isinstance(x, If) and x.condition == Not(Name("EXACT"))]
+        return any(len(x.body) > 1 for x in rests)
 
     @property
     def tiles(self) -> int:
