@@ -41,11 +41,11 @@ def test_segments_of_the_sequence_are_joined_by_matrices(name: str) -> None:
 
 
 def test_kernels_run_over_segments_also_of_packed_sequences(tmp_path: Path) -> None:
-    """In Triton's interpreter; two states, one of them transposed."""
-    done = script(Path(__file__).parents[1] / "segments_interpreted.py", str(FILE), "rotated_corrected", str(tmp_path))
+    """In Triton's interpreter; a state that is transposed, so that its rows go through a matrix."""
+    done = script(Path(__file__).parents[1] / "segments_interpreted.py", str(FILE), "several_corrected", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     errors = json.loads(done.stdout)
-    assert len(errors) == 20 and {n: x for n, x in errors.items() if not x < 1e-5} == {}
+    assert len(errors) == 14 and {n: x for n, x in errors.items() if not x < 1e-5} == {}
 
 
 def test_columns_that_have_numbers_of_their_own_are_no_such_maps() -> None:
