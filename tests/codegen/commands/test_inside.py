@@ -86,6 +86,13 @@ def test_what_a_pass_made_can_be_read():
     assert explain("gated_delta_rule", "--after", "stabilize").stdout == "stabilized: as after lower\n"
 
 
+def test_kernels_are_printed_as_a_pass_over_kernels_leaves_them():
+    text = explain("linear_attention", "--after", "in_slices").stdout
+    assert "def forward_sweep_1(" in text and "def backward_whole(" in text
+    result = explain("sherman_morrison", "--after", "guarded")
+    assert result.exit_code == 2 and "sherman_morrison has none" in result.stderr
+
+
 def test_names_made_of_hashes_are_numbered_alike_in_all_passes(tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFORM_DUMP", str(tmp_path))
     compiled(find("gated_delta_rule")[0])
