@@ -85,6 +85,19 @@ from chunkform.runtime.chunk_kernels.kernels import (
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, rounded_to, widened
+from chunkform.runtime.chunk_kernels.warp_roles import (
+    accumulator,
+    fence_async_shared,
+    gl,
+    gluon,
+    launch_with_roles,
+    mbarrier,
+    swizzled,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+    with_roles,
+)
 from chunkform.runtime.launch.launch import (
     DTYPES,
     cdiv,
@@ -563,6 +576,337 @@ def x_system_forward_sweep_1(
             )
 
 
+@gluon.jit
+def x_system_forward_sweep_1_consumer(
+    H__first,
+    H__last,
+    y_out,
+    T,
+    H,
+    parts,
+    tile,
+    sh,
+    h,
+    b,
+    part,
+    begin,
+    stop,
+    count,
+    chunk_ready,
+    chunk_empty,
+    p_ring,
+    u2_ring,
+    lam_a_ring,
+    u_ring,
+    until_ring,
+    p4_buffer,
+    kept_ring,
+    since_ring,
+    y_out_tile,
+    D: gl.constexpr,
+    block_d: gl.constexpr,
+    block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(C, C, WARPS)
+    tile3: gl.constexpr = accumulator(block_d_kept, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
+    )
+    y_out_tile_tiles = tma.make_tensor_descriptor(
+        y_out + (b * T * H + h) * D,
+        [stop, D],
+        [H * D, 1],
+        [C, block_d_kept],
+        swizzled(block_d_kept, y_out.dtype.element_ty),
+    )
+    H__2 = (
+        gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            H__first
+            + sh * D * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
+            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
+            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
+            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
+            other=0.0,
+        )
+        if H__first is not None
+        else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+    )
+    H__2_operand = gl.convert_layout(H__2.to(DT), left1)
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        p3_2 = warpgroup_mma(
+            p_ring.index(stage),
+            u2_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2),
+            use_acc=False,
+            is_async=True,
+        )  # p u^T
+        p2_2 = warpgroup_mma(
+            H__2_operand,
+            p_ring.index(stage).permute((1, 0)),
+            gl.zeros([block_d_kept, C], gl.float32, layout=tile3),
+            use_acc=False,
+            is_async=True,
+        )  # p H^T
+        seen = (
+            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
+            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
+            - lam_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        u_each = u_ring.index(stage).permute((1, 0)).load(left2)
+        p5_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
+        p3_2 = warpgroup_mma_wait(1, deps=(p3_2,))
+        p4_right = (m * p3_2).to(DT)
+        p4_buffer.store(p4_right)
+        fence_async_shared()
+        p5_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
+        p2_2 = warpgroup_mma_wait(0, deps=(p2_2,))
+        p4_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * p2_2
+        p4 = warpgroup_mma(
+            u_ring.index(stage).permute((1, 0)), p4_buffer.permute((1, 0)), p4_onto, is_async=True
+        )  # ... + ((p u^T) . m) u
+        p5 = warpgroup_mma(p5_left, u2_ring.index(stage), p5_onto, is_async=True)  # ... + u^T diag(until) u
+        p4 = warpgroup_mma_wait(1, deps=(p4,))
+        tma.store_wait(0)
+        y_out_tile.permute((1, 0)).store(p4.to(y_out_tile.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(y_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], y_out_tile)
+        p5 = warpgroup_mma_wait(0, deps=(p5,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        H__2 = p5
+        H__2_operand = gl.convert_layout(H__2.to(DT), left1)
+    if H__last is not None:
+        if part == parts - 1:
+            gl.store(
+                H__last
+                + (sh // H // parts * H + h) * D * D
+                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
+                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
+                H__2,
+                mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
+                & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def x_system_forward_sweep_1_loader(
+    p_t,
+    lam_sums,
+    u_t,
+    T,
+    tile,
+    begin,
+    stop,
+    bh,
+    count,
+    p_p_2,
+    u_p_2,
+    chunk_ready,
+    chunk_empty,
+    p_ring,
+    u2_ring,
+    u_ring,
+    lam_a_ring,
+    until_ring,
+    kept_ring,
+    since_ring,
+    D: gl.constexpr,
+    block_d: gl.constexpr,
+    block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    p_tiles = tma.make_tensor_descriptor(p_p_2, [stop, D], [p_t, 1], [C, block_d], swizzled(block_d, DT))
+    u2_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d], swizzled(block_d, DT))
+    u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d_kept], swizzled(block_d_kept, DT))
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+        at = bh * T + t0
+        lam_a = gl.load(
+            lam_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
+        )
+        lam_a_end = gl.load(lam_sums + at + last)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, p_tiles.block_type.nbytes + u2_tiles.block_type.nbytes + u_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(p_tiles, [t0.to(gl.int32), 0], ready, p_ring.index(stage))
+        tma.async_copy_global_to_shared(u2_tiles, [t0.to(gl.int32), 0], ready, u2_ring.index(stage))
+        tma.async_copy_global_to_shared(u_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, u_ring.index(stage))
+        since = gl.exp2(lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a_end - lam_a)
+        lam_a_ring.index(stage).store(lam_a)
+        until_ring.index(stage).store(until)
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        since_ring.index(stage).store(since)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def x_system_forward_sweep_1_roles(
+    H__first,
+    H__last,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
+    lam_sums,
+    lam_rests,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    y_out,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: gl.constexpr,
+    block_d: gl.constexpr,
+    block_d_kept: gl.constexpr,
+    YIELD: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    LEVELS: gl.constexpr,
+    EVEN: gl.constexpr,
+    EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    LOADER_REGISTERS: gl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of H. Its warps have roles: consumer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // parts) if starts is None else (sh // H * 0)
+    part = (sh // H % parts) if starts is None else (sh // H * 0)
+    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    p_p_2 = p_p + (b * p_b + h // p_g * p_h)
+    u_p_2 = u_p + (b * u_b + h // u_g * u_h)
+    p_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    u2_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    u_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d_kept], swizzled(block_d_kept, DT))
+    lam_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    p4_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    y_out_tile = gl.allocate_shared_memory(
+        y_out.dtype.element_ty, [C, block_d_kept], swizzled(block_d_kept, y_out.dtype.element_ty)
+    )
+    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(chunk_ready.index(stage), count=2)
+        mbarrier.init(chunk_empty.index(stage), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (
+                x_system_forward_sweep_1_consumer,
+                (
+                    H__first,
+                    H__last,
+                    y_out,
+                    T,
+                    H,
+                    parts,
+                    tile,
+                    sh,
+                    h,
+                    b,
+                    part,
+                    begin,
+                    stop,
+                    count,
+                    chunk_ready,
+                    chunk_empty,
+                    p_ring,
+                    u2_ring,
+                    lam_a_ring,
+                    u_ring,
+                    until_ring,
+                    p4_buffer,
+                    kept_ring,
+                    since_ring,
+                    y_out_tile,
+                    D,
+                    block_d,
+                    block_d_kept,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+            (
+                x_system_forward_sweep_1_loader,
+                (
+                    p_t,
+                    lam_sums,
+                    u_t,
+                    T,
+                    tile,
+                    begin,
+                    stop,
+                    bh,
+                    count,
+                    p_p_2,
+                    u_p_2,
+                    chunk_ready,
+                    chunk_empty,
+                    p_ring,
+                    u2_ring,
+                    u_ring,
+                    lam_a_ring,
+                    until_ring,
+                    kept_ring,
+                    since_ring,
+                    D,
+                    block_d,
+                    block_d_kept,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+        ],
+        [1],
+        [LOADER_REGISTERS],
+    )
+
+
 def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     u = steps(given["u"])
@@ -575,6 +919,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
     config = choose(some.dtype, (D,), "d0546bbb88a8e5d9")
+    config = with_roles(config, needs_backward, D, p, u)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -630,8 +975,11 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     walk = config.walk(
         D, config.padded(D) * (p.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
-    launch(
+    launch_with_roles(
+        config,
         x_system_forward_sweep_1,
+        x_system_forward_sweep_1_roles,
+        ("D", "block_d", "D", "block_d_kept"),
         (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts,
         H__last,

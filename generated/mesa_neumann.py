@@ -141,6 +141,19 @@ from chunkform.runtime.chunk_kernels.kernels import (
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.chunk_kernels.warp_roles import (
+    accumulator,
+    fence_async_shared,
+    gl,
+    gluon,
+    launch_with_roles,
+    mbarrier,
+    swizzled,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+    with_roles,
+)
 from chunkform.runtime.launch.launch import (
     DTYPES,
     cdiv,
@@ -841,6 +854,338 @@ def o2_forward_sweep_1(
             )
 
 
+@gluon.jit
+def o2_forward_sweep_1_consumer(
+    H__first,
+    H__last,
+    y_0_out,
+    T,
+    H,
+    parts,
+    tile,
+    sh,
+    h,
+    b,
+    part,
+    begin,
+    stop,
+    count,
+    chunk_ready,
+    chunk_empty,
+    q_ring,
+    u2_ring,
+    lam_a_ring,
+    u_ring,
+    until_ring,
+    p3_buffer,
+    kept_ring,
+    since_ring,
+    y_0_out_tile,
+    D: gl.constexpr,
+    block_d: gl.constexpr,
+    block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(C, C, WARPS)
+    tile3: gl.constexpr = accumulator(block_d_kept, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
+    )
+    y_0_out_tile_tiles = tma.make_tensor_descriptor(
+        y_0_out + (b * T * H + h) * D,
+        [stop, D],
+        [H * D, 1],
+        [C, block_d_kept],
+        swizzled(block_d_kept, y_0_out.dtype.element_ty),
+    )
+    H__2 = (
+        gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            H__first
+            + sh * D * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
+            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
+            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
+            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
+            other=0.0,
+        )
+        if H__first is not None
+        else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+    )
+    H__2_operand = gl.convert_layout(H__2.to(DT), left1)
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        p2_2 = warpgroup_mma(
+            q_ring.index(stage),
+            u2_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2),
+            use_acc=False,
+            is_async=True,
+        )  # q u^T
+        p_2 = warpgroup_mma(
+            H__2_operand,
+            q_ring.index(stage).permute((1, 0)),
+            gl.zeros([block_d_kept, C], gl.float32, layout=tile3),
+            use_acc=False,
+            is_async=True,
+        )  # q H^T
+        seen = (
+            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
+            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
+            - lam_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        u_each = u_ring.index(stage).permute((1, 0)).load(left2)
+        p4_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
+        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
+        p3_right = (p2_2 * m).to(DT)
+        p3_buffer.store(p3_right)
+        fence_async_shared()
+        p4_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
+        p_2 = warpgroup_mma_wait(0, deps=(p_2,))
+        p3_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * p_2
+        p3 = warpgroup_mma(
+            u_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p3_onto, is_async=True
+        )  # ... + ((q u^T) . m) u
+        p4 = warpgroup_mma(p4_left, u2_ring.index(stage), p4_onto, is_async=True)  # ... + u^T diag(until) u
+        p3 = warpgroup_mma_wait(1, deps=(p3,))
+        y_0_out_made = -p3
+        tma.store_wait(0)
+        y_0_out_tile.permute((1, 0)).store(y_0_out_made.to(y_0_out_tile.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(y_0_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], y_0_out_tile)
+        p4 = warpgroup_mma_wait(0, deps=(p4,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        H__2 = p4
+        H__2_operand = gl.convert_layout(H__2.to(DT), left1)
+    if H__last is not None:
+        if part == parts - 1:
+            gl.store(
+                H__last
+                + (sh // H // parts * H + h) * D * D
+                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
+                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
+                H__2,
+                mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
+                & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def o2_forward_sweep_1_loader(
+    q_t,
+    lam_sums,
+    u_t,
+    T,
+    tile,
+    begin,
+    stop,
+    bh,
+    count,
+    q_p_2,
+    u_p_2,
+    chunk_ready,
+    chunk_empty,
+    q_ring,
+    u2_ring,
+    u_ring,
+    lam_a_ring,
+    until_ring,
+    kept_ring,
+    since_ring,
+    D: gl.constexpr,
+    block_d: gl.constexpr,
+    block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
+    u2_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d], swizzled(block_d, DT))
+    u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d_kept], swizzled(block_d_kept, DT))
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+        at = bh * T + t0
+        lam_a = gl.load(
+            lam_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
+        )
+        lam_a_end = gl.load(lam_sums + at + last)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, q_tiles.block_type.nbytes + u2_tiles.block_type.nbytes + u_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), 0], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(u2_tiles, [t0.to(gl.int32), 0], ready, u2_ring.index(stage))
+        tma.async_copy_global_to_shared(u_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, u_ring.index(stage))
+        since = gl.exp2(lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a_end - lam_a)
+        lam_a_ring.index(stage).store(lam_a)
+        until_ring.index(stage).store(until)
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        since_ring.index(stage).store(since)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def o2_forward_sweep_1_roles(
+    H__first,
+    H__last,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    lam_sums,
+    lam_rests,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    y_0_out,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: gl.constexpr,
+    block_d: gl.constexpr,
+    block_d_kept: gl.constexpr,
+    YIELD: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    LEVELS: gl.constexpr,
+    EVEN: gl.constexpr,
+    EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    LOADER_REGISTERS: gl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of H. Its warps have roles: consumer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // parts) if starts is None else (sh // H * 0)
+    part = (sh // H % parts) if starts is None else (sh // H * 0)
+    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    u_p_2 = u_p + (b * u_b + h // u_g * u_h)
+    q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    u2_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    u_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d_kept], swizzled(block_d_kept, DT))
+    lam_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    y_0_out_tile = gl.allocate_shared_memory(
+        y_0_out.dtype.element_ty, [C, block_d_kept], swizzled(block_d_kept, y_0_out.dtype.element_ty)
+    )
+    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(chunk_ready.index(stage), count=2)
+        mbarrier.init(chunk_empty.index(stage), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (
+                o2_forward_sweep_1_consumer,
+                (
+                    H__first,
+                    H__last,
+                    y_0_out,
+                    T,
+                    H,
+                    parts,
+                    tile,
+                    sh,
+                    h,
+                    b,
+                    part,
+                    begin,
+                    stop,
+                    count,
+                    chunk_ready,
+                    chunk_empty,
+                    q_ring,
+                    u2_ring,
+                    lam_a_ring,
+                    u_ring,
+                    until_ring,
+                    p3_buffer,
+                    kept_ring,
+                    since_ring,
+                    y_0_out_tile,
+                    D,
+                    block_d,
+                    block_d_kept,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+            (
+                o2_forward_sweep_1_loader,
+                (
+                    q_t,
+                    lam_sums,
+                    u_t,
+                    T,
+                    tile,
+                    begin,
+                    stop,
+                    bh,
+                    count,
+                    q_p_2,
+                    u_p_2,
+                    chunk_ready,
+                    chunk_empty,
+                    q_ring,
+                    u2_ring,
+                    u_ring,
+                    lam_a_ring,
+                    until_ring,
+                    kept_ring,
+                    since_ring,
+                    D,
+                    block_d,
+                    block_d_kept,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+        ],
+        [1],
+        [LOADER_REGISTERS],
+    )
+
+
 @triton.jit(do_not_specialize=["T", "count"])
 def o2_forward_rows_1(
     q_p,
@@ -895,6 +1240,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
     config = choose(some.dtype, (D,), "2cad976b3004a379")
+    config = with_roles(config, needs_backward, D, q, u)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -950,8 +1296,11 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     walk = config.walk(
         D, config.padded(D) * (q.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
-    launch(
+    launch_with_roles(
+        config,
         o2_forward_sweep_1,
+        o2_forward_sweep_1_roles,
+        ("D", "block_d", "D", "block_d_kept"),
         (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts,
         H__last,
@@ -2246,6 +2595,338 @@ def o3_forward_sweep_1(
             )
 
 
+@gluon.jit
+def o3_forward_sweep_1_consumer(
+    H__first,
+    H__last,
+    y_0_out,
+    T,
+    H,
+    parts,
+    tile,
+    sh,
+    h,
+    b,
+    part,
+    begin,
+    stop,
+    count,
+    chunk_ready,
+    chunk_empty,
+    x_ring,
+    u2_ring,
+    lam_a_ring,
+    u_ring,
+    until_ring,
+    p3_buffer,
+    kept_ring,
+    since_ring,
+    y_0_out_tile,
+    D: gl.constexpr,
+    block_d: gl.constexpr,
+    block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(C, C, WARPS)
+    tile3: gl.constexpr = accumulator(block_d_kept, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
+    )
+    y_0_out_tile_tiles = tma.make_tensor_descriptor(
+        y_0_out + (b * T * H + h) * D,
+        [stop, D],
+        [H * D, 1],
+        [C, block_d_kept],
+        swizzled(block_d_kept, y_0_out.dtype.element_ty),
+    )
+    H__2 = (
+        gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            H__first
+            + sh * D * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
+            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
+            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
+            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
+            other=0.0,
+        )
+        if H__first is not None
+        else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+    )
+    H__2_operand = gl.convert_layout(H__2.to(DT), left1)
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        p2_2 = warpgroup_mma(
+            x_ring.index(stage),
+            u2_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2),
+            use_acc=False,
+            is_async=True,
+        )  # x u^T
+        p_2 = warpgroup_mma(
+            H__2_operand,
+            x_ring.index(stage).permute((1, 0)),
+            gl.zeros([block_d_kept, C], gl.float32, layout=tile3),
+            use_acc=False,
+            is_async=True,
+        )  # x H^T
+        seen = (
+            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
+            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
+            - lam_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        u_each = u_ring.index(stage).permute((1, 0)).load(left2)
+        p4_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
+        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
+        p3_right = (m * p2_2).to(DT)
+        p3_buffer.store(p3_right)
+        fence_async_shared()
+        p4_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
+        p_2 = warpgroup_mma_wait(0, deps=(p_2,))
+        p3_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * p_2
+        p3 = warpgroup_mma(
+            u_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p3_onto, is_async=True
+        )  # ... + ((x u^T) . m) u
+        p4 = warpgroup_mma(p4_left, u2_ring.index(stage), p4_onto, is_async=True)  # ... + u^T diag(until) u
+        p3 = warpgroup_mma_wait(1, deps=(p3,))
+        y_0_out_made = -p3
+        tma.store_wait(0)
+        y_0_out_tile.permute((1, 0)).store(y_0_out_made.to(y_0_out_tile.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(y_0_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], y_0_out_tile)
+        p4 = warpgroup_mma_wait(0, deps=(p4,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        H__2 = p4
+        H__2_operand = gl.convert_layout(H__2.to(DT), left1)
+    if H__last is not None:
+        if part == parts - 1:
+            gl.store(
+                H__last
+                + (sh // H // parts * H + h) * D * D
+                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
+                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
+                H__2,
+                mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
+                & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def o3_forward_sweep_1_loader(
+    x_t,
+    lam_sums,
+    u_t,
+    T,
+    tile,
+    begin,
+    stop,
+    bh,
+    count,
+    x_p_2,
+    u_p_2,
+    chunk_ready,
+    chunk_empty,
+    x_ring,
+    u2_ring,
+    u_ring,
+    lam_a_ring,
+    until_ring,
+    kept_ring,
+    since_ring,
+    D: gl.constexpr,
+    block_d: gl.constexpr,
+    block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, D], [x_t, 1], [C, block_d], swizzled(block_d, DT))
+    u2_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d], swizzled(block_d, DT))
+    u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d_kept], swizzled(block_d_kept, DT))
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+        at = bh * T + t0
+        lam_a = gl.load(
+            lam_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
+        )
+        lam_a_end = gl.load(lam_sums + at + last)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, x_tiles.block_type.nbytes + u2_tiles.block_type.nbytes + u_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), 0], ready, x_ring.index(stage))
+        tma.async_copy_global_to_shared(u2_tiles, [t0.to(gl.int32), 0], ready, u2_ring.index(stage))
+        tma.async_copy_global_to_shared(u_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, u_ring.index(stage))
+        since = gl.exp2(lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a_end - lam_a)
+        lam_a_ring.index(stage).store(lam_a)
+        until_ring.index(stage).store(until)
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        since_ring.index(stage).store(since)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def o3_forward_sweep_1_roles(
+    H__first,
+    H__last,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    lam_sums,
+    lam_rests,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    y_0_out,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: gl.constexpr,
+    block_d: gl.constexpr,
+    block_d_kept: gl.constexpr,
+    YIELD: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    LEVELS: gl.constexpr,
+    EVEN: gl.constexpr,
+    EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    LOADER_REGISTERS: gl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of H. Its warps have roles: consumer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // parts) if starts is None else (sh // H * 0)
+    part = (sh // H % parts) if starts is None else (sh // H * 0)
+    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    u_p_2 = u_p + (b * u_b + h // u_g * u_h)
+    x_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    u2_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    u_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d_kept], swizzled(block_d_kept, DT))
+    lam_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    y_0_out_tile = gl.allocate_shared_memory(
+        y_0_out.dtype.element_ty, [C, block_d_kept], swizzled(block_d_kept, y_0_out.dtype.element_ty)
+    )
+    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(chunk_ready.index(stage), count=2)
+        mbarrier.init(chunk_empty.index(stage), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (
+                o3_forward_sweep_1_consumer,
+                (
+                    H__first,
+                    H__last,
+                    y_0_out,
+                    T,
+                    H,
+                    parts,
+                    tile,
+                    sh,
+                    h,
+                    b,
+                    part,
+                    begin,
+                    stop,
+                    count,
+                    chunk_ready,
+                    chunk_empty,
+                    x_ring,
+                    u2_ring,
+                    lam_a_ring,
+                    u_ring,
+                    until_ring,
+                    p3_buffer,
+                    kept_ring,
+                    since_ring,
+                    y_0_out_tile,
+                    D,
+                    block_d,
+                    block_d_kept,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+            (
+                o3_forward_sweep_1_loader,
+                (
+                    x_t,
+                    lam_sums,
+                    u_t,
+                    T,
+                    tile,
+                    begin,
+                    stop,
+                    bh,
+                    count,
+                    x_p_2,
+                    u_p_2,
+                    chunk_ready,
+                    chunk_empty,
+                    x_ring,
+                    u2_ring,
+                    u_ring,
+                    lam_a_ring,
+                    until_ring,
+                    kept_ring,
+                    since_ring,
+                    D,
+                    block_d,
+                    block_d_kept,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+        ],
+        [1],
+        [LOADER_REGISTERS],
+    )
+
+
 @triton.jit(do_not_specialize=["T", "count"])
 def o3_forward_rows_1(
     q_p,
@@ -2311,6 +2992,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
     config = choose(some.dtype, (D,), "8373143f61eb407a")
+    config = with_roles(config, needs_backward, D, x, u)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2366,8 +3048,11 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     walk = config.walk(
         D, config.padded(D) * (x.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
-    launch(
+    launch_with_roles(
+        config,
         o3_forward_sweep_1,
+        o3_forward_sweep_1_roles,
+        ("D", "block_d", "D", "block_d_kept"),
         (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts,
         H__last,

@@ -95,6 +95,19 @@ from chunkform.runtime.chunk_kernels.kernels import (
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.chunk_kernels.warp_roles import (
+    accumulator,
+    fence_async_shared,
+    gl,
+    gluon,
+    launch_with_roles,
+    mbarrier,
+    swizzled,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+    with_roles,
+)
 from chunkform.runtime.launch.launch import (
     DTYPES,
     cdiv,
@@ -677,6 +690,351 @@ def forward_sweep_1(
             )
 
 
+@gluon.jit
+def forward_sweep_1_consumer(
+    S_first,
+    S_last,
+    o_out,
+    T,
+    H,
+    parts,
+    tile,
+    sh,
+    h,
+    b,
+    part,
+    begin,
+    stop,
+    count,
+    chunk_ready,
+    chunk_empty,
+    q_ring,
+    k_ring,
+    gamma_a_ring,
+    v_ring,
+    until_ring,
+    p3_buffer,
+    kept_ring,
+    since_ring,
+    o_out_tile,
+    D: gl.constexpr,
+    E: gl.constexpr,
+    block_d: gl.constexpr,
+    block_e: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(C, C, WARPS)
+    tile3: gl.constexpr = accumulator(block_e, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
+    o_out_tile_tiles = tma.make_tensor_descriptor(
+        o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
+    )
+    S_2 = (
+        gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            S_first
+            + sh * D * E
+            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
+            + (tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)))[:, None],
+            mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
+            & ((tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))) < E)[:, None],
+            other=0.0,
+        )
+        if S_first is not None
+        else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+    )
+    S_2_operand = gl.convert_layout(S_2.to(DT), left1)
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        p2_2 = warpgroup_mma(
+            q_ring.index(stage),
+            k_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2),
+            use_acc=False,
+            is_async=True,
+        )  # q k^T
+        p_2 = warpgroup_mma(
+            S_2_operand,
+            q_ring.index(stage).permute((1, 0)),
+            gl.zeros([block_e, C], gl.float32, layout=tile3),
+            use_acc=False,
+            is_async=True,
+        )  # q S
+        seen = (
+            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
+            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
+        )
+        log2 = (
+            gamma_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
+            - gamma_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        v_each = v_ring.index(stage).permute((1, 0)).load(left2)
+        p4_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * v_each.to(gl.float32)).to(DT)
+        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
+        p3_right = (p2_2 * m).to(DT)
+        p3_buffer.store(p3_right)
+        fence_async_shared()
+        p4_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * S_2
+        p_2 = warpgroup_mma_wait(0, deps=(p_2,))
+        p3_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * p_2
+        p3 = warpgroup_mma(
+            v_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p3_onto, is_async=True
+        )  # ... + ((q k^T) . m) v
+        p4 = warpgroup_mma(p4_left, k_ring.index(stage), p4_onto, is_async=True)  # ... + k^T diag(until) v
+        p3 = warpgroup_mma_wait(1, deps=(p3,))
+        tma.store_wait(0)
+        o_out_tile.permute((1, 0)).store(p3.to(o_out_tile.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
+        p4 = warpgroup_mma_wait(0, deps=(p4,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        S_2 = p4
+        S_2_operand = gl.convert_layout(S_2.to(DT), left1)
+    if S_last is not None:
+        if part == parts - 1:
+            gl.store(
+                S_last
+                + (sh // H // parts * H + h) * D * E
+                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
+                + (tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)))[:, None],
+                S_2,
+                mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
+                & ((tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))) < E)[:, None],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def forward_sweep_1_loader(
+    gamma_sums,
+    q_t,
+    v_t,
+    k_t,
+    T,
+    tile,
+    begin,
+    stop,
+    bh,
+    count,
+    q_p_2,
+    v_p_2,
+    k_p_2,
+    chunk_ready,
+    chunk_empty,
+    q_ring,
+    k_ring,
+    v_ring,
+    gamma_a_ring,
+    until_ring,
+    kept_ring,
+    since_ring,
+    D: gl.constexpr,
+    E: gl.constexpr,
+    block_d: gl.constexpr,
+    block_e: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
+    v_tiles = tma.make_tensor_descriptor(v_p_2, [stop, E], [v_t, 1], [C, block_e], swizzled(block_e, DT))
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+        at = bh * T + t0
+        gamma_a = gl.load(
+            gamma_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
+        )
+        gamma_a_end = gl.load(gamma_sums + at + last)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, q_tiles.block_type.nbytes + k_tiles.block_type.nbytes + v_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), 0], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), 0], ready, k_ring.index(stage))
+        tma.async_copy_global_to_shared(v_tiles, [t0.to(gl.int32), tile * block_e], ready, v_ring.index(stage))
+        since = gl.exp2(gamma_a)
+        kept = gl.exp2(gamma_a_end)
+        until = gl.exp2(gamma_a_end - gamma_a)
+        gamma_a_ring.index(stage).store(gamma_a)
+        until_ring.index(stage).store(until)
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        since_ring.index(stage).store(since)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def forward_sweep_1_roles(
+    S_first,
+    S_last,
+    S_borders,
+    gamma_sums,
+    gamma_rests,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    o_out,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    blocks,
+    D: gl.constexpr,
+    E: gl.constexpr,
+    block_d: gl.constexpr,
+    block_e: gl.constexpr,
+    YIELD: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK: gl.constexpr,
+    ROWS: gl.constexpr,
+    C: gl.constexpr,
+    LEVELS: gl.constexpr,
+    EVEN: gl.constexpr,
+    EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    LOADER_REGISTERS: gl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S. Its warps have roles: consumer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(E, block_e)
+    sh = (gl.program_id(0) // gl.cdiv(E, block_e)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // parts) if starts is None else (sh // H * 0)
+    part = (sh // H % parts) if starts is None else (sh // H * 0)
+    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(gl.int32)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    v_p_2 = v_p + (b * v_b + h // v_g * v_h)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    k_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    v_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
+    gamma_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    o_out_tile = gl.allocate_shared_memory(
+        o_out.dtype.element_ty, [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
+    )
+    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(chunk_ready.index(stage), count=2)
+        mbarrier.init(chunk_empty.index(stage), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (
+                forward_sweep_1_consumer,
+                (
+                    S_first,
+                    S_last,
+                    o_out,
+                    T,
+                    H,
+                    parts,
+                    tile,
+                    sh,
+                    h,
+                    b,
+                    part,
+                    begin,
+                    stop,
+                    count,
+                    chunk_ready,
+                    chunk_empty,
+                    q_ring,
+                    k_ring,
+                    gamma_a_ring,
+                    v_ring,
+                    until_ring,
+                    p3_buffer,
+                    kept_ring,
+                    since_ring,
+                    o_out_tile,
+                    D,
+                    E,
+                    block_d,
+                    block_e,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+            (
+                forward_sweep_1_loader,
+                (
+                    gamma_sums,
+                    q_t,
+                    v_t,
+                    k_t,
+                    T,
+                    tile,
+                    begin,
+                    stop,
+                    bh,
+                    count,
+                    q_p_2,
+                    v_p_2,
+                    k_p_2,
+                    chunk_ready,
+                    chunk_empty,
+                    q_ring,
+                    k_ring,
+                    v_ring,
+                    gamma_a_ring,
+                    until_ring,
+                    kept_ring,
+                    since_ring,
+                    D,
+                    E,
+                    block_d,
+                    block_e,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+        ],
+        [1],
+        [LOADER_REGISTERS],
+    )
+
+
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
@@ -690,6 +1048,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "9bb73aa5b1153161")
+    config = with_roles(config, needs_backward, D, q, v, k)
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -766,8 +1125,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     walk = config.walk(
         E, config.padded(D) * (q.element_size() + k.element_size()), gamma_sums.element_size(), v.element_size()
     )
-    launch(
+    launch_with_roles(
+        config,
         forward_sweep_1,
+        forward_sweep_1_roles,
+        ("D", "block_d", "E", "block_e"),
         (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts,
         S_last,

@@ -68,7 +68,7 @@ from .launch_memory import Memory, Tensor, Traffic
 from .meanings import NeedsOrder, written
 from .rationals import is_in_field
 
-__all__ = ["Argument", "Called", "Tensor", "run"]
+__all__ = ["Argument", "Called", "Exact", "Pointer", "Tensor", "Value", "one_program", "run"]
 Value: TypeAlias = (
     Any  # a Pointer, an Exact, an array of integers or truth values, an integer, a tuple, a function, a name or None
 )
@@ -110,6 +110,11 @@ def _run(
         if is_in_field():
             raise
         _Launch(k.name, numbers, programs, rows, Fractions(), functions).run(k, arguments)
+
+
+def one_program(name: str, number: int, programs: int, entries: Entries, functions: Functions) -> _Launch:
+    """One program of a launch by itself, for an interpreter that decides when its statements are run."""
+    return _Launch(name, np.array([number]), programs, 1, entries, functions)
 
 
 class _Launch:

@@ -134,7 +134,8 @@ def stored(value: Expr, tiles: bool = False) -> Passed:
 @dataclass(frozen=True)
 class Launch:
     """The launch of a kernel over a grid of programs: tensors, then where chunks are, then words by name; `more` on a line
-    of their own. `programs`: what programs differ in, of STEPS (or chunks, or parts of sequences), HEADS and TILES."""
+    of their own. `programs`: what programs differ in, of STEPS (or chunks, or parts of sequences), HEADS and TILES. `roles`: the
+    words for the sizes and blocks of a state's axes, where a kernel whose warps have roles may take the kernel's place."""
 
     kernel: str
     grid: Expr
@@ -143,6 +144,7 @@ class Launch:
     words: tuple[tuple[str, Expr], ...]
     more: tuple[tuple[str, Expr], ...] = ()
     programs: frozenset[str] = frozenset({STEPS, HEADS})
+    roles: tuple[str, ...] = ()
 
     @property
     def loads(self) -> frozenset[str]:

@@ -20,6 +20,7 @@ from ..ir.launch_ir import (
     Table,
     Update,
 )
+from ..ir.warp_schedule import with_roles_name
 
 INDENT = "    "
 
@@ -95,9 +96,13 @@ def _targets(names: tuple[str, ...]) -> str:
 
 def _launch(x: Launch) -> list[str]:
     lines = ["launch(", f"{INDENT}{x.kernel}, ({x.grid.text},),"]
+    if x.roles:
+        words = ", ".join(f'"{n}"' for n in x.roles)
+        kernels = f"config, {x.kernel}, {with_roles_name(x.kernel)}, ({words})"
+        lines = ["launch_with_roles(", f"{INDENT}{kernels}, ({x.grid.text},),"]
     lines += [f"{INDENT}{a.value.text}," for a in x.arguments]
-    words = [*(p.text for p in x.places), *map(_word, x.words)]
-    lines.append(f"{INDENT}{', '.join(words)},")
+    places = [*(p.text for p in x.places), *map(_word, x.words)]
+    lines.append(f"{INDENT}{', '.join(places)},")
     if x.more:
         lines.append(f"{INDENT}{', '.join(map(_word, x.more))},")
     return [*lines, ")"]

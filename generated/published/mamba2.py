@@ -86,6 +86,19 @@ from chunkform.runtime.chunk_kernels.kernels import (
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.chunk_kernels.warp_roles import (
+    accumulator,
+    fence_async_shared,
+    gl,
+    gluon,
+    launch_with_roles,
+    mbarrier,
+    swizzled,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+    with_roles,
+)
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole, with_heads
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -727,6 +740,387 @@ def forward_sweep_1(
             )
 
 
+@gluon.jit
+def forward_sweep_1_consumer(
+    h__first,
+    h__last,
+    y_0_out,
+    T,
+    H,
+    parts,
+    tile,
+    sh,
+    h,
+    b,
+    part,
+    begin,
+    stop,
+    count,
+    chunk_ready,
+    chunk_empty,
+    C__ring,
+    B__ring,
+    decay1_a_ring,
+    x_ring,
+    number1_ring,
+    x2_ring,
+    p3_buffer,
+    kept_ring,
+    since_ring,
+    y_0_out_tile,
+    N: gl.constexpr,
+    P: gl.constexpr,
+    block_n_: gl.constexpr,
+    block_p_: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_p_, block_n_, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_p_, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(C, C, WARPS)
+    tile3: gl.constexpr = accumulator(block_p_, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_p_, block_n_, WARPS), k_width=2)
+    y_0_out_tile_tiles = tma.make_tensor_descriptor(
+        y_0_out + (b * T * H + h) * P,
+        [stop, P],
+        [H * P, 1],
+        [C, block_p_],
+        swizzled(block_p_, y_0_out.dtype.element_ty),
+    )
+    h__2 = (
+        gl.zeros([block_p_, block_n_], gl.float32, layout=tile1)
+        + gl.load(
+            h__first
+            + sh * N * P
+            + gl.arange(0, block_n_, layout=gl.SliceLayout(0, tile1))[None, :] * P
+            + (tile * block_p_ + gl.arange(0, block_p_, layout=gl.SliceLayout(1, tile1)))[:, None],
+            mask=(gl.arange(0, block_n_, layout=gl.SliceLayout(0, tile1)) < N)[None, :]
+            & ((tile * block_p_ + gl.arange(0, block_p_, layout=gl.SliceLayout(1, tile1))) < P)[:, None],
+            other=0.0,
+        )
+        if h__first is not None
+        else gl.zeros([block_p_, block_n_], gl.float32, layout=tile1)
+    )
+    h__2_operand = gl.convert_layout(h__2.to(DT), left1)
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        p2_2 = warpgroup_mma(
+            C__ring.index(stage),
+            B__ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2),
+            use_acc=False,
+            is_async=True,
+        )  # C B^T
+        p_2 = warpgroup_mma(
+            h__2_operand,
+            C__ring.index(stage).permute((1, 0)),
+            gl.zeros([block_p_, C], gl.float32, layout=tile3),
+            use_acc=False,
+            is_async=True,
+        )  # C h
+        seen = (
+            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
+            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
+        )
+        log2 = (
+            decay1_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
+            - decay1_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        x_each = x_ring.index(stage).permute((1, 0)).load(left2)
+        p4_left = (number1_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * x_each.to(gl.float32)).to(DT)
+        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
+        p3_right = (x2_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :] * (p2_2 * m)).to(DT)
+        p3_buffer.store(p3_right)
+        fence_async_shared()
+        p4_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * h__2
+        p_2 = warpgroup_mma_wait(0, deps=(p_2,))
+        p3_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * p_2
+        p3 = warpgroup_mma(
+            x_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p3_onto, is_async=True
+        )  # ... + ((C B^T) . m) diag((softplus(raw + bias))) x
+        p4 = warpgroup_mma(
+            p4_left, B__ring.index(stage), p4_onto, is_async=True
+        )  # ... + B^T diag(until . (softplus(raw + bias))) x
+        p3 = warpgroup_mma_wait(1, deps=(p3,))
+        tma.store_wait(0)
+        y_0_out_tile.permute((1, 0)).store(p3.to(y_0_out_tile.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(y_0_out_tile_tiles, [t0.to(gl.int32), tile * block_p_], y_0_out_tile)
+        p4 = warpgroup_mma_wait(0, deps=(p4,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        h__2 = p4
+        h__2_operand = gl.convert_layout(h__2.to(DT), left1)
+    if h__last is not None:
+        if part == parts - 1:
+            gl.store(
+                h__last
+                + (sh // H // parts * H + h) * N * P
+                + gl.arange(0, block_n_, layout=gl.SliceLayout(0, tile1))[None, :] * P
+                + (tile * block_p_ + gl.arange(0, block_p_, layout=gl.SliceLayout(1, tile1)))[:, None],
+                h__2,
+                mask=(gl.arange(0, block_n_, layout=gl.SliceLayout(0, tile1)) < N)[None, :]
+                & ((tile * block_p_ + gl.arange(0, block_p_, layout=gl.SliceLayout(1, tile1))) < P)[:, None],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def forward_sweep_1_loader(
+    C__t,
+    decay1_sums,
+    x_t,
+    B__t,
+    raw_by_head,
+    bias_p,
+    T,
+    tile,
+    h,
+    begin,
+    stop,
+    bh,
+    count,
+    C__p_2,
+    x_p_2,
+    B__p_2,
+    chunk_ready,
+    chunk_empty,
+    C__ring,
+    B__ring,
+    x_ring,
+    decay1_a_ring,
+    number1_ring,
+    x2_ring,
+    kept_ring,
+    since_ring,
+    N: gl.constexpr,
+    P: gl.constexpr,
+    block_n_: gl.constexpr,
+    block_p_: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    DT: gl.constexpr,
+):
+    C__tiles = tma.make_tensor_descriptor(C__p_2, [stop, N], [C__t, 1], [C, block_n_], swizzled(block_n_, DT))
+    B__tiles = tma.make_tensor_descriptor(B__p_2, [stop, N], [B__t, 1], [C, block_n_], swizzled(block_n_, DT))
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, P], [x_t, 1], [C, block_p_], swizzled(block_p_, DT))
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        t0 = begin + gl.cast(n, gl.int64) * C
+        last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+        at = bh * T + t0
+        decay1_a = gl.load(
+            decay1_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
+        )
+        decay1_a_end = gl.load(decay1_sums + at + last)
+        raw = gl.load(
+            raw_by_head + at + gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])),
+            mask=(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])) < last + 1),
+            other=0.0,
+        )
+        bias = gl.load(bias_p + h).to(gl.float32)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, C__tiles.block_type.nbytes + B__tiles.block_type.nbytes + x_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(C__tiles, [t0.to(gl.int32), 0], ready, C__ring.index(stage))
+        tma.async_copy_global_to_shared(B__tiles, [t0.to(gl.int32), 0], ready, B__ring.index(stage))
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), tile * block_p_], ready, x_ring.index(stage))
+        since = gl.exp2(decay1_a)
+        x2 = gl.where(
+            (gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])) < last + 1),
+            (
+                gl.maximum((raw + bias), 0.0)
+                + gl.where(
+                    gl.abs((raw + bias)) > 16.0,
+                    gl.exp(-gl.abs((raw + bias))),
+                    gl.log(1.0 + gl.exp(-gl.abs((raw + bias))))
+                    * gl.exp(-gl.abs((raw + bias)))
+                    / ((1.0 + gl.exp(-gl.abs((raw + bias)))) - 1.0),
+                )
+            ),
+            0.0,
+        )  # softplus(raw + bias)
+        kept = gl.exp2(decay1_a_end)
+        until = gl.exp2(decay1_a_end - decay1_a)
+        number1 = until * x2
+        decay1_a_ring.index(stage).store(decay1_a)
+        number1_ring.index(stage).store(number1)
+        x2_ring.index(stage).store(x2)
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        since_ring.index(stage).store(since)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def forward_sweep_1_roles(
+    h__first,
+    h__last,
+    C__p,
+    C__b,
+    C__t,
+    C__h,
+    C__g,
+    decay1_sums,
+    decay1_rests,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    B__p,
+    B__b,
+    B__t,
+    B__h,
+    B__g,
+    raw_by_head,
+    bias_p,
+    y_0_out,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    N: gl.constexpr,
+    P: gl.constexpr,
+    block_n_: gl.constexpr,
+    block_p_: gl.constexpr,
+    YIELD: gl.constexpr,
+    WARPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    C: gl.constexpr,
+    LEVELS: gl.constexpr,
+    EVEN: gl.constexpr,
+    EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    LOADER_REGISTERS: gl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of h. Its warps have roles: consumer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(P, block_p_)
+    sh = (gl.program_id(0) // gl.cdiv(P, block_p_)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // parts) if starts is None else (sh // H * 0)
+    part = (sh // H % parts) if starts is None else (sh // H * 0)
+    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    C__p_2 = C__p + (b * C__b + h // C__g * C__h)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    B__p_2 = B__p + (b * B__b + h // B__g * B__h)
+    C__ring = gl.allocate_shared_memory(DT, [STAGES, C, block_n_], swizzled(block_n_, DT))
+    B__ring = gl.allocate_shared_memory(DT, [STAGES, C, block_n_], swizzled(block_n_, DT))
+    x_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_p_], swizzled(block_p_, DT))
+    decay1_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    number1_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    x2_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    y_0_out_tile = gl.allocate_shared_memory(
+        y_0_out.dtype.element_ty, [C, block_p_], swizzled(block_p_, y_0_out.dtype.element_ty)
+    )
+    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(chunk_ready.index(stage), count=2)
+        mbarrier.init(chunk_empty.index(stage), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (
+                forward_sweep_1_consumer,
+                (
+                    h__first,
+                    h__last,
+                    y_0_out,
+                    T,
+                    H,
+                    parts,
+                    tile,
+                    sh,
+                    h,
+                    b,
+                    part,
+                    begin,
+                    stop,
+                    count,
+                    chunk_ready,
+                    chunk_empty,
+                    C__ring,
+                    B__ring,
+                    decay1_a_ring,
+                    x_ring,
+                    number1_ring,
+                    x2_ring,
+                    p3_buffer,
+                    kept_ring,
+                    since_ring,
+                    y_0_out_tile,
+                    N,
+                    P,
+                    block_n_,
+                    block_p_,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+            (
+                forward_sweep_1_loader,
+                (
+                    C__t,
+                    decay1_sums,
+                    x_t,
+                    B__t,
+                    raw_by_head,
+                    bias_p,
+                    T,
+                    tile,
+                    h,
+                    begin,
+                    stop,
+                    bh,
+                    count,
+                    C__p_2,
+                    x_p_2,
+                    B__p_2,
+                    chunk_ready,
+                    chunk_empty,
+                    C__ring,
+                    B__ring,
+                    x_ring,
+                    decay1_a_ring,
+                    number1_ring,
+                    x2_ring,
+                    kept_ring,
+                    since_ring,
+                    N,
+                    P,
+                    block_n_,
+                    block_p_,
+                    WARPS,
+                    STAGES,
+                    C,
+                    DT,
+                ),
+            ),
+        ],
+        [1],
+        [LOADER_REGISTERS],
+    )
+
+
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_2(
     x_p,
@@ -789,6 +1183,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     N = B_.shape[-1]
     P = x.shape[-1]
     config = choose(some.dtype, (N, P), "d993167276cd392e")
+    config = with_roles(config, needs_backward, N, C_, x, B_)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(P, min(config.tile, config.padded(P))))
     h__first = whole(states.get("h"))
@@ -883,8 +1278,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         decay1_sums.element_size() + raw_by_head.element_size(),
         x.element_size(),
     )
-    launch(
+    launch_with_roles(
+        config,
         forward_sweep_1,
+        forward_sweep_1_roles,
+        ("N", "block_n_", "P", "block_p_"),
         (lay.sequences * parts * H * cdiv(P, walk.tile),),
         h__starts,
         h__last,

@@ -63,7 +63,8 @@ class Walk:
 class Config:
     """How a kernel is launched: steps per chunk, width of the state tile, and of the slices in which sweeps take the tile's
     other axis, width of a block of a long loop over an axis, warps and stages of sweeps, and warps of the kernels of their
-    prologues, `ahead`; and the most registers that a thread of these has where it can do with few, if there is a limit."""
+    prologues, `ahead`; the most registers that a thread of these has where it can do with few, if there is a limit; and the
+    chunks under way at once of sweeps whose warps have `roles`, where these take the place of others."""
 
     chunk: int
     tile: int
@@ -74,6 +75,7 @@ class Config:
     itemsize: int = 2
     ahead: int = 4
     registers: int | None = None
+    roles: int | None = None
 
     def padded(self, size: int) -> int:
         """The block that holds an axis whole. Products of 16-bit tiles of 64 x 32 gave wrong results on an H200."""
@@ -274,7 +276,8 @@ def _chosen(dtype: torch.dtype, largest: int, kernels: str, device: int | None) 
 
 def fields_of(config: Config) -> dict[str, int | None]:
     """A configuration as tables have it."""
-    return {n: x for n, x in dataclasses.asdict(config).items() if n != "itemsize"}
+    fields = {n: x for n, x in dataclasses.asdict(config).items() if n != "itemsize"}
+    return fields if config.roles is not None else {n: x for n, x in fields.items() if n != "roles"}
 
 
 def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
@@ -293,7 +296,7 @@ def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
     else:
         usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=4, ahead=2, registers=168)
         wide: dict[str, Any] = {"block": 64, "registers": None}
-        others = ({"slice": 128}, {"registers": 128}, wide, {"stages": 2}, {"stages": 3})
+        others = ({"slice": 128}, {"registers": 128}, wide, {"stages": 2}, {"stages": 3}, {"roles": 3})
     return tuple(dict.fromkeys([usual, *(replace(usual, **x) for x in others)]))
 
 

@@ -10,6 +10,8 @@ from chunkform.runtime.launch.fingerprint import kernels_key
 from ...ir.expr import plain_name
 from ...ir.kernel_ir import KernelFunction
 from ...ir.launch_ir import Function
+from ...ir.warp_schedule import WithRoles
+from ...printing.gluon_text import gluon_text
 from ...printing.kernel_text import kernel_function_text
 from ...printing.launch_text import launch_text
 from ..chunkwise.compiled import Compiled, once
@@ -30,6 +32,7 @@ from .launch.elementwise_scan import ScanHost, scanned
 from .launch.fused_backward import FusedBackwardHost
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
+from .launch.warp_roles import launched_with_roles
 from .launch_gate import gate_launches
 from .launch_passes import finished
 from .output_gate import gate_outputs
@@ -39,6 +42,8 @@ from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
 from .segment_gate import gate_segments, makes_ends
 from .sweep_gate import gate_sweep
+from .warp_roles.derive import schedule_of_sweep
+from .warp_roles.gate import gate_schedule
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class TritonForm:
     """Kernels, and the functions that launch them, in the order in which they stand in a file. `built` are the kernels before all
     passes over them."""
 
-    parts: tuple[KernelFunction | Function, ...]
+    parts: tuple[KernelFunction | WithRoles | Function, ...]
     built: tuple[KernelFunction, ...] = ()
 
     @property
@@ -57,7 +62,7 @@ class TritonForm:
     def text(self) -> str:
         """The text, with the hash of the kernels."""
         texts = list(map(_text, self.parts))
-        kernels = [text for text, x in zip(texts, self.parts, strict=True) if not isinstance(x, Function)]
+        kernels = [text for text, x in zip(texts, self.parts, strict=True) if isinstance(x, KernelFunction)]
         try:
             key = kernels_key(list(map(plain_name, kernels)))
         except SyntaxError:  # the spec has a name that is no name to Python
@@ -138,11 +143,16 @@ def _sweeps(
         hosts.append(FusedBackwardHost(c, alone, cuts, exchanges, t, stem))
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
-    parts: list[KernelFunction | Function] = []
+    parts: list[KernelFunction | WithRoles | Function] = []
     for host in (forward, *hosts, backward):
         function = host.function_ir()
         backward.kept_by_head = forward.by_head
-        parts += [x for k in host.kernels for x in functions_of(k)]
+        for k in host.kernels:
+            parts += functions_of(k)
+            if isinstance(k, Kernel) and k.name in launched_with_roles(function.body):
+                schedule = schedule_of_sweep(k)
+                gate_schedule(k, schedule)
+                parts.append(WithRoles(k.function, schedule))
         parts.append(function)
     return TritonForm(tuple(parts), built([k for host in (forward, *hosts, backward) for k in host.kernels]))
 
@@ -226,5 +236,7 @@ def kernels_after(c: Compiled, name: str) -> str:
     return "\n\n".join(kernel_function_text(kernel_passes.after(k, name)) for k in triton_form(c).built)
 
 
-def _text(x: KernelFunction | Function) -> str:
+def _text(x: KernelFunction | WithRoles | Function) -> str:
+    if isinstance(x, WithRoles):
+        return f"{gluon_text(x)}\n"
     return launch_text(finished(x)) if isinstance(x, Function) else kernel_function_text(x)

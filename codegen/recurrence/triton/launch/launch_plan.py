@@ -76,9 +76,11 @@ from ..plan_passes.roles import PER_STEP, CannotPrint, is_state
 from ..plan_passes.value_placement import Fused, Store, fuse, is_made
 from ..print.axis_names import size_name
 from ..print.names import Names
+from ..warp_roles.derive import has_roles
 from .inputs import entries, if_wanted, inputs
 from .launches import Launches
 from .wants import Wants, plain, streams_into, streams_of
+from .warp_roles import with_roles_chosen
 
 TERMS = 3  # that `total` adds
 OWN = ".own"  # ends the names of sums of pairs of steps inside a block
@@ -175,6 +177,7 @@ class Host:
             self.body.append(If(Expr(f'"{self.whole.state.name} borders" in saved'), (Return(call),)))
         self._open()
         self._sweeps()
+        self.body = with_roles_chosen(self.body, self.kernels)
         if self.backward:
             self._gradients()
         else:
@@ -424,7 +427,8 @@ class Host:
                 count = "lay.sequences * parts" if each else "lay.sequences"
                 made.append(self._new_state(f"{name}_last", s, count, self._wants_last(s, each)))
         reads = [self.wants.of_read(k, alone) for alone in kernel.apart] if self.backward else []
-        made += self.launches.launch(kernel, wide=self._stores_wide(kernel), wanted=reads)
+        roles = not self.backward and self.fine is None and has_roles(kernel)
+        made += self.launches.launch(kernel, wide=self._stores_wide(kernel), wanted=reads, roles=roles)
         if self.cuts and self.backward and sweep.direction > 0 and self._can_wait(k):
             self.held.append((wanted, made, sweep.finals))
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....ir.expr import ROW, dim_of, leaf
 from ....ir.launch_ir import HEADS, NONE, STEPS, TILES, Define, Expr, For, Launch, Passed, Statement, joined, py, ref
@@ -27,15 +27,25 @@ class Launches:
     rows: str | None = None
 
     def launch(
-        self, kernel: Kernel, ends: bool = False, block: str = "", wide: bool = False, wanted: Sequence[str] = ()
+        self,
+        kernel: Kernel,
+        ends: bool = False,
+        block: str = "",
+        wide: bool = False,
+        wanted: Sequence[str] = (),
+        roles: bool = False,
     ) -> list[Statement]:
         """The launch of a kernel; of a sweep, for its `ends`: what each segment makes of the states, and nothing of what it
         yields. `block` begins the names of decays over blocks, where it takes blocks at once. `wide`: it stores tiles in
         float32.
-        `wanted`: when each of a sweep's reads is."""
+        `wanted`: when each of a sweep's reads is. `roles`: there is a kernel with roles for it."""
         if kernel.slow_path:
             return [self._launched(kernel, ends, block, True), self._launched(kernel, ends, block, False)]
         launch = self._launched(kernel, ends, block)
+        if roles and kernel.tiled is not None:
+            (whole,) = (a for a in kernel.axes if a != kernel.tiled)
+            words = [w for a in (whole, kernel.tiled) for w in (size_name(dim_of(a)), block_name(a))]
+            launch = replace(launch, roles=tuple(words))
         if not kernel.sweeps or kernel.whole:
             return [launch]
         size = "None" if kernel.tiled is None else size_name(dim_of(kernel.tiled))

@@ -1,0 +1,257 @@
+"""A schedule with roles: which warps of a program make which value, where it lies, and who waits for whom.
+
+A program has several roles, each of some warps, which take the chunks of a sequence one after the other, at the same time. What
+one makes for another goes through a ring: buffers in shared memory, filled one after the other, each of which is behind two
+barriers: `ready` once it is filled, `empty` once nobody needs what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .code import Code
+from .kernel_ir import Body, KernelFunction
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """Where a tile of [rows, columns] lies in registers: as tensor cores leave it."""
+
+    rows: str
+    columns: str
+
+
+@dataclass(frozen=True)
+class Operand:
+    """As tensor cores take the left operand of a product that `of` is the result of."""
+
+    of: Accumulator
+    depth: str  # its columns
+
+
+Layout = Accumulator | Operand
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Steps of one head of a tensor as the copy engine moves them: from `base` on, `width` numbers a step, steps `stride` apart,
+    none at `stop` or after it. A program has those from `offset` on, at most so many as a block."""
+
+    base: Code
+    width: str
+    stride: Code
+    offset: Code
+    block: str
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Buffers in shared memory [C, X] or [C] or [1], one for each chunk that is under way. `tile`: the copy engine fills them;
+    otherwise a role does, with float32. `turned`: the value of this name is the transpose of what lies there."""
+
+    name: str
+    shape: tuple[str, ...]
+    tile: Tile | None = None
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One buffer in shared memory, in the dtype of products; or, where the copy engine takes what is in it to a `tile`, in that
+    of the tensor there, the argument `target`."""
+
+    name: str
+    shape: tuple[str, str]
+    tile: Tile | None = None
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """The two barriers of each stage of rings that are filled together: `ready` takes `arrivals` (the copy engine's bytes are
+    one), `empty` those of `readers`."""
+
+    name: str
+    rings: tuple[str, ...]
+    arrivals: int
+    readers: int
+
+
+# --- what a role does -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Await:
+    """Wait until a stage is ready, or empty."""
+
+    barriers: str
+    ready: bool
+
+
+@dataclass(frozen=True)
+class Arrive:
+    barriers: str
+    ready: bool
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """The copy engine is told to fill a stage of these rings, and arrives at `ready` when it has."""
+
+    barriers: str
+    rings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Make:
+    """A value in this role's registers: a number (no layout), numbers of each step, or a tile, which lies so."""
+
+    name: str
+    value: Code
+    layout: Layout | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Put:
+    """A value of this role goes into a stage of a ring, or into a buffer; `turned`: its transpose does."""
+
+    place: str
+    value: str
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What this role has stored into shared memory, and loaded from there, comes before what the copy engine and tensor cores do
+    there later."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """An operand in shared memory: a ring's stage or a buffer, or its transpose."""
+
+    place: str
+    turned: bool
+
+
+@dataclass(frozen=True)
+class Held:
+    """An operand in registers."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Product:
+    """name = left right + onto, by tensor cores, which begin here; nothing is added where `onto` is None."""
+
+    name: str
+    left: Shared | Held
+    right: Shared
+    onto: str | None
+    layout: Accumulator
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Wait for a product; so many that began after it may go on."""
+
+    name: str
+    outstanding: int
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Wait until the copy engine has read all buffers that it was told to take."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """The copy engine is told to take a buffer to where it belongs."""
+
+    buffer: str
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A name of the next round is a value of this one."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A statement on memory as it is, of tiles that lie so."""
+
+    body: Body
+    layout: Layout | None
+
+
+Step = Await | Arrive | Fetch | Make | Put | Fence | Product | Settle | Drain | Send | Pass | Plain
+
+
+@dataclass(frozen=True)
+class Role:
+    """Some warps: what they do before the first chunk, for each chunk, and after the last. `registers` of each thread; the first
+    role has what the others leave."""
+
+    name: str
+    warps: int | str
+    registers: int | None
+    before: tuple[Step, ...]
+    each: tuple[Step, ...]
+    after: tuple[Step, ...]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (*self.before, *self.each, *self.after)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`setup` are the numbers that all roles have: of a program. `indices`: vectors of numbers along an axis, by name, of which
+    each tile makes its own. `scalars`: numbers of a chunk, which each role makes that needs them."""
+
+    name: str
+    setup: Body
+    indices: Body
+    scalars: Body
+    rings: tuple[Ring, ...]
+    buffers: tuple[Buffer, ...]
+    barriers: tuple[Barriers, ...]
+    roles: tuple[Role, ...]
+
+    def ring(self, name: str) -> Ring | None:
+        return next((x for x in self.rings if x.name == name), None)
+
+    def buffer(self, name: str) -> Buffer | None:
+        return next((x for x in self.buffers if x.name == name), None)
+
+    def barriers_of(self, ring: str) -> Barriers:
+        return next(x for x in self.barriers if ring in x.rings)
+
+    def steps(self) -> Iterator[tuple[Role, Step]]:
+        for role in self.roles:
+            for x in role.steps:
+                yield role, x
+
+
+@dataclass(frozen=True)
+class WithRoles:
+    """A kernel whose warps have roles: it is given what `function`, before all passes over it, is given."""
+
+    function: KernelFunction
+    schedule: Schedule
+
+    @property
+    def name(self) -> str:
+        return with_roles_name(self.function.name)
+
+
+def with_roles_name(kernel: str) -> str:
+    """What it is called, beside the kernel without roles."""
+    return f"{kernel}_roles"

@@ -1,0 +1,481 @@
+"""Schedules with roles printed: the one place where Gluon text is made of them, and of the statements that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ..ir.code import (
+    Call,
+    Cast,
+    Code,
+    Expanded,
+    Function,
+    Items,
+    Load,
+    Name,
+    Power,
+    Text,
+    call,
+    names_in,
+    rebuilt,
+)
+from ..ir.kernel_ir import Body, If, KernelFunction, Let, Statement, Store, expressions, statements
+from ..ir.warp_schedule import (
+    Accumulator,
+    Arrive,
+    Await,
+    Buffer,
+    Drain,
+    Fence,
+    Fetch,
+    Held,
+    Layout,
+    Make,
+    Operand,
+    Pass,
+    Plain,
+    Product,
+    Put,
+    Ring,
+    Role,
+    Schedule,
+    Send,
+    Settle,
+    Shared,
+    Step,
+    WithRoles,
+)
+from .kernel_text import indented, signature
+
+STAGES, WARPS = "STAGES", "WARPS"
+NUMBERS = "gl.BlockedLayout([C // 32], [32], [1], [0])"  # of each step, in the one warp that makes them
+ONE = "gl.BlockedLayout([1], [32], [1], [0])"
+
+
+def gluon_text(x: WithRoles) -> str:
+    """The functions of a kernel whose warps have roles: one for each role, and the kernel, which is given the registers of each
+    role but the first beside what the one without roles is given."""
+    k, s = x.function, x.schedule
+    return "\n\n\n".join([*(_Printer(k, s, role).function() for role in s.roles), _kernel(x)])
+
+
+def role_name(s: Schedule, role: Role) -> str:
+    return f"{s.name}_{role.name}"
+
+
+def registers_word(role: Role) -> str:
+    return f"{role.name.upper()}_REGISTERS"
+
+
+def words_of(k: KernelFunction) -> tuple[str, ...]:
+    """What a kernel is compiled for."""
+    return (*k.words, *(x for line in k.more_words for x in line))
+
+
+# --- the kernel -----------------------------------------------------------------------------------------------------
+
+
+def _kernel(x: WithRoles) -> str:
+    k, s = x.function, x.schedule
+    unspecialised = ", ".join(f'"{x}"' for x in k.unspecialised)
+    others = s.roles[1:]
+    words = ", ".join(f"{registers_word(r)}: gl.constexpr" for r in others)
+    lines = [
+        f"@gluon.jit(do_not_specialize=[{unspecialised}])",
+        f"def {x.name}(",
+        *(f"    {line.replace('tl.constexpr', 'gl.constexpr')}" for line in signature(k)),
+        f"    {words},",
+        "):",
+        f'    """{k.doc} Its warps have roles: {", ".join(r.name for r in s.roles)}."""',
+        *indented(_setup(s)),
+        "    gl.warp_specialize(",
+        "        [",
+        *(f"            ({role_name(s, r)}, ({', '.join(_Printer(k, s, r).parameters)}))," for r in s.roles),
+        "        ],",
+        f"        [{', '.join(str(r.warps) for r in others)}],",
+        f"        [{', '.join(registers_word(r) for r in others)}],",
+        "    )",
+    ]
+    return "\n".join(lines)
+
+
+def _setup(s: Schedule) -> list[str]:
+    lines = [f"{x.names[0]} = {scalar(x.value).text}" for x in s.setup if isinstance(x, Let)]
+    for r in s.rings:
+        sizes, dtype = f"[{STAGES}, {', '.join(r.shape)}]", "DT" if r.tile is not None else "gl.float32"
+        layout = f"swizzled({r.shape[1]}, DT)" if r.tile is not None else _plain_layout()
+        lines.append(f"{ring_name(r)} = gl.allocate_shared_memory({dtype}, {sizes}, {layout})")
+    for b in s.buffers:
+        dtype = _dtype(b)
+        sizes = f"[{', '.join(b.shape)}]"
+        lines.append(f"{b.name} = gl.allocate_shared_memory({dtype}, {sizes}, swizzled({b.shape[1]}, {dtype}))")
+    for x in s.barriers:
+        for way in ("ready", "empty"):
+            lines.append(
+                f"{x.name}_{way} = gl.allocate_shared_memory(gl.int64, [{STAGES}, 1], mbarrier.MBarrierLayout())"
+            )
+    for x in s.barriers:
+        lines += [
+            f"for stage in gl.static_range({STAGES}):",
+            f"    mbarrier.init({x.name}_ready.index(stage), count={x.arrivals})",
+            f"    mbarrier.init({x.name}_empty.index(stage), count={x.readers})",
+        ]
+    return [*lines, "fence_async_shared()"]
+
+
+def _dtype(x: Ring | Buffer) -> str:
+    """What the entries of a tile are."""
+    return f"{x.target}.dtype.element_ty" if isinstance(x, Buffer) and x.target else "DT"
+
+
+def _descriptor(x: Ring | Buffer) -> str:
+    """What the copy engine is told of a tile, made by the role that tells it."""
+    t = x.tile
+    assert t is not None
+    return (
+        f"{tiles_name(x)} = tma.make_tensor_descriptor({scalar(t.base).text}, [stop, {t.width}], "
+        f"[{scalar(t.stride).text}, 1], [C, {t.block}], swizzled({t.block}, {_dtype(x)}))"
+    )
+
+
+def _plain_layout() -> str:
+    return "gl.SwizzledSharedLayout(1, 1, 1, [0])"
+
+
+def ring_name(r: Ring) -> str:
+    return f"{r.name}_ring"
+
+
+def tiles_name(x: Ring | Buffer) -> str:
+    return f"{x.name}_tiles"
+
+
+def scalar(x: Code) -> Code:
+    """A number of a program or of a chunk, as Gluon writes it."""
+    match x:
+        case Call(function="tl.zeros_like", arguments=(value,)):
+            return Text(f"{scalar(value).text} * 0")
+        case Call(function=function, arguments=arguments, keywords=keywords):
+            return Call(_gl(function), tuple(map(scalar, arguments)), tuple((n, scalar(y)) for n, y in keywords))
+        case Cast(value=value, dtype=dtype):
+            return Cast(scalar(value), _gl(dtype))
+        case Name(id=name):
+            return Name(_gl(name))
+        case Load(pointer=pointer):
+            return call("gl.load", scalar(pointer))
+    return rebuilt(x, scalar)
+
+
+def function_of(x: Function | Power, value: Code) -> Code:
+    """A function, or a power, of a value: written as for Triton, by functions that Gluon has as well."""
+    text = replace(x, value=value)
+    return Text(text.text.replace("tl.", "gl."), text.level)
+
+
+def _gl(name: str) -> str:
+    return f"gl.{name.removeprefix('tl.')}" if name.startswith("tl.") else name
+
+
+# --- a role ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Printer:
+    """The function of one role."""
+
+    k: KernelFunction
+    s: Schedule
+    role: Role
+    layouts: dict[Layout, str] = field(default_factory=dict)  # the names that they have
+    held: dict[str, Layout] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.indices = {x.names[0]: x for x in self.s.indices if isinstance(x, Let)}
+        self.scalars = {x.names[0]: x for x in self.s.scalars if isinstance(x, Let)}
+        for x in self.role.steps:
+            if isinstance(x, Make) and x.layout is not None:
+                self.held[x.name] = x.layout
+            if isinstance(x, Product):
+                self.held[x.name] = x.layout
+
+    def function(self) -> str:
+        before = self.lines(self.role.before)
+        each = [*self.chunk(), *self.lines(self.role.each)]
+        after = self.lines(self.role.after)
+        words = set(words_of(self.k))
+        parameters = ", ".join(f"{n}: gl.constexpr" if n in words else n for n in self.parameters)
+        tiles = [_descriptor(x) for x in self.moved()]
+        lines = [*self.named_layouts(), *tiles, *before, "for n in range(count):", *indented(each), *after]
+        return "\n".join(["@gluon.jit", f"def {role_name(self.s, self.role)}({parameters}):", *indented(lines)])
+
+    # --- what it is given
+
+    @property
+    def parameters(self) -> list[str]:
+        """What the role's function reads, in the order in which the kernel has it; then all that the kernel is compiled for."""
+        used = {"count", *self.places()} | self.names(self.role.steps) | self.names_of_scalars()
+        for x in self.moved():
+            assert x.tile is not None
+            used |= {"stop", x.tile.width, x.tile.block} | names_in(x.tile.base) | names_in(x.tile.stride)
+        known = [p.name for line in self.k.parameters for p in line] + [*self.k.integers, *self.k.counts]
+        known += [x.names[0] for x in self.s.setup if isinstance(x, Let)]
+        found = [n for n in dict.fromkeys(known) if n in used]
+        return [*found, *self.places(), *(n for n in words_of(self.k) if n in used | self.sizes())]
+
+    def sizes(self) -> set[str]:
+        """What the kernel is compiled for that the role's function has in layouts, and to find its way."""
+        found = {STAGES, WARPS, "C", "DT"}
+        for x in self.role.steps:
+            for y in (getattr(x, "layout", None),):
+                if y is not None:
+                    of = y.of if isinstance(y, Operand) else y
+                    found |= {of.rows, of.columns}
+        return found
+
+    def places(self) -> list[str]:
+        """Rings, buffers, and barriers."""
+        found: dict[str, None] = {}
+        for x in self.role.steps:
+            match x:
+                case Fetch(rings=rings):
+                    for n in rings:
+                        r = self.s.ring(n)
+                        assert r is not None
+                        found[ring_name(r)] = None
+                case Await(barriers=b) | Arrive(barriers=b):
+                    found |= {f"{b}_ready": None, f"{b}_empty": None}
+                case Put(place=place):
+                    found[self.place(place)] = None
+                case Send(buffer=name):
+                    found[name] = None
+                case Product(left=left, right=right):
+                    found |= {self.place(y.place): None for y in (left, right) if isinstance(y, Shared)}
+            for n in self.reads(x):
+                if (r := self.s.ring(n)) is not None and not (isinstance(x, Make) and self.role.warps == 1):
+                    found[ring_name(r)] = None
+        return list(found)
+
+    def moved(self) -> list[Ring | Buffer]:
+        """What the copy engine moves, as this role tells it."""
+        found: list[Ring | Buffer | None] = []
+        for x in self.role.steps:
+            match x:
+                case Fetch(rings=rings):
+                    found += [self.s.ring(n) for n in rings]
+                case Send(buffer=name):
+                    found.append(self.s.buffer(name))
+        return [x for x in found if x is not None]
+
+    def place(self, name: str) -> str:
+        r = self.s.ring(name)
+        return name if r is None else ring_name(r)
+
+    def reads(self, x: Step) -> frozenset[str]:
+        match x:
+            case Make(value=value):
+                return names_in(value)
+            case Plain(body=body):
+                return frozenset[str]().union(*(names_in(e) for y in statements(body) for e in expressions(y)))
+        return frozenset()
+
+    def names(self, steps: Iterable[Step]) -> set[str]:
+        """All names that are read, of numbers and in indices too."""
+        found = {n for x in steps for n in self.reads(x)}
+        for x in steps:
+            if isinstance(x, Fetch):
+                found |= {"t0"}.union(*(names_in(r.tile.offset) for n in x.rings if (r := self.s.ring(n)) and r.tile))
+            if isinstance(x, Send) and (b := self.s.buffer(x.buffer)) is not None and b.tile is not None:
+                found |= {"t0"} | names_in(b.tile.offset)
+        before: set[str] = set()
+        while before != found:
+            before = set(found)
+            for n in before:
+                if n in self.indices:
+                    found |= names_in(self.indices[n].value)
+                if n in self.scalars:
+                    found |= names_in(self.scalars[n].value)
+        return found
+
+    def names_of_scalars(self) -> set[str]:
+        return {m for x in self.needed_scalars() for m in names_in(x.value)}
+
+    def needed_scalars(self) -> list[Let]:
+        used = self.names(self.role.each)
+        return [x for n, x in self.scalars.items() if n in used]
+
+    # --- lines
+
+    def chunk(self) -> list[str]:
+        lines = [f"stage = n % {STAGES}", f"phase = n // {STAGES} & 1"]
+        return [*lines, *(f"{x.names[0]} = {scalar(x.value).text}" for x in self.needed_scalars())]
+
+    def named_layouts(self) -> list[str]:
+        lines = []
+        for layout, name in self.layouts.items():
+            match layout:
+                case Accumulator(rows=rows, columns=columns):
+                    text = f"accumulator({rows}, {columns}, {WARPS})"
+                case Operand(of=of):
+                    result = f"accumulator({of.rows}, {of.columns}, {WARPS})"
+                    text = f"gl.DotOperandLayout(operand_index=0, parent={result}, k_width=2)"
+            lines.append(f"{name}: gl.constexpr = {text}")
+        return lines
+
+    def layout(self, x: Layout) -> str:
+        if x not in self.layouts:
+            stem = "tile" if isinstance(x, Accumulator) else "left"
+            self.layouts[x] = f"{stem}{sum(n.startswith(stem) for n in self.layouts.values()) + 1}"
+        return self.layouts[x]
+
+    def lines(self, steps: Iterable[Step]) -> list[str]:
+        return [line for x in steps for line in self.step(x)]
+
+    def step(self, x: Step) -> Iterator[str]:
+        match x:
+            case Await(barriers=b, ready=True):
+                yield f"mbarrier.wait({b}_ready.index(stage), phase)"
+            case Await(barriers=b):
+                yield f"mbarrier.wait({b}_empty.index(stage), phase ^ 1)"
+            case Arrive(barriers=b, ready=ready):
+                yield f"mbarrier.arrive({b}_{'ready' if ready else 'empty'}.index(stage), count=1)"
+            case Fetch(barriers=b, rings=names):
+                yield from self.fetch(b, [r for n in names if (r := self.s.ring(n)) is not None])
+            case Make():
+                yield self.make(x)
+            case Put(place=place, value=value, turned=turned):
+                yield self.put(place, value, turned)
+            case Fence():
+                yield "fence_async_shared()"
+            case Product():
+                yield self.product(x)
+            case Settle(name=name, outstanding=n):
+                yield f"{name} = warpgroup_mma_wait({n}, deps=({name},))"
+            case Drain():
+                yield "tma.store_wait(0)"
+            case Send(buffer=name):
+                buffer = self.s.buffer(name)
+                assert buffer is not None and buffer.tile is not None
+                place = f"[t0.to(gl.int32), {scalar(buffer.tile.offset).text}]"
+                yield f"tma.async_copy_shared_to_global({tiles_name(buffer)}, {place}, {name})"
+            case Pass(name=name, value=value):
+                yield f"{name} = {value}"
+            case Plain(body=body, layout=layout):
+                yield from self.plain(body, layout)
+
+    def fetch(self, barriers: str, rings: list[Ring]) -> Iterator[str]:
+        yield f"ready = {barriers}_ready.index(stage)"
+        yield f"mbarrier.expect(ready, {' + '.join(f'{tiles_name(r)}.block_type.nbytes' for r in rings)})"
+        for r in rings:
+            assert r.tile is not None
+            place = f"[t0.to(gl.int32), {scalar(r.tile.offset).text}]"
+            yield f"tma.async_copy_global_to_shared({tiles_name(r)}, {place}, ready, {ring_name(r)}.index(stage))"
+
+    def make(self, x: Make) -> str:
+        note = f"  # {x.note}" if x.note else ""
+        if x.layout is None:
+            return f"{x.name} = {self.number(x.value).text}{note}"
+        others = {self.held[n] for n in names_in(x.value) if n in self.held}
+        if len(others) == 1 and x.layout not in others:
+            (own,) = others
+            text = f"gl.convert_layout({self.tile(x.value, own).text}, {self.layout(x.layout)})"
+        else:
+            text = self.tile(x.value, x.layout).text
+        return f"{x.name} = {text}{note}"
+
+    def put(self, place: str, value: str, turned: bool) -> str:
+        r = self.s.ring(place)
+        if r is None:
+            buffer = self.s.buffer(place)
+            rounded = f"{value}.to({place}.dtype)" if buffer is not None and buffer.target else value
+            return f"{place}{'.permute((1, 0))' if turned else ''}.store({rounded})"
+        if r.shape == ("1",):
+            value = f"gl.full([1], {value}, gl.float32, layout={ONE})"
+        return f"{ring_name(r)}.index(stage).store({value})"
+
+    def product(self, x: Product) -> str:
+        left = x.left.name if isinstance(x.left, Held) else self.shared(x.left)
+        zero = f"gl.zeros([{x.layout.rows}, {x.layout.columns}], gl.float32, layout={self.layout(x.layout)}), use_acc=False"
+        onto = zero if x.onto is None else x.onto
+        note = f"  # {x.note}" if x.note else ""
+        return f"{x.name} = warpgroup_mma({left}, {self.shared(x.right)}, {onto}, is_async=True){note}"
+
+    def shared(self, x: Shared) -> str:
+        r = self.s.ring(x.place)
+        text = x.place if r is None else f"{ring_name(r)}.index(stage)"
+        return f"{text}.permute((1, 0))" if x.turned else text
+
+    def plain(self, body: Body, layout: Layout | None) -> Iterator[str]:
+        for x in body:
+            yield from self.statement(x, layout)
+
+    def statement(self, x: Statement, layout: Layout | None) -> Iterator[str]:
+        assert layout is not None
+        match x:
+            case If(condition=condition, body=body):
+                yield f"if {scalar(condition).text}:"
+                yield from indented(self.plain(body, layout))
+            case Store(pointer=pointer, value=value, mask=mask):
+                where = "" if mask is None else f", mask={self.tile(mask, layout).text}"
+                yield f"gl.store({self.tile(pointer, layout).text}, {self.tile(value, layout).text}{where})"
+
+    # --- expressions
+
+    def tile(self, x: Code, layout: Layout) -> Code:
+        """An expression of two axes, over registers that lie so."""
+        of = self.layout(layout)
+        match x:
+            case Expanded(value=value, own=own):
+                axis = own.index(True)
+                return Expanded(self.vector(value, f"gl.SliceLayout({1 - axis}, {of})"), own)
+            case Name(id=name) if (r := self.s.ring(name)) is not None and name not in self.held:
+                if r.tile is None:
+                    return Text(f"{ring_name(r)}.index(stage).load(gl.SliceLayout(1, {of}))[:, None]")
+                return Text(f"{self.shared(Shared(name, r.turned))}.load({of})")
+            case Name(id=name):
+                return Name(_gl(name))
+            case Call(function="tl.zeros", arguments=(sizes, dtype)):
+                return call("gl.zeros", sizes, _gl(dtype.text), layout=Name(of))
+            case Call(function="float"):
+                return x
+            case Call(function=function, arguments=arguments):
+                return Call(_gl(function), tuple(self.tile(y, layout) for y in arguments))
+            case Function(value=value) | Power(value=value):
+                return function_of(x, self.tile(value, layout))
+            case Cast(value=value, dtype=dtype):
+                return Cast(self.tile(value, layout), _gl(dtype))
+            case Load(pointer=pointer, mask=mask, other=other):
+                given = {n: self.tile(y, layout) for n, y in (("mask", mask), ("other", other)) if y is not None}
+                return call("gl.load", self.tile(pointer, layout), **given)
+            case Items():
+                return x
+        return rebuilt(x, lambda y: self.tile(y, layout))
+
+    def vector(self, x: Code, layout: str) -> Code:
+        """An expression of one axis, over registers that lie so."""
+        match x:
+            case Name(id=name) if name in self.indices:
+                inside = self.vector(self.indices[name].value, layout)
+                return Text(f"({inside.text})") if inside.level < 3 else inside
+            case Name(id=name) if (r := self.s.ring(name)) is not None and self.role.warps != 1:
+                return Text(f"{ring_name(r)}.index(stage).load({layout})")
+            case Name(id=name):
+                return Name(_gl(name))
+            case Call(function="tl.arange", arguments=arguments):
+                return Call("gl.arange", arguments, (("layout", Name(layout)),))
+            case Call(function="float"):
+                return x
+            case Call(function=function, arguments=arguments):
+                return Call(_gl(function), tuple(self.vector(y, layout) for y in arguments))
+            case Function(value=value) | Power(value=value):
+                return function_of(x, self.vector(value, layout))
+            case Cast(value=value, dtype=dtype):
+                return Cast(self.vector(value, layout), _gl(dtype))
+            case Load(pointer=pointer, mask=mask, other=other):
+                given = {n: self.vector(y, layout) for n, y in (("mask", mask), ("other", other)) if y is not None}
+                return call("gl.load", self.vector(pointer, layout), **given)
+        return rebuilt(x, lambda y: self.vector(y, layout))
+
+    def number(self, x: Code) -> Code:
+        """An expression over numbers of each step, or of a chunk."""
+        return self.vector(x, NUMBERS)

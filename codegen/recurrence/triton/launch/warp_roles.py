@@ -1,0 +1,30 @@
+"""Where a function that launches kernels chooses between those with roles and those without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ....ir.expr import dim_of
+from ....ir.launch_ir import Define, Launch, Statement, joined, py, ref, statements
+from ..kernels.chunk_kernel import Kernel
+from ..print.axis_names import size_name
+
+
+def launched_with_roles(body: Iterable[Statement]) -> set[str]:
+    """The kernels of launches that a kernel with roles may take the place of."""
+    return {x.kernel for x in statements(body) if isinstance(x, Launch) and x.roles}
+
+
+def with_roles_chosen(body: list[Statement], kernels: Iterable[object]) -> list[Statement]:
+    """The function's body, where a call's configuration says whether it has kernels with roles, if there are any."""
+    names = launched_with_roles(body)
+    sweeps = [k for k in kernels if isinstance(k, Kernel) and k.name in names]
+    if not sweeps:
+        return body
+    whole = dict.fromkeys(size_name(dim_of(a)) for k in sweeps for a in k.axes if a != k.tiled)
+    most = next(iter(whole)) if len(whole) == 1 else f"max({', '.join(whole)})"
+    given = {a.source: a.base for k in sweeps for a in k.arguments if a.layout == "step"}
+    tiles = [ref(n) for x, n in given.items() if x is not None and x.attrs[0] == "input" and x.axes]
+    at = next(n for n, x in enumerate(body) if isinstance(x, Define) and x.names == ("config",))
+    chosen = Define(("config",), py("with_roles(config, needs_backward, {}, {})", most, joined(tiles)))
+    return [*body[: at + 1], chosen, *body[at + 1 :]]

@@ -1,0 +1,51 @@
+"""The pass that gives warps roles: a sweep's statements -> its schedule.
+
+It sees what statements load, multiply and store. A loader fetches tiles by the copy engine and makes the numbers of each step; a
+consumer has the states in registers and makes everything else. Refused with CannotPrint is what it has no roles for.
+"""
+
+from __future__ import annotations
+
+from ....ir.warp_schedule import Schedule
+from ..kernels.arguments import Role
+from ..kernels.chunk_kernel import Kernel
+from ..plan_passes.roles import CannotPrint
+from .consumer import Consumer
+from .parts import SweepParts
+from .straight import straight
+
+ELSEWHERE = (Role.LINEAR, Role.LATE, Role.LATE_MAP, Role.LIVE)  # arguments of other launches
+
+
+def schedule_of_sweep(k: Kernel) -> Schedule:
+    """The schedule of a sweep, as it yields outputs without leaving anything for a backward pass.
+
+    Raises CannotPrint: there are no roles for what it does.
+    """
+    if not k.sweeps or k.tiled is None or k.whole or len(k.axes) != 2:
+        raise CannotPrint("roles are for sweeps over chunks with states of two axes")
+    missing = [a.name for a in k.arguments if a.role in ELSEWHERE or a.role is Role.CHECKPOINTS]
+    s = straight(k.function, frozenset(missing))
+    sweep = SweepParts(k, s)
+    consumer = Consumer(sweep)
+    role = consumer.role()
+    loader = sweep.loader()
+    return Schedule(
+        k.name,
+        tuple(sweep.setup),
+        tuple(sweep.indices.values()),
+        tuple(sweep.scalars.values()),
+        tuple(sweep.rings.values()),
+        tuple(consumer.buffers),
+        (sweep.barriers,),
+        (role, loader),
+    )
+
+
+def has_roles(k: Kernel) -> bool:
+    """Is there a schedule for what a sweep does?"""
+    try:
+        schedule_of_sweep(k)
+    except CannotPrint:
+        return False
+    return True

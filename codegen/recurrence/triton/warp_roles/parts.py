@@ -1,0 +1,209 @@
+"""What the statements of a sweep are: numbers of a program and of a chunk, indices, numbers of each step, tiles that the copy
+engine can move; and the role that loads."""
+
+from __future__ import annotations
+
+from ....ir.code import (
+    Call,
+    Code,
+    Function,
+    Literal,
+    Load,
+    Name,
+    both,
+    loads_in,
+    names_in,
+    plus,
+    times,
+    walk_code,
+)
+from ....ir.expr import Node
+from ....ir.functions import TABLE
+from ....ir.kernel_ir import Let, Statement, Store, argument_of
+from ....ir.warp_schedule import Arrive, Await, Barriers, Fetch, Make, Put, Ring, Role, Step, Tile
+from ..kernels.chunk_kernel import Kernel
+from ..plan_passes.roles import CannotPrint
+from .shapes import ONE, Shapes, expanded_along, factors_of, parts_of_sum
+from .straight import Straight
+
+GLUON = frozenset(
+    "abs arange cast cdiv cos erf exp exp2 log log2 maximum minimum program_id rsqrt sin sqrt where zeros zeros_like".split()
+)
+CHUNK, LOADER_REGISTERS = "chunk", 24
+
+
+class SweepParts:
+    """What the statements of a sweep are: numbers of a program and of a chunk, indices, numbers of each step, and tiles."""
+
+    def __init__(self, k: Kernel, s: Straight) -> None:
+        self.k, self.s = k, s
+        self.shapes = Shapes()
+        self.shapes.note((*s.setup, *s.loop))
+        self.definitions = {x.names[0]: x for x in (*s.setup, *s.loop) if isinstance(x, Let)}
+        self.setup: list[Statement] = []
+        self.indices: dict[str, Let] = {}
+        self.scalars: dict[str, Let] = {}
+        self.initial: dict[str, Let] = {}  # tiles that are made before the loop
+        self.numbers: dict[str, Let] = {}  # of each step, and of a chunk's end, in floats
+        self.tiles: dict[str, Let] = {}  # what is made in the loop, of two axes
+        self.stores: list[Statement] = []
+        self.rings: dict[str, Ring] = {}  # that are used, and
+        self.known: dict[str, Ring | None] = {}  # that there may be
+        for x in s.setup:
+            self._before(x)
+        for x in s.loop:
+            self._inside(x)
+        for x in (*self.setup, *self.indices.values(), *self.scalars.values(), *self.initial.values()):
+            if isinstance(x, Let):
+                written(x.value)
+
+    def _before(self, x: Statement) -> None:
+        if not isinstance(x, Let):
+            raise CannotPrint("a statement before the loop that makes no name")
+        rank = len(self.shapes.of(x.value))
+        if rank == 0:
+            self.setup.append(x)
+        elif rank == 1:
+            self.indices[x.names[0]] = x
+        else:
+            self.initial[x.names[0]] = x
+
+    def _inside(self, x: Statement) -> None:
+        if not isinstance(x, Let):
+            self.stores.append(x)
+            return
+        (name,), rank = x.names, len(self.shapes.of(x.value))
+        loaded = bool(loads_in(x.value)) or any(n in self.numbers for n in names_in(x.value))
+        if rank > 1:
+            self.tiles[name] = x
+        elif loaded:
+            self.numbers[name] = x
+        elif rank == 1:
+            self.indices[name] = x
+        else:
+            self.scalars[name] = x
+
+    # --- what is loaded
+
+    def ring_of(self, name: str) -> Ring | None:
+        """The ring that a name is the value of, if it is loaded for each chunk: a tile, or numbers of each step."""
+        if name not in self.known:
+            self.known[name] = self._ring(name)
+        return self.known[name]
+
+    def _ring(self, name: str) -> Ring | None:
+        if name in self.numbers:
+            return Ring(name, self.shapes.known[name] or (ONE,))
+        if name in self.tiles and isinstance(load := self.tiles[name].value, Load):
+            tile, turned = self.tile_of(load)
+            return Ring(name, ("C", tile.block), tile, turned)
+        return None
+
+    def use(self, ring: Ring) -> None:
+        """It is read by another role."""
+        self.rings[ring.name] = ring
+
+    def tile_of(self, x: Load) -> tuple[Tile, bool]:
+        """What the copy engine loads in the place of a load, and whether its steps are columns there."""
+        argument = argument_of(x.pointer, frozenset(self.definitions))
+        base, *terms = parts_of_sum(x.pointer)
+        given = {a.name: a.base for a in self.k.arguments if a.layout == "step" and _is_input(a.source)}
+        found = self._pointed(base, given)
+        if argument is None or found is None or len(terms) != 3:
+            raise CannotPrint(f"no tile of a tensor of steps is loaded from {x.pointer.text}")
+        stride = Name(f"{found}_t")
+        at, steps, channels = terms
+        if at != times("t0", stride):
+            raise CannotPrint(f"a tile that begins at no chunk: {x.pointer.text}")
+        rows, columns = factors_of(steps)[0], expanded_along(channels, self.definitions)
+        along = expanded_along(rows, self.definitions)
+        if columns is None or along is None or along[0] != "i" or factors_of(steps)[1:] != [stride]:
+            raise CannotPrint(f"a tile of no steps by channels: {x.pointer.text}")
+        self._masked(x.mask, along[1], columns)
+        if x.other != Literal(0.0):
+            raise CannotPrint("a tile that isn't zero beyond its end")
+        return self._tile(base, stride, columns[0]), along[1] == 1
+
+    def _pointed(self, base: Code, arguments: dict[str, str]) -> str | None:
+        """The stem of the argument that a pointer of this program points into."""
+        if not isinstance(base, Name):
+            return None
+        x = self.definitions.get(base.id)
+        name = base.id if x is None else parts_of_sum(x.value)[0].text
+        return arguments.get(name)
+
+    def _tile(self, base: Code, stride: Code, channels: str) -> Tile:
+        """A tile along the axis that has this index."""
+        *before, index = parts_of_sum(self.definitions[channels].value)
+        ok = self.definitions.get(f"{channels}_ok")
+        if ok is None or not isinstance(index, Call) or index.function != "tl.arange":
+            raise CannotPrint(f"{channels} is no index along an axis")
+        below = ok.value
+        width = below.parts[1].text
+        return Tile(base, width, stride, plus(*before) if before else Literal(0), index.arguments[1].text)
+
+    def _masked(self, mask: Code | None, steps: int, columns: tuple[str, int]) -> None:
+        """Refuse a mask that isn't that of steps before the sequence's end, and channels."""
+        wanted = [Name("i_ok").along(steps, 2), Name(f"{columns[0]}_ok").along(columns[1], 2)]
+        if mask is None or mask not in (both(*wanted), both(*reversed(wanted))):
+            raise CannotPrint(f"a tile is masked by {None if mask is None else mask.text}")
+
+    def target_of(self, x: Store) -> tuple[Tile, bool]:
+        """Where the copy engine puts what a store stores, and whether its steps are columns."""
+        base, *terms = parts_of_sum(x.pointer)
+        outs = {a.name for a in self.k.arguments if a.layout == "out"}
+        if not isinstance(base, Name) or base.id not in outs or len(terms) != 3:
+            raise CannotPrint(f"no tile of an output is stored at {x.pointer.text}")
+        at, steps, channels = terms
+        rows, columns = factors_of(steps)[0], expanded_along(channels, self.definitions)
+        along = expanded_along(rows, self.definitions)
+        if columns is None or along is None or along[0] != "i":
+            raise CannotPrint(f"a tile of no steps by channels: {x.pointer.text}")
+        width = self._tile(base, Literal(0), columns[0]).width
+        if at != times("step", width) or factors_of(steps)[1:] != [Name("H"), Name(width)]:
+            raise CannotPrint(f"an output's steps lie otherwise: {x.pointer.text}")
+        self._masked(x.mask, along[1], columns)
+        first = plus(base, times(plus(times("b", "T", "H"), "h"), width))
+        return self._tile(first, times("H", width), columns[0]), along[1] == 1
+
+    # --- the loader
+
+    @property
+    def barriers(self) -> Barriers:
+        puts = any(x.tile is None for x in self.rings.values())
+        return Barriers(CHUNK, tuple(self.rings), 1 + puts, 1)
+
+    def loader(self) -> Role:
+        """Fetches tiles, and makes numbers of each step: what it loads of these is under way while it waits for room."""
+        fetched = tuple(x.name for x in self.rings.values() if x.tile is not None)
+        put = [x.name for x in self.rings.values() if x.tile is None]
+        needed: set[str] = set(put)
+        for name, x in reversed(self.numbers.items()):
+            if name in needed:
+                needed |= names_in(x.value)
+        made = [Make(n, x.value, note=x.note) for n, x in self.numbers.items() if n in needed]
+        for each in made:
+            written(each.value)
+        loads = [x for x in made if loads_in(x.value)]
+        steps: list[Step] = [*loads, Await(CHUNK, False), Fetch(CHUNK, fetched)]
+        steps += [x for x in made if x not in loads]
+        steps += [Put(n, n) for n in put]
+        steps += [Arrive(CHUNK, True)] if put else []
+        return Role("loader", 1, LOADER_REGISTERS, (), tuple(steps), ())
+
+
+def written(x: Code) -> None:
+    """Refuse what Gluon has no name for."""
+    for y in walk_code(x):
+        names: set[str] = set()
+        if isinstance(y, Function):
+            names = {part.partition("(")[0] for part in TABLE[y.name].triton.split("tl.")[1:]}
+        elif isinstance(y, Call) and y.function != "float":
+            names = {y.function.removeprefix("tl."), *(n for n, _ in y.keywords)}
+        if not names <= GLUON:
+            raise CannotPrint(f"Gluon has no {', '.join(sorted(names - GLUON))}")
+
+
+def _is_input(x: Node | None) -> bool:
+    """Is it what the op is given, whose dtype is known before the first launch?"""
+    return x is not None and x.op == "leaf" and x.attrs[0] == "input"

@@ -1,0 +1,462 @@
+"""The interpreter of schedules: runs a program's roles over exact numbers, in an order that chance decides, step by step.
+
+The copy engine and tensor cores work beside the roles: what they were told to do is done at some later time. On the way these
+are refused, with a `GateError`:
+
+- a read of a ring's stage that isn't behind its `ready`, or after the role has said that it is done with it;
+- a fill of a stage that isn't behind its `empty`; a stage that is called ready, or empty, before all of it is;
+- a buffer that is overwritten while a product or the copy engine reads it, or read by them before a fence;
+- a product that is used before it was waited for;
+- roles that wait for each other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chunkform.errors import GateError
+
+from ....exact.entries import Entries, Fractions, Residues
+from ....exact.meanings import NeedsOrder
+from ....exact.rationals import is_in_field
+from ....exact.run_kernel import Argument, Exact, Pointer, Value, one_program
+from ....ir.code import Code, Name, names_in
+from ....ir.kernel_ir import Body, Let
+from ....ir.warp_schedule import (
+    Arrive,
+    Await,
+    Barriers,
+    Drain,
+    Fence,
+    Fetch,
+    Held,
+    Make,
+    Pass,
+    Plain,
+    Product,
+    Put,
+    Ring,
+    Role,
+    Schedule,
+    Send,
+    Settle,
+    Shared,
+    Step,
+    Tile,
+)
+from ..kernel_gate import runtime_function
+
+
+def run_schedule(
+    s: Schedule, programs: int, arguments: Mapping[str, Argument], stages: int, order: random.Random
+) -> None:
+    """A launch of so many programs, each with rings of so many stages."""
+    kinds: tuple[type[Residues] | type[Fractions], ...] = (Residues,) if is_in_field() else (Residues, Fractions)
+    for n, kind in enumerate(kinds):
+        try:
+            for number in range(programs):
+                _Running(s, number, programs, kind(), arguments, stages, order).run()
+            return
+        except NeedsOrder:
+            if n + 1 == len(kinds):
+                raise
+
+
+@dataclass
+class _Barrier:
+    """As the hardware has it: `rounds` are the times that it was complete."""
+
+    count: int
+    pending: int = 0
+    copies: int = 0  # that are under way
+    rounds: int = 0
+
+    def passed(self, phase: int) -> bool:
+        return self.rounds & 1 != phase
+
+
+@dataclass
+class _Stage:
+    """A stage of a ring: what is in it, and of which chunk."""
+
+    content: np.ndarray | None = None
+    chunk: int = -1
+
+
+@dataclass
+class _Memory:
+    """A buffer: what is in it, how often it was filled, whether a fence came after that, and whether the copy engine reads it."""
+
+    content: np.ndarray | None = None
+    filled: int = 0
+    fenced: bool = False
+    sent: bool = False
+
+
+@dataclass
+class _Warps:
+    """A role on its way."""
+
+    role: Role
+    names: dict[str, Value]
+    chunk: int = -1
+    ready: dict[str, bool] = field(default_factory=dict)  # in this chunk: has it waited for these barriers,
+    done: dict[str, bool] = field(default_factory=dict)  # and has it said that it is done?
+    empty: dict[str, bool] = field(default_factory=dict)
+    products: dict[str, tuple[Product, dict[str, int]]] = field(default_factory=dict)  # under way, with what they read
+    order: list[str] = field(default_factory=list)
+    loaded: bool = False  # tiles that the copy engine fills, since the last fence
+
+
+class _Running:
+    """One program."""
+
+    def __init__(
+        self,
+        s: Schedule,
+        number: int,
+        programs: int,
+        entries: Entries,
+        arguments: Mapping[str, Argument],
+        stages: int,
+        order: random.Random,
+    ) -> None:
+        self.s, self.stages, self.order, self.entries = s, stages, order, entries
+        self.program = one_program(s.name, number, programs, entries, runtime_function)
+        self.given = {n: self.program.given(x) for n, x in arguments.items()} | {"STAGES": stages}
+        self.let(s.setup, self.given)
+        self.slots = {r.name: [_Stage() for _ in range(stages)] for r in s.rings}
+        self.buffers = {b.name: _Memory() for b in s.buffers}
+        self.ready = {b.name: [_Barrier(b.arrivals, b.arrivals) for _ in range(stages)] for b in s.barriers}
+        self.empty = {b.name: [_Barrier(b.readers, b.readers) for _ in range(stages)] for b in s.barriers}
+        self.copies: list[tuple[Ring, int, np.ndarray, str]] = []  # that the copy engine was told to make
+
+    def _readers(self, b: Barriers) -> set[str]:
+        return {
+            r.name
+            for r in self.s.roles
+            if any(isinstance(x, Await) and x.ready and x.barriers == b.name for x in r.each)
+        }
+
+    def fault(self, what: str) -> GateError:
+        return GateError(f"{self.s.name}: {what}")
+
+    # --- all roles
+
+    def run(self) -> None:
+        self.warps = {r.name: _Warps(r, dict(self.given)) for r in self.s.roles}
+        going = {n: self.go(w) for n, w in self.warps.items()}
+        waiting: dict[str, Await | None] = {n: next(x) for n, x in going.items()}
+        while going:
+            able = [n for n, x in waiting.items() if n in going and (x is None or self.may(self.warps[n], x))]
+            if not able and not self.copies:
+                what = ", ".join(f"{n} for {x.barriers}" for n, x in waiting.items() if n in going and x is not None)
+                raise self.fault(f"roles wait for each other: {what}")
+            n = self.order.randrange(len(able) + len(self.copies))
+            if n >= len(able):
+                self.copied(n - len(able))
+                continue
+            name = able[n]
+            try:
+                waiting[name] = next(going[name])
+            except StopIteration:
+                del going[name]
+        for memory in self.program.traffic.memories.values():
+            memory.commit()
+
+    def may(self, w: _Warps, x: Await) -> bool:
+        stage, phase = w.chunk % self.stages, w.chunk // self.stages & 1
+        barrier = (self.ready if x.ready else self.empty)[x.barriers][stage]
+        return barrier.passed(phase if x.ready else phase ^ 1)
+
+    def go(self, w: _Warps) -> Iterator[Await | None]:
+        """What a role does, step by step; it yields what it waits for next."""
+        self.indices(w)
+        for x in w.role.before:
+            yield None
+            self.step(w, x)
+        for n in range(self.whole(w, "count")):
+            w.chunk = n
+            w.ready, w.done, w.empty = {}, {}, {}
+            w.names["n"] = n
+            self.let(self.s.scalars, w.names)
+            self.indices(w)
+            for x in w.role.each:
+                yield x if isinstance(x, Await) else None
+                self.step(w, x)
+        for x in w.role.after:
+            yield None
+            self.step(w, x)
+        if w.products:
+            raise self.fault(f"the {w.role.name} ends before {', '.join(w.products)}")
+        if any(b.sent for b in self.buffers.values()) and any(isinstance(x, Send) for x in w.role.steps):
+            raise self.fault(f"the {w.role.name} ends while the copy engine reads its buffers")
+        yield None
+
+    def let(self, body: Body, names: dict[str, Value]) -> None:
+        for x in body:
+            assert isinstance(x, Let)
+            names[x.names[0]] = self.program.value(x.value, names)
+
+    def indices(self, w: _Warps) -> None:
+        for x in self.s.indices:
+            assert isinstance(x, Let)
+            if all(n in w.names or n.startswith("tl.") for n in names_in(x.value)):
+                w.names[x.names[0]] = self.program.value(x.value, w.names)
+
+    # --- barriers and the copy engine
+
+    def arrive(self, barrier: _Barrier) -> bool:
+        """Is it complete by this?"""
+        barrier.pending -= 1
+        return self.complete(barrier)
+
+    def complete(self, barrier: _Barrier) -> bool:
+        if barrier.pending > 0 or barrier.copies > 0:
+            return False
+        barrier.pending = barrier.count
+        barrier.rounds += 1
+        return True
+
+    def became_ready(self, b: str, stage: int) -> None:
+        """Every ring must have been filled."""
+        chunk = (self.ready[b][stage].rounds - 1) * self.stages + stage
+        for n in self.barriers(b).rings:
+            if self.slots[n][stage].chunk != chunk:
+                raise self.fault(f"{b} is called ready before {n} is filled")
+
+    def became_empty(self, b: str, stage: int) -> None:
+        chunk = (self.empty[b][stage].rounds - 1) * self.stages + stage
+        for n in self._readers(self.barriers(b)):
+            w = self.warps[n]
+            if w.chunk < chunk or (w.chunk == chunk and not w.done.get(b)):
+                raise self.fault(f"{b} is called empty while the {n} needs it")
+
+    def barriers(self, name: str) -> Barriers:
+        return next(b for b in self.s.barriers if b.name == name)
+
+    def copied(self, n: int) -> None:
+        """The copy engine has made one of the copies."""
+        ring, chunk, content, b = self.copies.pop(n)
+        self.fill(ring.name, chunk, content)
+        barrier = self.ready[b][chunk % self.stages]
+        barrier.copies -= 1
+        if self.complete(barrier):
+            self.became_ready(b, chunk % self.stages)
+
+    def fill(self, name: str, chunk: int, content: np.ndarray) -> None:
+        slot = self.slots[name][chunk % self.stages]
+        slot.content, slot.chunk = content, chunk
+
+    def moved(self, w: _Warps, t: Tile) -> tuple[Pointer, np.ndarray]:
+        """Where the copy engine finds a tile's entries, and which of them there are."""
+        names, value = w.names, self.program.value
+        rows = self.whole(w, "t0") + np.arange(self.whole(w, "C"))[None, :, None]
+        columns = one(value(t.offset, names)) + np.arange(self.whole(w, t.block))[None, None, :]
+        there = (rows < self.whole(w, "stop")) & (columns < self.whole(w, t.width))
+        base = value(t.base, names)
+        if not isinstance(base, Pointer):
+            raise self.fault(f"a tile at {t.base.text}, which points nowhere")
+        places = one(base.places) + rows * one(value(t.stride, names)) + columns
+        return Pointer(base.memory, places), there
+
+    def whole(self, w: _Warps, name: str) -> int:
+        return one(self.program.value(Name(name), w.names))
+
+    # --- steps
+
+    def step(self, w: _Warps, x: Step) -> None:
+        stage = w.chunk % self.stages
+        match x:
+            case Await(barriers=b, ready=ready):
+                (w.ready if ready else w.empty)[b] = True
+            case Arrive(barriers=b, ready=True):
+                if self.arrive(self.ready[b][stage]):
+                    self.became_ready(b, stage)
+            case Arrive(barriers=b):
+                self.done(w, b, stage)
+            case Fetch(barriers=b, rings=rings):
+                self.fetch(w, b, rings)
+            case Make(name=name, value=value):
+                self.reading(w, value)
+                w.names[name] = self.program.value(value, self.names(w, value))
+            case Put(place=place, value=value, turned=turned):
+                self.put(w, place, self.number(w, value), turned)
+            case Fence():
+                w.loaded = False
+                for memory in self.buffers.values():
+                    memory.fenced = True
+            case Product():
+                self.begin(w, x)
+            case Settle(name=name, outstanding=n):
+                self.settle(w, name, n)
+            case _:
+                self.at_the_end(w, x)
+
+    def at_the_end(self, w: _Warps, x: Step) -> None:
+        """A step that hands on what a chunk leaves."""
+        match x:
+            case Drain():
+                for memory in self.buffers.values():
+                    memory.sent = False
+            case Send(buffer=name):
+                self.send(w, name)
+            case Pass(name=name, value=value):
+                w.names[name] = self.used(w, value)
+            case Plain(body=body):
+                self.program.body(body, w.names)
+
+    def done(self, w: _Warps, b: str, stage: int) -> None:
+        if not w.ready.get(b):
+            raise self.fault(f"the {w.role.name} is done with {b} before it is ready")
+        if w.loaded:
+            raise self.fault(f"no fence is between what the {w.role.name} loads and the copy engine's next copy")
+        rings = self.barriers(b).rings
+        for p, reads in w.products.values():
+            if set(reads) & set(rings):
+                raise self.fault(f"the {w.role.name} is done with {b} while {p.name} reads it")
+        w.done[b] = True
+        if self.arrive(self.empty[b][stage]):
+            self.became_empty(b, stage)
+
+    def fetch(self, w: _Warps, b: str, rings: tuple[str, ...]) -> None:
+        self.may_fill(w, b)
+        barrier = self.ready[b][w.chunk % self.stages]
+        for n in rings:
+            r = self.s.ring(n)
+            assert r is not None and r.tile is not None
+            found = self.program.load(*self.moved(w, r.tile), Exact(self.entries.of(0)), r.name)
+            self.copies.append((r, w.chunk, found.entries, b))
+            barrier.copies += 1
+        if self.arrive(barrier):
+            self.became_ready(b, w.chunk % self.stages)
+
+    def may_fill(self, w: _Warps, b: str) -> None:
+        if not w.empty.get(b):
+            raise self.fault(f"the {w.role.name} fills {b} before it is empty")
+
+    def put(self, w: _Warps, place: str, value: np.ndarray, turned: bool) -> None:
+        if (r := self.s.ring(place)) is not None:
+            self.may_fill(w, self.s.barriers_of(place).name)
+            self.fill(r.name, w.chunk, value)
+            return
+        memory = self.buffers[place]
+        if memory.sent:
+            raise self.fault(f"{place} is overwritten while the copy engine reads it")
+        for other in self.warps.values():
+            for p, reads in other.products.values():
+                if place in reads:
+                    raise self.fault(f"{place} is overwritten while {p.name} reads it")
+        memory.content, memory.fenced = across(value) if turned else value, False
+        memory.filled += 1
+
+    def begin(self, w: _Warps, x: Product) -> None:
+        reads = {}
+        for y in (x.left, x.right):
+            if isinstance(y, Shared):
+                if y.place in self.buffers:
+                    if not self.buffers[y.place].fenced:
+                        raise self.fault(f"no fence is between {y.place} and {x.name}, which reads it")
+                    reads[y.place] = self.buffers[y.place].filled
+                else:
+                    self.may_read(w, y.place)
+                    reads[y.place] = w.chunk
+            else:
+                self.used(w, y.name)
+        if x.onto is not None:
+            self.used(w, x.onto)
+        w.products[x.name] = x, reads
+        w.order.append(x.name)
+
+    def settle(self, w: _Warps, name: str, outstanding: int) -> None:
+        """Products are made when they are waited for, of what lies in their operands then."""
+        if name not in w.order or len(w.order) - w.order.index(name) - 1 < outstanding:
+            raise self.fault(f"{name} isn't complete when {outstanding} products are under way")
+        done, w.order = w.order[: len(w.order) - outstanding], w.order[len(w.order) - outstanding :]
+        for n in done:
+            x, reads = w.products.pop(n)
+            for place, count in reads.items():
+                now = self.buffers[place].filled if place in self.buffers else self.slot(w, place).chunk
+                if now != count:
+                    raise self.fault(f"{place} has changed while {n} reads it")
+            left = self.number(w, x.left.name) if isinstance(x.left, Held) else self.operand(w, x.left)
+            made = self.entries.dot(left, self.operand(w, x.right))
+            if x.onto is not None:
+                made = self.entries.binary("+", made, self.number(w, x.onto))
+            w.names[n] = Exact(made)
+
+    def operand(self, w: _Warps, x: Shared) -> np.ndarray:
+        content = self.buffers[x.place].content if x.place in self.buffers else self.slot(w, x.place).content
+        if content is None:
+            raise self.fault(f"nothing was put into {x.place}")
+        return across(content) if x.turned else content
+
+    def slot(self, w: _Warps, ring: str) -> _Stage:
+        return self.slots[ring][w.chunk % self.stages]
+
+    def send(self, w: _Warps, name: str) -> None:
+        buffer, memory = self.s.buffer(name), self.buffers[name]
+        assert buffer is not None and buffer.tile is not None
+        if not memory.fenced or memory.content is None:
+            raise self.fault(f"no fence is between {name} and the copy engine, which reads it")
+        memory.sent = True
+        pointer, there = self.moved(w, buffer.tile)
+        self.program.store(pointer, Exact(memory.content), there, name)
+
+    # --- names
+
+    def may_read(self, w: _Warps, ring: str) -> None:
+        b = self.s.barriers_of(ring).name
+        if not w.ready.get(b):
+            raise self.fault(f"the {w.role.name} reads {ring} before it is ready")
+        if w.done.get(b):
+            raise self.fault(f"the {w.role.name} reads {ring} after it has said that it is done")
+
+    def own(self, w: _Warps) -> set[str]:
+        """Names that a role makes itself."""
+        return {x.name for x in w.role.steps if isinstance(x, Make | Product)}
+
+    def reading(self, w: _Warps, x: Code) -> None:
+        for n in names_in(x) - self.own(w):
+            if (r := self.s.ring(n)) is not None:
+                self.may_read(w, n)
+                w.loaded |= r.tile is not None
+
+    def names(self, w: _Warps, x: Code) -> dict[str, Value]:
+        own = self.own(w)
+        found = dict(w.names)
+        for n in names_in(x):
+            if n in w.products:
+                raise self.fault(f"{n} is used before it is waited for")
+            r = self.s.ring(n)
+            if r is not None and n not in own:
+                content = self.slot(w, n).content
+                if content is None:
+                    raise self.fault(f"nothing was put into {n}")
+                found[n] = Exact(across(content) if r.turned else content)
+        return found
+
+    def used(self, w: _Warps, name: str) -> Value:
+        if name in w.products:
+            raise self.fault(f"{name} is used before it is waited for")
+        return self.program.value(Name(name), w.names)
+
+    def number(self, w: _Warps, name: str) -> np.ndarray:
+        found = self.used(w, name)
+        if not isinstance(found, Exact):
+            raise self.fault(f"{name} is no number")
+        return found.entries
+
+
+def one(x: Value) -> int:
+    """An integer of the program."""
+    return int(np.ravel(x)[0])
+
+
+def across(x: np.ndarray) -> np.ndarray:
+    """The transpose of a tile; the first axis is of programs."""
+    return x.swapaxes(-1, -2)

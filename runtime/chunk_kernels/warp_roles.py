@@ -1,0 +1,168 @@
+"""Kernels whose warps have roles: when they take the place of others, and what they share.
+
+They are written in Gluon, Triton's lower language, for GPUs of compute capability 9.0. A call has them where a table of measured
+configurations says so (`Config.roles`), or where CHUNKFORM_ROLES is 1, and where they can do all that it asks for; otherwise it
+has the kernels without roles, which are always there.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+
+from ..launch.fixed_split import fixed
+from ..launch.launch import Config, cdiv, launch, padded
+from ..launch.narrowing import level
+from ..launch.recorder import KernelArgument, KernelOption
+from .fused_backward import movable
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
+
+try:
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.nvidia.hopper import (
+        fence_async_shared,
+        mbarrier,
+        tma,
+        warpgroup_mma,
+        warpgroup_mma_wait,
+    )
+
+    THERE = True
+except (
+    ImportError,
+    AttributeError,
+):  # no Triton, or one without Gluon, or with another: kernels with roles are never launched
+    THERE = False
+
+    class _Missing:
+        """In the place of what isn't there: kernels are named, and never compiled."""
+
+        def jit(self, function: object = None, **_: object) -> object:
+            return function if function is not None else (lambda f: f)
+
+        def constexpr_function(self, function: object) -> object:
+            return function
+
+    gluon = gl = mbarrier = tma = fence_async_shared = warpgroup_mma = warpgroup_mma_wait = _Missing()
+
+__all__ = [
+    "accumulator",
+    "fence_async_shared",
+    "gl",
+    "gluon",
+    "launch_with_roles",
+    "mbarrier",
+    "swizzled",
+    "tma",
+    "warpgroup_mma",
+    "warpgroup_mma_wait",
+    "with_roles",
+]
+
+STEPS = 64  # of a chunk
+WIDEST = 128  # channels of a state's axis that a program has whole
+TESTED = ("3.6",)  # versions of Triton whose Gluon these kernels were run with
+FORCED = os.environ.get("CHUNKFORM_ROLES", "") not in ("", "0")
+STAGES = 3  # chunks under way at once, where nothing else was measured
+LOADER = 24  # registers of a thread of the loader
+MOST = {
+    4: 128,
+    8: 168,
+}  # registers of a thread that a program begins with, by the consumer's warps: it gets what loaders leave
+
+
+def with_roles(config: Config, recording: object, whole: int, *tensors: torch.Tensor) -> Config:
+    """The configuration of a call whose sweep has a kernel with roles: one that names it where the call may have it, or else one
+    that doesn't. `whole`: the most channels of a state's axis that a program has whole; `tensors`: of which it loads tiles;
+    `recording`: does a backward pass follow?"""
+    stages = STAGES if FORCED else config.roles
+    if stages is None:
+        return config
+    if recording or config.exact or fixed() or level() or not _fits(whole, tensors):
+        return _without(config)
+    return _chosen(config, stages)
+
+
+def _fits(whole: int, tensors: tuple[torch.Tensor, ...]) -> bool:
+    """Does a multiprocessor hold a state of this width, does the copy engine take these tensors, and is it there?"""
+    if padded(whole) > WIDEST or len({x.dtype for x in tensors}) > 1 or not movable(*tensors):
+        return False
+    return all(x.shape[0] for x in tensors) and available()
+
+
+def available() -> bool:
+    """Does the current GPU run kernels with roles, with this version of Triton?"""
+    if not THERE or not torch.cuda.is_initialized():
+        return False
+    return _available(torch.cuda.current_device(), triton.__version__)
+
+
+@functools.cache
+def _available(device: int, version: str) -> bool:
+    return version.startswith(TESTED) and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+@functools.cache
+def _without(config: Config) -> Config:
+    return replace(config, roles=None)
+
+
+@functools.cache
+def _chosen(config: Config, stages: int) -> Config:
+    return replace(config, roles=stages, chunk=STEPS)
+
+
+def launch_with_roles(
+    config: Config,
+    kernel: JITFunction,
+    roles: JITFunction,
+    words: tuple[str, str, str, str],
+    grid: tuple[int],
+    *args: KernelArgument,
+    **options: KernelOption,
+) -> None:
+    """Launch the kernel `roles` where the configuration says so, or else the one without, which this is the launch of. `words`:
+    what the size and the block of a state's axis are called that a program has whole, and those of the axis that it has a
+    tile of."""
+    if config.roles is None:
+        launch(kernel, grid, *args, **options)
+        return
+    whole, whole_block, tiled, tile = words
+    sizes = options[whole], options[tiled], options[tile]
+    block, wide, warps = shape_of(sizes[0], sizes[1])  # type: ignore[arg-type]
+    programs = grid[0] // cdiv(sizes[1], sizes[2]) * cdiv(sizes[1], wide)  # type: ignore[arg-type, operator]
+    options = {n: x for n, x in options.items() if n != "num_stages"}
+    options |= {whole_block: block, tile: wide, "STAGES": config.roles, "WARPS": warps, "LOADER_REGISTERS": LOADER}
+    launch(roles, (programs,), *args, **options | {"num_warps": warps, "maxnreg": MOST[warps]})
+
+
+def shape_of(whole: int, tiled: int) -> tuple[int, int, int]:
+    """The blocks of a state's axes in a program, and the warps that hold it: tensor cores take 64 rows of four warps."""
+    wide = max(64, min(WIDEST, padded(tiled)))
+    return max(64, padded(whole)), wide, wide // 16
+
+
+@gluon.constexpr_function
+def accumulator(rows, columns, warps):  # type: ignore[no-untyped-def]
+    """Where a product [rows, columns] of so many warps lies in registers: each group of four warps has 64 rows, and where there
+    are fewer rows than that for all groups, they share the columns."""
+    along = min(warps, rows // 16)
+    across = warps // along
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[along, across], instr_shape=[16, columns // across, 16]
+    )
+
+
+@gluon.constexpr_function
+def swizzled(columns, dtype):  # type: ignore[no-untyped-def]
+    """Where a tile of so many columns lies in shared memory, as tensor cores and the copy engine want it."""
+    bits = dtype.primitive_bitwidth
+    return gl.NVMMASharedLayout(swizzle_byte_width=min(128, columns * bits // 8), element_bitwidth=bits, rank=2)
