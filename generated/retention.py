@@ -1047,7 +1047,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9bb73aa5b1153161")
+    config = choose(some.dtype, (D, E), "687c890ad423fc98")
     config = with_roles(config, needs_backward, D, q, v, k)
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
@@ -1553,7 +1553,7 @@ def triton_backward_whole(
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9bb73aa5b1153161")
+    config = choose(some.dtype, (D, E), "687c890ad423fc98")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2327,7 +2327,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9bb73aa5b1153161")
+    config = choose(some.dtype, (D, E), "687c890ad423fc98")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -268,8 +268,10 @@ def use_tables_anew() -> None:
 
 @functools.cache
 def _chosen(dtype: torch.dtype, largest: int, kernels: str, device: int | None) -> Config:
-    """What a table says, if it is one of the candidates still; or the first of them."""
+    """What a table says, if it is one of the candidates still, or the first of them with roles; or the first of them."""
     known = candidates(4 if dtype == torch.float32 else 2, largest)
+    if dtype != torch.float32:
+        known += tuple(replace(known[0], roles=n) for n in (2, 3))
     fields = lookup(kernels, dtype, largest, device) if kernels and device is not None else None
     return next((x for x in known if fields_of(x) == fields), known[0])
 
@@ -296,7 +298,7 @@ def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
     else:
         usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=4, ahead=2, registers=168)
         wide: dict[str, Any] = {"block": 64, "registers": None}
-        others = ({"slice": 128}, {"registers": 128}, wide, {"stages": 2}, {"stages": 3}, {"roles": 3})
+        others = ({"slice": 128}, {"registers": 128}, wide, {"stages": 2}, {"stages": 3})
     return tuple(dict.fromkeys([usual, *(replace(usual, **x) for x in others)]))
 
 

@@ -62,7 +62,7 @@ class TritonForm:
     def text(self) -> str:
         """The text, with the hash of the kernels."""
         texts = list(map(_text, self.parts))
-        kernels = [text for text, x in zip(texts, self.parts, strict=True) if isinstance(x, KernelFunction)]
+        kernels = [text for text, x in zip(texts, self.parts, strict=True) if not isinstance(x, Function)]
         try:
             key = kernels_key(list(map(plain_name, kernels)))
         except SyntaxError:  # the spec has a name that is no name to Python
