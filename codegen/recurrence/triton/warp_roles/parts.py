@@ -40,7 +40,6 @@ class SweepParts:
         self.shapes = Shapes()
         self.shapes.note((*s.setup, *s.loop))
         self.definitions = {x.names[0]: x for x in (*s.setup, *s.loop) if isinstance(x, Let)}
-        self.setup: list[Statement] = []
         self.indices: dict[str, Let] = {}
         self.scalars: dict[str, Let] = {}
         self.initial: dict[str, Let] = {}  # tiles that are made before the loop
@@ -61,12 +60,13 @@ class SweepParts:
         if not isinstance(x, Let):
             raise CannotPrint("a statement before the loop that makes no name")
         rank = len(self.shapes.of(x.value))
-        if rank == 0:
-            self.setup.append(x)
-        elif rank == 1:
-            self.indices[x.names[0]] = x
-        else:
-            self.initial[x.names[0]] = x
+        if rank:
+            (self.indices if rank == 1 else self.initial)[x.names[0]] = x
+
+    @property
+    def setup(self) -> list[Statement]:
+        """The numbers of a program."""
+        return [x for x in self.s.setup if isinstance(x, Let) and not self.shapes.of(x.value)]
 
     def _inside(self, x: Statement) -> None:
         if not isinstance(x, Let):
