@@ -8,14 +8,28 @@ doesn't depend on the vector is computed in the prologue of the loop over steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ..ir.code import Literal, Load, Name, call, plus, times, where
-from ..ir.expr import COL, ROW, ZERO, Node, dim_of, factors_of, leaf, mul, plain_name, rebuild, total, walk
+from ..ir.code import Code, Literal, Load, Name, call, plus, times, where
+from ..ir.expr import (
+    COL,
+    ROW,
+    ZERO,
+    Node,
+    dim_of,
+    factors_of,
+    leaf,
+    mul,
+    plain_name,
+    rebuild,
+    total,
+    walk,
+)
 from ..ir.expr import replace as substituted
-from ..ir.kernel_ir import Body, let
-from ..printing.kernel_text import lines_of
-from ..printing.templates import render
+from ..ir.kernel_ir import let
+from ..ir.launch_ir import Expr, Passed, py, ref
+from ..printing.kernel_text import kernel_function_text
+from ..printing.launch_text import launch_text
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
 from ..recurrence.step.adjoint import gradient_name
@@ -26,6 +40,8 @@ from ..recurrence.triton.plan_passes.hoist import Opened, opened
 from ..recurrence.triton.plan_passes.roles import CannotPrint, at_row
 from ..recurrence.triton.print.axis_names import axis_name, block_name, size_name
 from .graph import Operation
+from .solve_kernels import Part, Square, borders_kernel, solves_kernel, sums_kernel
+from .solve_launchers import Solve, matrix_launcher, solve_launcher, sums_launcher
 
 MODULES = {
     "chunkform.runtime.chunk_kernels.kernels": "FLOOR LOG2E power",
@@ -35,13 +51,82 @@ MODULES = {
     "chunkform.runtime.solves.launch": "CONVERGED conjugate_step over_root relative solve_config strides3",
 }
 OWN = frozenset(  # what the kernels' skeleton calls its own
-    "x p r hp along delta size rest inside place state first last_out borders_out x_out fine_out "
-    "residual_out borders_p right_p right_b right_t right_h tolerance SIGN COUNT block_tile".split()
+    [
+        "x",
+        "p",
+        "r",
+        "hp",
+        "along",
+        "delta",
+        "size",
+        "rest",
+        "inside",
+        "place",
+        "state",
+        "first",
+        "last_out",
+        "borders_out",
+        "x_out",
+        "fine_out",
+        "residual_out",
+        "borders_p",
+        "right_p",
+        "right_b",
+        "right_t",
+        "right_h",
+        "tolerance",
+        "SIGN",
+        "COUNT",
+        "block_tile",
+    ]
 )
 RESERVED = OWN | frozenset(
-    "B T H C DT LEVELS EVEN EXACT tl triton torch i c h b bh t0 at step last chunks tile given states constants right steps "
-    "config some residual launch power whole before count solves borders matrix CONVERGED conjugate_step over_root "
-    "narrowed relative widened".split()
+    [
+        "B",
+        "T",
+        "H",
+        "C",
+        "DT",
+        "LEVELS",
+        "EVEN",
+        "EXACT",
+        "tl",
+        "triton",
+        "torch",
+        "i",
+        "c",
+        "h",
+        "b",
+        "bh",
+        "t0",
+        "at",
+        "step",
+        "last",
+        "chunks",
+        "tile",
+        "given",
+        "states",
+        "constants",
+        "right",
+        "steps",
+        "config",
+        "some",
+        "residual",
+        "launch",
+        "power",
+        "whole",
+        "before",
+        "count",
+        "solves",
+        "borders",
+        "matrix",
+        "CONVERGED",
+        "conjugate_step",
+        "over_root",
+        "narrowed",
+        "relative",
+        "widened",
+    ]
 )
 
 
@@ -49,25 +134,19 @@ class CannotSolve(Exception):
     """Why no kernel here solves with this matrix."""
 
 
-ELEMENTWISE = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "max", "expand")
+ELEMENTWISE = (
+    "leaf",
+    "const",
+    "number",
+    "size",
+    "add",
+    "mul",
+    "pow",
+    "fn",
+    "max",
+    "expand",
+)
 PER_HEAD = ("parameter", "decay parameter")
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A kernel's parts, and its arguments."""
-
-    arguments: tuple[Argument, ...]
-    before: Body
-    steps: Body
-
-    @property
-    def setup(self) -> list[str]:
-        return lines_of(self.before)
-
-    @property
-    def loop(self) -> list[str]:
-        return lines_of(self.steps)
 
 
 def solve_source(op: Operation, fine: bool = False) -> tuple[str, dict[str, str]]:
@@ -97,7 +176,11 @@ class _Chunk(Tiles):
         self.names |= OWN
 
     def _cumulative(
-        self, d: Node, inclusive: bool, end: bool = False, over: tuple[str, ...] | None = None
+        self,
+        d: Node,
+        inclusive: bool,
+        end: bool = False,
+        over: tuple[str, ...] | None = None,
     ) -> tuple[str, str]:
         node = self.decays[d]
         if node.op != "leaf" or node.attrs[0] != "decay" or node.axes:
@@ -108,7 +191,9 @@ class _Chunk(Tiles):
             self.loads[Once(name, "sums")] = name
             self.names |= {f"{name}_{x}" for x in ("own", "a", "a_before", "a_end", "n")}
             number = Load(
-                plus(f"{name}_p", times("t0", f"{name}_t"), times("i", f"{name}_t")), Name("i_ok"), Literal(0.0)
+                plus(f"{name}_p", times("t0", f"{name}_t"), times("i", f"{name}_t")),
+                Name("i_ok"),
+                Literal(0.0),
             )
             own = Name(f"{name}_own")
             self.head += [
@@ -138,7 +223,18 @@ class _Solve:
         self.vector = op.vector
         self.names: dict[tuple[str, ...], str] = {}
         if any(
-            y.op not in ("leaf", "const", "number", "add", "mul", "pow", "fn", "max", "expand")
+            y.op
+            not in (
+                "leaf",
+                "const",
+                "number",
+                "add",
+                "mul",
+                "pow",
+                "fn",
+                "max",
+                "expand",
+            )
             for y in walk(self.value)
         ):
             raise CannotSolve("something else is contracted in it")
@@ -157,7 +253,7 @@ class _Solve:
 
     # --- the two kernels --------------------------------------------------------------------------------------------
 
-    def checkpoints(self) -> tuple[Printed, Opened]:
+    def checkpoints(self) -> tuple[Part, Opened]:
         """The sweep: the state before each chunk is stored, and then carried on."""
         s = self.sweep.group[0]
         bare = Sweep((s,), False, "row", (), (s.name,), chunk_program((s,), (), False, {}))
@@ -168,10 +264,14 @@ class _Solve:
         own = tiles.ordered(tuple(o.rename.get(a, a) for a in s.axes))
         tiles.memo[leaf("state in", s.name, tuple(o.rename.get(a, a) for a in s.axes))] = Value(Name("state"), own)
         v = tiles.value(o.states[s.name])
-        body = [*tiles.head, *tiles.body, let("state", v.over(own), note=tiles.note(o.states[s.name]))]
-        return Printed(tuple(tiles.arguments.values()), (), tuple(body)), o
+        body = [
+            *tiles.head,
+            *tiles.body,
+            let("state", v.over(own), note=tiles.note(o.states[s.name])),
+        ]
+        return Part(tuple(tiles.arguments.values()), (), tuple(body)), o
 
-    def steps(self) -> tuple[Printed, Opened]:
+    def steps(self) -> tuple[Part, Opened]:
         """The solves of one chunk: what is fixed, and one product."""
         s = self.sweep.group[0]
         o = opened(self.sweep)
@@ -194,11 +294,14 @@ class _Solve:
         name = v.name if v.named else tiles.assign("y", v.over(v.axes), v.axes).name
         made = leaf("fixed", name, (ROW, own))
         tiles.memo[made] = Value(Name(name), (ROW, own))
-        rest = substituted(rest, {y: made for y in walk(rest) if y.op == "leaf" and y.attrs[:2] == read.attrs[:2]})
+        rest = substituted(
+            rest,
+            {y: made for y in walk(rest) if y.op == "leaf" and y.attrs[:2] == read.attrs[:2]},
+        )
         out = tiles.value(rest)
         product = let("hp", out.over((ROW, own)), note="" if rest is made else tiles.note(rest))
         setup, loop = (*tiles.head, *ahead), (*tiles.body, product)
-        return Printed(tuple(tiles.arguments.values()), setup, loop), o
+        return Part(tuple(tiles.arguments.values()), setup, loop), o
 
     def inner_first(self, x: Node, tiles: Tiles) -> Node:
         """x with leaves in place of what its products make of other products; these come before all else, in the dtype of
@@ -208,7 +311,13 @@ class _Solve:
             inside = [f for f in factors if set(f.axes) <= {ROW, COL}]
             if any(y.op == "sum" for y in walk(*inside)):
                 v = tiles.value(mul(*inside))
-                v = tiles.assign("g", v.over(v.axes).to("DT"), v.axes, raw=True, note=tiles.note(mul(*inside)))
+                v = tiles.assign(
+                    "g",
+                    v.over(v.axes).to("DT"),
+                    v.axes,
+                    raw=True,
+                    note=tiles.note(mul(*inside)),
+                )
                 made = leaf("fixed", v.name, v.axes)
                 tiles.memo[made] = v
                 return total(mul(made, *(f for f in factors if f not in inside)), x.attrs[0])
@@ -246,14 +355,14 @@ class _Solve:
 
         return visit(x)
 
-    def parameters(self) -> tuple[Printed, dict[str, tuple[str, bool]]]:
+    def parameters(self) -> tuple[Part, dict[str, tuple[Code, bool]]]:
         """Sums over batch and steps for parameters whose gradient is a product at each step: for each its value, and whether it
         runs over the vector's dim."""
         c = self.c
         assert c.backward is not None
         o = opened(self.sweep)
         tiles = _Chunk(replace(o, full=o.full, decays={}), self.name_of)
-        found: dict[str, tuple[str, bool]] = {}
+        found: dict[str, tuple[Code, bool]] = {}
         started = {
             y.attrs[:2] for s in c.step.states if s.initial is not None for y in walk(s.initial) if y.op == "leaf"
         }
@@ -275,8 +384,8 @@ class _Solve:
             if set(value.axes) != set(axes):
                 continue
             there = where(Name("i_ok").along(0, len(axes)), value.over(axes), 0.0)
-            found[v.name] = call("tl.sum", there, axis=0).text, bool(node.axes)
-        return Printed(tuple(tiles.arguments.values()), (), (*tiles.head, *tiles.body)), found
+            found[v.name] = call("tl.sum", there, axis=0), bool(node.axes)
+        return Part(tuple(tiles.arguments.values()), (), (*tiles.head, *tiles.body)), found
 
     # --- text -------------------------------------------------------------------------------------------------------
 
@@ -284,75 +393,77 @@ class _Solve:
         sums, found = self.parameters()
         walked, o = self.checkpoints()
         solved, o2 = self.steps()
-        p = self.c.step
-        s = self.sweep.group[0]
+        p, s = self.c.step, self.sweep.group[0]
         (dim,) = {dim_of(a) for a in s.axes}
-        text = render(
-            "programs/solve.py.jinja",
-            state=s.name,
-            dim=axis_name(dim),
-            kept=f"{axis_name(dim)}_kept",
-            size=size_name(dim),
-            block=block_name(dim),
-            full=axis_name(o.full[0]),
-            tile=axis_name(o.tile[0]),
-            rows=[axis_name(o.rename.get(a, a)) for a in s.axes],
-            solve_rows=[axis_name(o2.rename.get(a, a)) for a in s.axes],
-            solve_first=axis_name(_Chunk(o2, self.name_of).ordered((*o2.full, *o2.tile))[0]),
-            fine=self.fine,
-            walk=walked,
-            solve=solved,
-            parameters=parameters,
-            passed=self.passed,
-            bases=[a.base for a in walked.arguments if a.layout == "step"],
-            solve_bases=[a.base for a in solved.arguments if a.layout == "step"],
-            tensors=[
+        down = axis_name(_Chunk(o2, self.name_of).ordered((*o2.full, *o2.tile))[0])
+        full, tile, place = axis_name(o.full[0]), axis_name(o.tile[0]), axis_name(dim)
+        swept, solving = self.square(o, full), self.square(o2, down)
+        solve = Solve(
+            s.name,
+            solving,
+            tuple(
                 (self.name_of(v.leaf), v.name, v.per_step)
                 for v in p.variables
                 if v.kind != "constant" and v.name != self.vector
-            ],
-            torch_matrix=f"torch_{self.op.name}_matrix",
-            initial=self.initial(),
-            sums=sums,
-            found=found,
-            sums_bases=[a.base for a in sums.arguments if a.layout == "step"],
-            sums_tensors=[
+            ),
+            f"torch_{self.op.name}_matrix",
+            self.initial(),
+            self.fine,
+            lambda part: tuple(map(self.passed, part.arguments)),
+        )
+        texts = [kernel_function_text(borders_kernel(walked, s.name, swept, full, tile))]
+        texts.append(kernel_function_text(solves_kernel(solved, solving, place)))
+        functions = [matrix_launcher(solve, walked), solve_launcher(solve, solved)]
+        texts += [launch_text(f).rstrip() for f in functions]
+        if found:
+            tensors = [
                 (self.name_of(a.source), _given(a.source))
                 for a in sums.arguments
                 if a.source is not None and a.layout in ("step", "head")
-            ],
-        )
-        return text.removesuffix("\n")
+            ]
+            wide = {name: over_dim for name, (_, over_dim) in found.items()}
+            texts.append(kernel_function_text(sums_kernel(sums, solving, place, found)))
+            texts.append(launch_text(sums_launcher(solve, sums, tensors, wide)).rstrip())
+        return "\n\n\n".join(texts)
 
-    def passed(self, a: Argument) -> str:
+    def square(self, o: Opened, down: str) -> Square:
+        """The state as a tile of a kernel has it."""
+        first, second = (axis_name(o.rename.get(a, a)) for a in self.sweep.group[0].axes)
+        (dim,) = {dim_of(a) for a in self.sweep.group[0].axes}
+        return Square(size_name(dim), block_name(dim), (first, second), down)
+
+    def passed(self, a: Argument) -> Passed:
         """An argument as the launch gives it."""
         x = a.source
         assert x is not None
         if a.layout == "number":
-            return f'constants["{x.attrs[1]}"]'
-        name = self.name_of(x)
-        return f"{name}, *strides3({name})" if a.layout == "step" else name
+            return Passed(Expr(f'constants["{x.attrs[1]}"]'))
+        name = ref(self.name_of(x))
+        return Passed(py("{}, *strides3({})", name, name) if a.layout == "step" else name)
 
-    def initial(self) -> str:
-        """The spec's own initial state, as torch has it, or nothing."""
+    def initial(self) -> Expr | None:
+        """The spec's own initial state, as torch has it."""
         s = self.c.step.states[0]
         if s.initial is None:
-            return ""
+            return None
         from ..printing.expressions import NodePrinter, Torch
 
         printer = NodePrinter(Torch(lambda d: size_name(d), like="some"), taken=set(RESERVED) | {"some"})
 
-        def text(x: Node) -> str:
+        def leaf_text(x: Node) -> str:
             kind, name, _ = x.attrs
             if kind == "constant":
                 return f'constants["{name}"]'
             return f"{self.name_of(x)}.float()" + (".exp()" if kind.startswith("decay") else "")
 
-        lines, results = printer.statements({"first": s.initial}, text, orders={"first": s.axes})
-        if lines:
+        made, results = printer.values({"first": s.initial}, leaf_text, orders={"first": s.axes})
+        if made:
             raise CannotSolve("its initial state takes several statements")
         shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
-        return f"torch.as_tensor({results['first']}, dtype=torch.float32, device=some.device).expand(({shape}))"
+        value = results["first"]
+        names = frozenset(self.name_of(x) for x in value.leaves if x.attrs[0] != "constant")
+        text = f"torch.as_tensor({value.text}, dtype=torch.float32, device=some.device).expand(({shape}))"
+        return Expr(text, names)
 
 
 def _given(x: Node) -> str:
@@ -361,9 +472,3 @@ def _given(x: Node) -> str:
     if kind == "cotangent":
         return "steps(cotangent)"
     return f'steps(given["{name}"])' if kind == "input" else f'given["{name}"].contiguous()'
-
-
-def parameters(a: Argument) -> str:
-    if a.layout == "step":
-        return f"{a.name}, {a.base}_b, {a.base}_t, {a.base}_h"
-    return a.name
