@@ -24,7 +24,6 @@ class Tensor:
 
     name: str
     cells: np.ndarray
-    stored: dict[int, int] = field(default_factory=dict)
     alike: bool = False
 
     @classmethod
