@@ -34,6 +34,7 @@ from chunkform.codegen.ir.launch_ir import (
     statements,
     stored,
 )
+from chunkform.codegen.ir.warp_schedule import with_roles_name
 from chunkform.codegen.printing.launch_text import lines_of
 from chunkform.codegen.recurrence.cost import launches
 from chunkform.codegen.recurrence.triton import TritonForm, triton_form
@@ -90,8 +91,9 @@ def test_fields_say_what_the_text_says(name: str) -> None:
 def test_launches_name_the_kernels_of_their_form(name: str) -> None:
     made = form(name)
     kernels = {x.name for x in made.parts if not isinstance(x, Function)}
-    launched = {x.kernel for f in made.functions.values() for x in statements(f.body) if isinstance(x, Launch)}
-    assert launched == kernels
+    launches = [x for f in made.functions.values() for x in statements(f.body) if isinstance(x, Launch)]
+    launched = {x.kernel for x in launches}
+    assert launched | {with_roles_name(x.kernel) for x in launches if x.roles} == kernels
     text = made.text
     assert text.count("\n    launch(") + text.count("    launch(") >= len(launched)
 
