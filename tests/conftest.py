@@ -90,7 +90,10 @@ def _timed(item: pytest.Item, when: str) -> Generator[None]:
     taken = seconds() - begun
     item.user_properties.append((f"cpu {when}", taken))
     limit = item.config.getoption("--cpu-limit")
-    refuse("the test" if when == "call" else "what it needs", taken, limit, bool(item.get_closest_marker("long")))
+    free = (
+        bool(item.get_closest_marker("long")) or "gpu" in item.path.parent.parts
+    )  # there it compiles kernels for a GPU
+    refuse("the test" if when == "call" else "what it needs", taken, limit, free)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

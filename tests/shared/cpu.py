@@ -1,6 +1,6 @@
 """How much of the processor tests take: a limit for each, and a record of a whole run.
 
-pytest --cpu-limit 60                 a test that takes longer fails, unless it is marked `long`; 0: none does
+pytest --cpu-limit 60                 a test that takes longer fails, unless it is marked `long` or needs a GPU; 0: none does
 pytest --record build/tests.json   what was run, when, by what, and the seconds of each file
 """
 
