@@ -29,6 +29,7 @@ SHAPES = {  # B, T, H, D, E, heads of q and k, dtype, initial state
 @pytest.fixture
 def launched(monkeypatch):
     """The kernels with roles that are launched; each call that may have one does."""
+    torch.cuda.init()  # before that no GPU has roles
     if not warp_roles.available():
         pytest.skip("no kernels with roles on this GPU with this Triton")
     found = []
