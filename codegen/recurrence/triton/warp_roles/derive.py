@@ -6,11 +6,14 @@ consumer has the states in registers and makes everything else. Refused with Can
 
 from __future__ import annotations
 
+from chunkform.errors import GateError
+
 from ....ir.warp_schedule import Schedule
 from ..kernels.arguments import Role
 from ..kernels.chunk_kernel import Kernel
 from ..plan_passes.roles import CannotPrint
 from .consumer import Consumer
+from .gate import gate_schedule
 from .parts import SweepParts
 from .straight import straight
 
@@ -43,9 +46,9 @@ def schedule_of_sweep(k: Kernel) -> Schedule:
 
 
 def has_roles(k: Kernel) -> bool:
-    """Is there a schedule for what a sweep does?"""
+    """Is there a schedule for what a sweep does, which its gate lets pass? Other sweeps go without roles."""
     try:
-        schedule_of_sweep(k)
-    except CannotPrint:
+        gate_schedule(k, schedule_of_sweep(k))
+    except (CannotPrint, GateError):
         return False
     return True
