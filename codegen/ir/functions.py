@@ -152,7 +152,7 @@ TABLE = {
             FINITE_EXP,
             None,
             sympy.exp,
-            mpmath.exp,
+            lambda x: min(mpmath.exp(x), mpmath.mpf(_LARGEST)),
             f"torch.exp({{}}).clamp(max={_LARGEST})",
             f"tl.minimum(tl.exp({{}}), {_LARGEST}, propagate_nan=tl.PropagateNan.ALL)",
         ),
