@@ -26,7 +26,7 @@ from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.spec.language import catalogue, find
-from shared.triton_errors import CRASHED, EXTRA, FEW, module, named, poisoned, reference
+from shared.triton_errors import CRASHED, EXTRA, module, named, poisoned, reference
 
 LEVELS = (-0.01, -1.0, -4.0, -8.0, -12.0, -20.0)  # log decays of a step
 AMPLIFIED = 10.0  # times the error of a step-by-step run with a state in float32 is allowed
@@ -130,57 +130,32 @@ class Worst:
 
 
 def worst(name: str, run: Run, case: Case, dtype: torch.dtype = torch.float32) -> list[Worst]:
-    """For each decay the worst of its gradient's relative errors, of a norm over batch and time, against what it may be.
-
-    A norm over a few numbers is a matter of chance, as each may be a sum that cancels: such are taken over several samples.
-    """
+    """For each decay the worst of its gradient's relative errors, of a norm over batch and time, against what it may be."""
     c = compiled(name)
-    runs: list[Judged] = []
-
-    def judged(numbers: int) -> list[Judged]:
-        count = -(-FEW // numbers) if numbers < FEW else 1
-        while len(runs) < count:
-            some = replace(case, device="cpu", seed=case.seed + 1000 * len(runs))
-            s = rounded(c, graded(name, some), dtype)
-            out = {n: x.cpu() for n, x in run(name, moved(s, case.device)).items()}
-            runs.append(Judged(reference(c, s), reference(c, s, torch.float32), out))
-        return runs[:count]
-
+    s = rounded(c, graded(name, replace(case, device="cpu")), dtype)
+    exact, single = reference(c, s), reference(c, s, torch.float32)
+    out = run(name, moved(s, case.device))
     found = []
     for v in (v for v in c.step.variables if v.is_decay):
         quantity = f"d{v.name}"
-        numbers = case.batch * case.steps if v.per_step else 1
-        several = judged(numbers)
+        over = (0, 1) if v.per_step else ()
 
-        def norm(values: list[Tensor], over: tuple[int, ...] = (0, 1, 2) if v.per_step else (0,)) -> Tensor:
-            return torch.linalg.vector_norm(torch.stack(values).double(), dim=over)
+        def norm(x: Tensor, over: tuple[int, ...] = over) -> Tensor:
+            return x.double().norm(dim=over) if over else x.double().abs()
 
-        true = [r.exact[quantity] for r in several]
+        true = exact[quantity]
         size = norm(true)
-        off, step = (
-            norm([getattr(r, which)[quantity].double() - x for r, x in zip(several, true, strict=True)])
-            for which in ("out", "single")
-        )
+        off, step = (norm(x[quantity].cpu().double() - true) for x in (out, single))
         allowed = torch.clamp(AMPLIFIED * step / size, min=BOUND[dtype])
         # operands of products hold nothing below their smallest normal number: a gradient as small may be zero
-        smallest = torch.finfo(dtype).tiny * (sum(x.numel() for x in true) / size.numel()) ** 0.5
+        smallest = torch.finfo(dtype).tiny * (true.numel() / size.numel()) ** 0.5
         tiny = size < smallest
-        near = norm([r.out[quantity] for r in several]) < 2 * smallest
-        error = torch.where(tiny, torch.where(near, 0.0, torch.inf), off / size)
+        error = torch.where(tiny, torch.where(norm(out[quantity].cpu()) < 2 * smallest, 0.0, torch.inf), off / size)
         allowed = torch.where(tiny, torch.ones_like(allowed), allowed)
         ratio = torch.where(error.isnan(), torch.inf, error / allowed)
         place = torch.unravel_index(ratio.argmax(), ratio.shape)
         found.append(Worst(quantity, tuple(int(i) for i in place), float(error[place]), float(allowed[place])))
     return found
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Every quantity of one sample: as it is, of the definition in float32, and as it was computed."""
-
-    exact: dict[str, Tensor]
-    single: dict[str, Tensor]
-    out: dict[str, Tensor]
 
 
 # --- causality ------------------------------------------------------------------------------------------------------

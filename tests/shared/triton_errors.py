@@ -7,7 +7,6 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,8 @@ from chunkform.codegen.recurrence.triton import IMPORTS, CannotPrint, triton_sou
 from chunkform.runtime.launch.varlen import Packed
 from chunkform.spec.language import catalogue, find
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from shared.channel_orders import in_several_orders
-
 if os.environ.get("TRITON_INTERPRET") == "1":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     from shared import bfloat16_interpreted, fast_interpreter  # noqa: F401
 
 ROUNDED = 0.1  # the largest error that rounding arguments may make where errors are judged
@@ -89,8 +86,7 @@ def module(name: str) -> Any:
 class Error:
     """`error` of the kernels and `rounding`, the error that rounding inputs and outputs alone makes.
 
-    `definition` is the error of the step-by-step definition itself in float32, of the worst order of channels, taken where
-    float32 kernels miss 1e-5.
+    `definition` is the error of the step-by-step definition itself in float32, taken where float32 kernels miss 1e-5.
     """
 
     recurrence: str
@@ -226,9 +222,9 @@ class Run:
     out: dict[str, torch.Tensor]
 
     @functools.cached_property
-    def definitions(self) -> list[dict[str, torch.Tensor]]:
-        """The definition in float32, with channels in several orders."""
-        return in_several_orders(self.c, self.near)
+    def single(self) -> dict[str, torch.Tensor]:
+        """The definition in float32."""
+        return reference(self.c, self.near, torch.float32)
 
     @functools.cached_property
     def rounded(self) -> dict[str, torch.Tensor]:
@@ -267,21 +263,13 @@ def errors(name: str, case: Case, dtype: torch.dtype) -> list[Error]:
         axis = head_axis(first.c.step, quantity)
         several = samples_of(x.numel() // max(1, x.shape[axis]))
 
-        def off(
-            found: Sequence[dict[str, torch.Tensor]],
-            quantity: str = quantity,
-            several: list[Run] = several,
-            axis: int = axis,
-        ) -> float:
+        def off(which: str, quantity: str = quantity, several: list[Run] = several, axis: int = axis) -> float:
             values, exact = (
-                torch.cat([by_head(x[quantity], axis) for x in of], 1) for of in (found, [r.exact for r in several])
+                torch.cat([by_head(getattr(r, n)[quantity], axis) for r in several], 1) for n in (which, "exact")
             )
             return relative_error(values, exact, 0, dtype)  # operands of products hold nothing smaller
 
-        error, kind = off([r.out for r in several]), str(dtype).removeprefix("torch.")
-        definition = None
-        if dtype == torch.float32 and not error <= 1e-5:
-            definition = max(off(found) for found in zip(*(r.definitions for r in several), strict=True))
-        rounding = off([r.rounded for r in several])
-        rows.append(Error(name, quantity, kind, shape, first.case.decay, error, rounding, definition))
+        error, kind = off("out"), str(dtype).removeprefix("torch.")
+        definition = off("single") if dtype == torch.float32 and not error <= 1e-5 else None
+        rows.append(Error(name, quantity, kind, shape, first.case.decay, error, off("rounded"), definition))
     return rows
