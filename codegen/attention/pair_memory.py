@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
@@ -155,11 +156,13 @@ class Given:
         for b, h in np.ndindex(self.case.batch, self.case.heads):
             yield b, h, h // self.case.group
 
-    def of_keys(self, name: str) -> bool:
-        return name.startswith(("key", "column")) or name == "value"
+    @cached_property
+    def of_keys(self) -> frozenset[str]:
+        """What there is one of for each key, and its heads are those of keys."""
+        return frozenset({"value", *self.p.columns, *(s.key for s in self.p.scores)})
 
     def at(self, name: str, b: int, h: int, kh: int) -> np.ndarray:
-        return array(self.values[name][b, kh if self.of_keys(name) else h])
+        return array(self.values[name][b, kh if name in self.of_keys else h])
 
     def env(self, b: int, h: int, kh: int) -> Env:
         c, p = self.case, self.p

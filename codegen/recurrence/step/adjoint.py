@@ -137,8 +137,8 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
         gradients[x] = g
         if g is ZERO:
             continue
-        for arg, part in zip(x.args, _derivatives(x, g, forward), strict=True):
-            part = _with(part, finite) if x in below else part
+        parts = _with_slopes(x, g, finite, forward) if x in below else _derivatives(x, g, forward)
+        for arg, part in zip(x.args, parts, strict=True):
             part = total(part, *(set(part.axes) - set(arg.axes)))
             pending.setdefault(arg, []).append(part)
     return gradients
@@ -161,6 +161,14 @@ def _of_inputs(x: Node, forward: StepProgram) -> bool:
 
 def _may_be_flat(x: Node) -> bool:
     return x.attrs[0] in FLAT if x.op == "fn" else x.op == "pow" and x.attrs[0] < 0
+
+
+def _with_slopes(x: Node, g: Node, finite: dict[Node, Node], forward: StepProgram) -> list[Node]:
+    """The derivatives of x, with finite slopes. The gradient that they are multiplied by stays as it is: it may be a state's."""
+    gradient = leaf("gradient", "of what x is", g.axes)
+    own = _derivatives(x, gradient, forward)
+    ways = zip(_derivatives(x, g, forward), own, (_with(p, finite) for p in own), strict=True)
+    return [part if kept == slope else replace(slope, {gradient: g}) for part, kept, slope in ways]
 
 
 def _with(g: Node, finite: dict[Node, Node]) -> Node:

@@ -167,22 +167,13 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
     return np.allclose(np.broadcast_to(a, b.shape) if a.size == 1 else a, b, rtol=1e-9, atol=1e-11)
 
 
-# The slopes of their exponentials are two nodes of one value, so that a formula names a quantity that isn't defined.
-UNDEFINED = {"slstm", "normalised_linear_attention"}
-
-
 @pytest.fixture(scope="module", params=SPECS, ids=lambda r: r.name)
 def case(request) -> tuple[Run, dict[str, list[str]]]:
     c = compile_spec(request.param)
     run = Run(c)
     sections = {s.title: [f.plain for f in s.formulas if not f.text] for s in derivation(c)}
     check_recurrence(run, sections["The recurrence"])
-    try:
-        check_adjoint(run, sections["Its adjoint"])
-    except AssertionError:
-        if request.param.name in UNDEFINED:
-            pytest.xfail("a known fault: its adjoint names a quantity that isn't defined")
-        raise
+    check_adjoint(run, sections["Its adjoint"])
     return run, sections
 
 
