@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -29,7 +29,7 @@ from .chunk_gate import B, H
 from .kernel_gate import strided
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel
-from .plan_passes.hoist import Opened
+from .plan_passes.hoist import Opened, made_here
 from .plan_passes.roles import at_row
 from .print.axis_names import block_name
 from .sweep_gate import Stored, Swept
@@ -70,6 +70,11 @@ class Fused(Swept):
         ((_, gradient),) = self.k.spans
         return next(n for n, p in enumerate(self.k.pieces) if gradient.name in p.opened.states)
 
+    @cached_property
+    def yielded(self) -> frozenset[Node]:
+        """What sweeps yield, beside sums for a decay's gradient."""
+        return frozenset(store.leaf for p in self.k.pieces for store in p.stores)
+
     @property
     def opened(self) -> Opened:
         return self.k.pieces[self.carried].opened
@@ -79,10 +84,12 @@ class Fused(Swept):
         return [gradient for _, gradient in self.k.spans]
 
     def made_here(self, o: Opened, x: Node) -> bool:
-        return leaf("matrix", x.attrs[1], (ROW, COL)) in o.matrices
+        """An inverse, with which a sweep solves for its writes, is given: a kernel before has made it."""
+        node = o.matrices.get(leaf("matrix", x.attrs[1], (ROW, COL)))
+        return node is not None and made_here(node, replace(o, tile=()))
 
     def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
-        return o.products, o.prologue, o.matrices
+        return o.products, o.prologue, {x: node for x, node in o.matrices.items() if self.made_here(o, x)}
 
     # --- what it is given
 
@@ -110,7 +117,9 @@ class Fused(Swept):
         return Tensor(a.name, cells.ravel())
 
     def rows_of(self, a: Argument) -> int:
-        """How many numbers a kernel stores of the steps of a head."""
+        """How many numbers a kernel stores of the steps of a head: of a decay's gradient by kind, and of others one for each."""
+        if a.source in self.yielded:
+            return self.steps
         _, kind, *_ = a.source.attrs[1].split(".") if a.source is not None else ("", "")
         if kind == "spans":
             return self.chunks * (self.warps if self.apart else 1)
@@ -155,7 +164,7 @@ class Fused(Swept):
                 self.compare(store.leaf, (b, h, c), self.left(a, b, h, own), array(expected))
         sums = dict(self.sums_of_block(found))
         for x, a in by_source.items():
-            if x is not None and x.attrs[0] == "sums" and x.attrs[1].startswith(f"{s.name}."):
+            if x is not None and x.attrs[0] == "sums" and x not in self.yielded:
                 self.compare_sums_of(a, sums, b, h, c, own, found[self.carried])
         self.done = {}
         env, sizes = found[self.carried]
@@ -164,6 +173,8 @@ class Fused(Swept):
 
     def left(self, a: Argument, b: int, h: int, own: slice) -> np.ndarray:
         """What is stored of the steps of a block."""
+        if a.layout == "sums":
+            return self.cells(a).reshape(B, H, self.steps)[b, h, own]
         if a.layout != "step":
             return self.stored_of(a, b, h, 0, own)
         cells = np.concatenate([self.cells(a), array([UNDEFINED])]).reshape(B, self.steps, H, -1)

@@ -27,7 +27,6 @@ from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.recurrence.check import error_of
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
-from chunkform.codegen.recurrence.triton import section as section_module
 from chunkform.runtime.chunk_kernels import segment_tails as pieces_module
 from chunkform.runtime.chunk_kernels.chunk_layout import places
 from chunkform.runtime.chunk_kernels.fused_backward import block_pairing, step_pairing
@@ -76,9 +75,6 @@ def main(job: dict) -> list[dict]:
         rows += [row for name in job["names"] for row in groups(name)]
     if job.get("forced"):
         fused_module._pays = lambda *_: True  # one sweep makes all, whatever is faster
-        section_module.gate_fused = lambda *_: (
-            None
-        )  # which knows no writes that are solved for: no such sweep is ever chosen
         compiled.cache_clear()
     if "whole" in job:
         rows += [row for name in job["names"] for row in whole(name, job["whole"])]

@@ -1,6 +1,7 @@
 """Whatever a pass does wrong in one place of a kernel over chunks is refused, in each family of these kernels."""
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -9,6 +10,7 @@ from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.kernel_ir import KernelFunction
 from chunkform.codegen.recurrence.triton import section
+from chunkform.codegen.recurrence.triton.kernels import fused_backward
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
 from chunkform.errors import GateError
 
@@ -21,32 +23,37 @@ FAMILIES = {
     "output": ("gated_linear_attention", "backward_read_1"),
     "products at each step": ("gradient_descent_squared_momentum", "backward_unroll_2"),
     "fused backward": ("retention", "backward_whole"),
+    "fused backward that solves for writes": ("gated_delta_rule", "backward_whole"),
+    "fused backward that sums for numbers of each step": ("mamba2", "backward_whole"),
 }
 # what a kernel leaves the same, with the reason
 SAME = (
     "identity",  # a square tile by it, or it by the tile
     "last < 0",  # no place without a chunk is run: sequences aren't packed
     "begins is not None",
-    "dS_last + sh * D * E",  # of a launch that isn't made
+    "_last + sh * ",  # of a launch that isn't made
     "S_linear is not None",  # a name that nothing reads then
 )
 EACH = 6  # of a kind of fault
 
 
 @cache
-def made(op: str) -> dict[str, Made]:
-    """The kernels over chunks of an op, and what passes have made of them."""
+def made(op: str, whole: bool = False) -> dict[str, Made]:
+    """The kernels over chunks of an op, and what passes have made of them; `whole`: with a fused backward pass also where sweeps
+    are faster."""
     found: dict[str, Made] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_over_chunks", lambda k, f: found.setdefault(k.name, (k, f)))
-        section._form.__wrapped__(compiled(op), True, None, None)
+        if whole:
+            patch.setattr(fused_backward, "_pays", lambda *_: True)
+        section._form.__wrapped__(replace(compiled(op)), True, None, None)
     return found
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_faults_are_refused(family: str) -> None:
     op, name = FAMILIES[family]
-    k, (f, *others) = made(op)[name]
+    k, (f, *others) = made(op, name == "backward_whole")[name]
     section.gate_over_chunks(k, (f, *others))
     kinds: dict[str, list[tuple[str, KernelFunction]]] = {}
     for what, wrong in corrupted(f):
