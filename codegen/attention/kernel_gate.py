@@ -302,7 +302,7 @@ def gate_features(m: Made, k: KernelFunction) -> None:
         arguments |= {f"{y.attrs[1]}_{n}": s for n, s in zip(("h", *range(1, 4)), laid.strides)}
         arguments[f"{y.attrs[1]}_p"] = laid.tensor
     for y in m.constants:
-        values[y.attrs[:2]] = array(Fraction(rng.randrange(1, 2**20), 2**15))
+        values[y.attrs[:2]] = array(Fraction(rng.randrange(1, 2**60), 2**55))
         arguments[y.attrs[1]] = values[y.attrs[:2]].item()
     outs = {}
     for n, x in m.results.items():

@@ -53,7 +53,7 @@ def room(name: str, shape: tuple[int, ...], gap: int = 0, turned: int = 0) -> La
 def drawn(rng: random.Random, shape: tuple[int, ...]) -> np.ndarray:
     """Numbers of many bits: among few, some is a pole of what is computed."""
     out = np.empty(shape, dtype=object)
-    out.ravel()[:] = [Fraction(rng.randrange(1, 2**40), 2**35) * rng.choice((1, -1)) for _ in range(out.size)]
+    out.ravel()[:] = [Fraction(rng.randrange(1, 2**60), 2**55) * rng.choice((1, -1)) for _ in range(out.size)]
     return out
 
 

@@ -316,6 +316,7 @@ def applied(a: Node, x: Node) -> Node:
 
 
 # --- exact meaning, for gates -----------------------------------------------------------------------------------------
+# Values may have axes before those of their nodes, as of many chunks that are evaluated together.
 
 
 def _between(d: Any, i: int, j: int, late: bool, write_late: bool, m: Any, order: list[int]) -> Any:
@@ -338,6 +339,11 @@ def _rows_last(x: Node, value: object, m: Arithmetic, sizes: dict[str, int]) -> 
     return d
 
 
+def _many_first(made: np.ndarray, steps: int, many: int) -> np.ndarray:
+    """What was made with so many axes of chunks after those of steps, with these axes first."""
+    return np.moveaxis(made, range(steps, steps + many), range(many)) if many else made
+
+
 def _sweep_order(count: int, direction: int) -> list[int]:
     return list(range(count)) if direction > 0 else list(range(count - 1, -1, -1))
 
@@ -358,7 +364,7 @@ def _mask(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int])
                 weight = _between(d, i, j, late, write_late, m, order) if d is not None else None
                 value = one if weight is None else weight
             out[order[i], order[j]] = np.broadcast_to(value, lead) if lead else np.asarray(value, dtype=object).item()
-    return out
+    return _many_first(out, 2, len(lead) + 1 - len(x.args[0].axes) if args else 0)
 
 
 def _edge(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
@@ -376,7 +382,7 @@ def _edge(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int])
         for s in steps:
             value = m.mul(value, d[..., order[s]])
         out[order[i]] = value if lead else np.asarray(value, dtype=object).item()
-    return out
+    return _many_first(out, 1, d.ndim - len(x.args[0].axes))
 
 
 def _all(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
@@ -391,6 +397,8 @@ def _inverse(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, in
     """(I - T)^-1 = I + T + T^2 + ... for strictly triangular T, exactly; one system for each entry of further axes."""
     count = sizes[ROW]
     t = np.asarray(args[0], dtype=object)
+    many = t.ndim - len(x.args[0].axes)
+    t = np.moveaxis(t, range(many), range(2, 2 + many)) if many else t
     lead = t.shape[2:]
     t = np.broadcast_to(t, (count, count, *lead))
     one, zero = m.const(Fraction(1)).item(), m.const(Fraction(0)).item()
@@ -406,7 +414,7 @@ def _inverse(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, in
             columns.append(functools.reduce(m.add, products))
         term = stacked(columns, axis=1)
         out = m.add(out, term)
-    return out
+    return _many_first(out, 2, many)
 
 
 CHUNK_OPERATIONS.update(

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, WHOLES, Arithmetic
+from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, WHOLES, Arithmetic, aligned
 from ...ir.expr import (
     COL,
     ONE,
@@ -212,12 +212,14 @@ def _products_of(x: Node) -> Node:
 
 def _products(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     """[i, j, to, of] -> the product of the matrices A of the steps from j up to i, without i, the last of them leftmost; steps
-    are counted in the order of the sweep. A is the identity for the steps beyond the sequence's end."""
+    are counted in the order of the sweep. A is the identity for the steps beyond the sequence's end. Axes of chunks come last."""
     positions, n, direction = x.attrs
     count, beyond = sizes[ROW], sizes.get(BEYOND, 0)
     one, zero = m.const(Fraction(1)).item(), m.const(Fraction(0)).item()
-    entries = [np.broadcast_to(np.asarray(a, dtype=object), (count,)) for a in args]
-    out = np.full((count + 1, count + 1, n, n), zero, dtype=object)
+    values = [np.asarray(aligned(a, y.axes, (ROW,)), dtype=object) for a, y in zip(args, x.args, strict=True)]
+    many = np.broadcast_shapes(*(a.shape[:-1] for a in values))
+    entries = [np.moveaxis(np.broadcast_to(a, (*many, count)), -1, 0) for a in values]
+    out = np.full((count + 1, count + 1, n, n, *many), zero, dtype=object)
     for i in range(count + 1):
         for k in range(n):
             out[i, i, k, k] = one
@@ -228,8 +230,8 @@ def _products(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, i
             after[...] = before
             continue
         rows: dict[int, Any] = {}
-        for (row, col), values in zip(positions, entries, strict=True):
-            part = m.mul(values[at], before[:, col])
+        for (row, col), entry in zip(positions, entries, strict=True):
+            part = m.mul(entry[at], before[:, col])
             rows[row] = m.add(rows[row], part) if row in rows else part
         for row, value in rows.items():
             after[:, row] = value
@@ -237,18 +239,24 @@ def _products(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, i
 
 
 def _mix(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+    made = np.asarray(_mixed(x, args, m, sizes), dtype=object)
+    steps = len(x.axes)
+    return np.moveaxis(made, range(steps, made.ndim), range(made.ndim - steps)) if made.ndim > steps else made
+
+
+def _mixed(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     (products,), count, direction = args, sizes[ROW], x.attrs[-1]
     products = products[:, :, x.attrs[2], x.attrs[3]]
     late = int(x.attrs[4]) if x.op in ("mix_mask", "mix_in") else 0
     order = slice(None) if direction > 0 else slice(None, None, -1)
     match x.op:
         case "mix_all":
-            return np.asarray(products[count, 0], dtype=object)
+            return products[count, 0]
         case "mix_in":
             return products[late : count + late, 0][order]
         case "mix_out":
             return products[count, 1:][order]
-    out = np.full((count, count), m.const(Fraction(0)).item(), dtype=object)
+    out = np.full((count, count, *products.shape[2:]), m.const(Fraction(0)).item(), dtype=object)
     for i in range(count):
         out[i, : i + late] = products[i + late, 1 : i + late + 1]
     return out[order, order]

@@ -8,7 +8,7 @@ has, without any beyond the sequence's end.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property
@@ -45,7 +45,9 @@ QUARTERED = TileFunction(
     "",
     (Return(Items((Name("x") * Literal(0.75), Name("x") * Literal(0.25)))),),
 )
+TOGETHER = "chunks together"  # in sizes: how many chunks values are of
 Key = tuple[str, str]
+Found = tuple[Env, dict[str, int]]  # what a piece of a kernel has of chunks, and sizes
 
 
 @in_field
@@ -59,6 +61,42 @@ def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
             _compare_prologue(k, memory)
     except NoMeaning as why:
         raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """Chunks of as many steps each, for which what is expected is evaluated together: their sequences, heads, numbers, [n], and
+    steps, [n, count]."""
+
+    b: np.ndarray
+    h: np.ndarray
+    c: np.ndarray
+    steps: np.ndarray
+
+    @classmethod
+    def at(cls, places: Iterable[tuple[int, int, int]], starts: Iterable[int], count: int) -> Chunks:
+        """Those of (sequence, head, chunk), with `count` steps from the start of each on."""
+        b, h, c = np.array(list(places), dtype=np.int64).T
+        return cls(b, h, c, np.array(list(starts), dtype=np.int64)[:, None] + np.arange(count))
+
+    def among(self, which: np.ndarray) -> Chunks:
+        return Chunks(self.b[which], self.h[which], self.c[which], self.steps[which])
+
+    @property
+    def count(self) -> int:
+        """How many steps each has."""
+        return int(self.steps.shape[1])
+
+    @property
+    def step(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The place of each step: sequence, step, head, [n, count]."""
+        return self.b[:, None], self.steps, self.h[:, None]
+
+    def __len__(self) -> int:
+        return len(self.b)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        return zip(self.b.tolist(), self.h.tolist(), self.c.tolist(), strict=True)
 
 
 @dataclass
@@ -175,8 +213,8 @@ class Memory:
             made *= np.tri(self.chunk, k=self.diagonal, dtype=int)[
                 :: self.k.pieces[0].opened.direction, :: self.k.pieces[0].opened.direction
             ]
-            for _, _, c, own in self.places():
-                made[:, :, c, own.stop - own.start :] = made[:, :, c, :, own.stop - own.start :] = Fraction(0)
+            for at in self.places():
+                made[:, :, at.c, at.count :] = made[:, :, at.c, :, at.count :] = Fraction(0)
             self.values[x.attrs[:2]] = made
         return self.values[x.attrs[:2]]
 
@@ -190,18 +228,28 @@ class Memory:
         assert isinstance(found, Tensor)
         return found.cells
 
-    def stored_of(self, a: Argument, b: int, h: int, c: int, own: slice) -> np.ndarray:
-        """What a kernel has stored of a chunk, over its steps."""
+    def stored_of(self, a: Argument, at: Chunks) -> np.ndarray:
+        """What a kernel has stored of chunks, over their steps."""
         cells = self.cells(a)
         if a.layout == "matrix":
-            count = own.stop - own.start
-            return cells.reshape(B, H, self.chunks, self.chunk, self.chunk)[b, h, c, :count, :count]
+            whole = cells.reshape(B, H, self.chunks, self.chunk, self.chunk)
+            return whole[at.b, at.h, at.c, : at.count, : at.count]
         if a.layout == "chunked":
-            return cells.reshape(B, H, self.steps, *self.shape(a.axes))[b, h, own]
-        return cells.reshape(B, self.steps, H, *self.shape(a.axes))[b, own, h]
+            return cells.reshape(B, H, self.steps, *self.shape(a.axes))[at.b[:, None], at.h[:, None], at.steps]
+        return cells.reshape(B, self.steps, H, *self.shape(a.axes))[at.step]
 
-    def compare(self, what: Node, where: tuple[int | str, ...], found: np.ndarray, expected: np.ndarray) -> None:
-        compare(self.k.name, f"{what.attrs[1]} of {where}", array(found), array(expected))
+    def parts_of(self, a: Argument, at: Chunks) -> np.ndarray:
+        """What a kernel has stored in parts of each step, [n, count, parts]."""
+        return self.cells(a).reshape(B, H, -1, self.steps)[at.b[:, None], at.h[:, None], :, at.steps]
+
+    def of_chunks(self, a: Argument, at: Chunks, axes: tuple[str, ...]) -> np.ndarray:
+        """What a kernel has stored of each chunk as a whole."""
+        return self.cells(a).reshape(B, H, self.chunks, *self.shape(axes))[at.b, at.h, at.c]
+
+    def compare(self, what: Node, at: Chunks, found: np.ndarray, expected: np.ndarray, part: str = "") -> None:
+        """What is left of each of some chunks."""
+        for where, left, said in zip(at, array(found), array(expected), strict=True):
+            compare(self.k.name, f"{what.attrs[1]}{part} of {where}", array(left), array(said))
 
     def passed(self, a: Argument) -> dict[str, Given]:
         x = a.source
@@ -295,43 +343,45 @@ class Memory:
 
     # --- what is expected
 
-    def places(self) -> Iterator[tuple[int, int, int, slice]]:
-        """Sequences, heads, chunks, and the steps of these."""
-        for b, h, c in np.ndindex(B, H, self.chunks):
-            yield b, h, c, slice(c * self.chunk, min((c + 1) * self.chunk, self.steps))
+    def places(self) -> Iterator[Chunks]:
+        """All chunks of all sequences and heads: whole ones, and tails."""
+        tail = range(self.whole_chunks, self.chunks)
+        for numbers, count in ((range(self.whole_chunks), self.chunk), (tail, self.steps % self.chunk)):
+            found = [(b, h, c) for b, h, c in np.ndindex(B, H, self.chunks) if c in numbers]
+            if found:
+                yield Chunks.at(found, (c * self.chunk for _, _, c in found), count)
 
-    def env(self, p: Piece, b: int, h: int, own: slice, known: Env | None = None) -> tuple[Env, dict[str, int]]:
-        """The values of leaves over the steps of a chunk: what is `known` already, and what the kernel is given."""
+    def env(self, p: Piece, at: Chunks, known: Env | None = None) -> Found:
+        """The values of leaves over the steps of chunks: what is `known` already, and what the kernel is given."""
         self.done = {}
-        o, count = p.opened, own.stop - own.start
-        sizes = {**self.sizes, ROW: count, COL: count, INNER: count, BEYOND: 0}
+        o, count = p.opened, at.count
+        sizes = {**self.sizes, ROW: count, COL: count, INNER: count, BEYOND: 0, TOGETHER: len(at)}
         env: Env = {}
         for x in self.leaves:
             if x.attrs[0] == "matrix" and not self.made_here(o, x):
-                env[x.attrs[:2]] = self.number(x.attrs[:2], self.matrix(x))[
-                    b, h, own.start // self.chunk, :count, :count
-                ]
+                env[x.attrs[:2]] = self.number(x.attrs[:2], self.matrix(x))[at.b, at.h, at.c, :count, :count]
             if x.attrs[0] in self.loaded:
                 values = self.number(x.attrs[:2], self.value(x))
                 per_step = values.shape[:1] == (B,) and x.attrs[0] not in (*PER_HEAD, "constant")
-                env[x.attrs[:2]] = values[b, own, h] if per_step else values[h] if x.attrs[0] in PER_HEAD else values
+                per_head = x.attrs[0] in PER_HEAD
+                env[x.attrs[:2]] = values[at.step] if per_step else values[at.h] if per_head else values
         env |= known or {}
         for x, node in (o.streams | o.decays).items():
             env["stream", x.attrs[1]] = self.over(x, at_row(node), env, sizes)
         for d, node in o.decays.items():
-            env[SUMMED, d.attrs[1]] = NUMBERS.fn("exp2", self.log_of(node)[b, own, h])
+            env[SUMMED, d.attrs[1]] = NUMBERS.fn("exp2", self.log_of(node)[at.step])
         for found in self.named(o):
             for x, node in found.items():
                 env[x.attrs[:2]] = self.over(x, node, env, sizes)
         return env, sizes
 
-    def in_turn(self, b: int, h: int, own: slice, made: Env) -> list[tuple[Env, dict[str, int]]]:
-        """What each piece of a kernel has of a chunk: what is `made` already, and then what those before it have made."""
-        found: list[tuple[Env, dict[str, int]]] = []
+    def in_turn(self, at: Chunks, made: Env) -> list[Found]:
+        """What each piece of a kernel has of chunks: what is `made` already, and then what those before it have made."""
+        found: list[Found] = []
         made = {**made}
         for p in self.k.pieces:
             o = p.opened
-            env, sizes = self.env(p, b, h, own, made)
+            env, sizes = self.env(p, at, made)
             for x, node in o.definitions.items():
                 env[x.attrs[:2]] = self.over(x, node, env, sizes)
             for x, node in o.outputs.items():
@@ -352,11 +402,12 @@ class Memory:
         return o.products, o.prologue
 
     def over(self, x: Node, node: Node, env: Env, sizes: dict[str, int]) -> np.ndarray:
-        """A node over the axes of a leaf, as these are ordered there."""
+        """A node over the axes of a leaf, as these are ordered there, in each of the chunks."""
         node = by_sums(node)
         made = array(aligned(array(evaluate(node, env, NUMBERS, sizes, self.done)), node.axes, x.axes))
-        whole = np.broadcast_to(made, tuple(sizes[a] if a in STEPS else sizes[dim_of(a)] for a in x.axes))
-        return whole.transpose([x.axes.index(a) for a in x.attrs[2]])
+        shape = (sizes[a] if a in STEPS else sizes[dim_of(a)] for a in x.axes)
+        whole = np.broadcast_to(made, (sizes[TOGETHER], *shape))
+        return whole.transpose([0, *(1 + x.axes.index(a) for a in x.attrs[2])])
 
 
 @cache
@@ -395,14 +446,12 @@ def _compare_prologue(k: Kernel, m: Memory) -> None:
     (piece,) = k.pieces
     o = piece.opened
     stored = {a.source: a for a in k.arguments if a.stored and a.role not in (Role.SUMS, Role.EXTENTS)}
-    for b, h, c, own in m.places():
-        env, sizes = m.env(piece, b, h, own)
+    for at in m.places():
+        env, sizes = m.env(piece, at)
         for x, node in (o.matrices | o.scaled | o.intra).items():
-            expected = m.over(x, node, env, sizes)
-            found = m.stored_of(stored[x], b, h, c, own)
-            m.compare(x, (b, h, c), found, expected)
+            m.compare(x, at, m.stored_of(stored[x], at), m.over(x, node, env, sizes))
         for sums in o.own:
-            _compare_own(sums, stored, env, sizes, m, b, h, own)
+            _compare_own(sums, stored, env, sizes, m, at)
     for a in k.arguments:
         if a.stored and a.role is Role.SUMS and not m.exact:
             _compare_sums(a, m)
@@ -414,20 +463,18 @@ def _compare_own(
     env: Env,
     sizes: dict[str, int],
     m: Memory,
-    b: int,
-    h: int,
-    own: slice,
+    at: Chunks,
 ) -> None:
     """Row sums of pairs inside a chunk, and column sums, which are subtracted, in parts."""
     expected: dict[tuple[str, str], Any] = {}
     for node, rows, columns in sums.terms:
         pairs = m.over(leaf("matrix", "pairs", (ROW, COL)), node, env, sizes)
-        for slot, side, made in ((rows, "row", pairs.sum(1)), (columns, "column", -pairs.sum(0))):
+        for slot, side, made in ((rows, "row", pairs.sum(2)), (columns, "column", -pairs.sum(1))):
             expected[slot, side] = expected.get((slot, side), 0) + made
     for (slot, side), made in expected.items():
         x, first = sums.prologue[slot], sums.first[slot, side]
-        cells = m.cells(stored[x]).reshape(B, H, sums.counts[slot], m.steps)[b, h, :, own]
-        m.compare(x, (b, h, side), cells[first] if side == "row" else cells[first : first + HALVES].sum(0), made)
+        parts = m.parts_of(stored[x], at)[..., first : first + (1 if side == "row" else HALVES)]
+        m.compare(x, at, parts.sum(2), made, f", {side}s")
 
 
 def _compare_sums(a: Argument, m: Memory) -> None:
@@ -437,8 +484,11 @@ def _compare_sums(a: Argument, m: Memory) -> None:
     sums, extents = m.cumulated(a.source), m.extents_of(a.source)
     found, reached = m.cells(a).reshape(sums.shape), m.given[replace(a, role=Role.EXTENTS).name]
     assert isinstance(reached, Tensor)
-    for b, h, c, own in m.places():
-        extent = extents[b, h, own.start]
-        rows = own if extent > FAR else slice(own.stop - 1, own.stop)
-        m.compare(a.source, (b, h, c), found[b, rows, h], sums[b, rows, h])
-        m.compare(a.source, (b, h, c), array(reached.cells.reshape(extents.shape)[b, h, own.start]), array(extent))
+    for at in m.places():
+        first = at.b, at.h, at.steps[:, 0]
+        m.compare(a.source, at, reached.cells.reshape(extents.shape)[first], extents[first], ", how far")
+        for far in (True, False):
+            some = at.among((extents[first] > FAR) == far)
+            b, t, h = some.step
+            t = t if far else t[:, -1:]
+            m.compare(a.source, some, found[b, t, h], sums[b, t, h])

@@ -25,17 +25,16 @@ from ...ir.evaluate import Env
 from ...ir.expr import COL, ROW, Node, dim_of, leaf, make, rename, total
 from ...ir.kernel_ir import KernelFunction
 from ..normal_form.form import StateForm
-from .chunk_gate import B, H
+from .chunk_gate import B, Chunks, Found, H
 from .kernel_gate import strided
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel
 from .plan_passes.hoist import Opened, made_here
 from .plan_passes.roles import at_row
 from .print.axis_names import block_name
-from .sweep_gate import Stored, Swept
+from .sweep_gate import States, Stored, Swept
 
 FEW, MANY = 4, 8  # warps
-Found = tuple[Env, dict[str, int]]  # what a piece has of a block
 
 
 @in_field
@@ -139,16 +138,13 @@ class Fused(Swept):
     def compare_checkpoints(self, *_: object) -> None:
         """It leaves none."""
 
-    def compare_chunk(
-        self, arguments: Stored, states: dict[str, np.ndarray], b: int, h: int, own: slice
-    ) -> dict[str, np.ndarray]:
+    def compare_chunk(self, arguments: Stored, states: States, at: Chunks) -> States:
         ((s, gradient),) = self.k.spans
-        c = own.start // self.chunk
         known: Env = {
-            ("state in", s.name): self.number(("begun", s.name), self.begun)[b, h, c],
+            ("state in", s.name): self.number(("begun", s.name), self.begun)[at.b, at.h, at.c],
             ("state in", gradient.name): states[gradient.name],
         }
-        found = self.in_turn(b, h, own, known)
+        found = self.in_turn(at, known)
         by_source = {x: a for (x, _), a in arguments.items()}
         for (env, sizes), p in zip(found, self.k.pieces, strict=True):
             for store in p.stores:
@@ -161,24 +157,24 @@ class Fused(Swept):
                     node = at_row(rename(store.node, p.opened.rename))
                     node = total(node, *(set(node.axes) - {ROW}))
                     expected = self.over(leaf("sums", "x", (ROW,)), node, env, sizes)
-                self.compare(store.leaf, (b, h, c), self.left(a, b, h, own), array(expected))
+                self.compare(store.leaf, at, self.left(a, at), array(expected))
         sums = dict(self.sums_of_block(found))
         for x, a in by_source.items():
             if x is not None and x.attrs[0] == "sums" and x not in self.yielded:
-                self.compare_sums_of(a, sums, b, h, c, own, found[self.carried])
+                self.compare_sums_of(a, sums, at, found[self.carried])
         self.done = {}
         env, sizes = found[self.carried]
         after = self.over(leaf("state", gradient.name, gradient.axes), self.opened.states[gradient.name], env, sizes)
         return {gradient.name: after}
 
-    def left(self, a: Argument, b: int, h: int, own: slice) -> np.ndarray:
-        """What is stored of the steps of a block."""
+    def left(self, a: Argument, at: Chunks) -> np.ndarray:
+        """What is stored of the steps of blocks."""
         if a.layout == "sums":
-            return self.cells(a).reshape(B, H, self.steps)[b, h, own]
+            return self.parts_of(a, at)[..., 0]
         if a.layout != "step":
-            return self.stored_of(a, b, h, 0, own)
+            return self.stored_of(a, at)
         cells = np.concatenate([self.cells(a), array([UNDEFINED])]).reshape(B, self.steps, H, -1)
-        return cells[b, own, h, :-1]
+        return cells[at.step][..., :-1]
 
     def spans(self, found: Found) -> np.ndarray:
         """The decays of a block times <S before it, dS after it>."""
@@ -202,25 +198,22 @@ class Fused(Swept):
                     made[f"{sums.kind}.{slot}"] = self.over(leaf("sums", "x", (ROW,)), node, env, sizes)
                 for node, rows, columns in sums.own:
                     pairs = self.over(leaf("matrix", "pairs", (ROW, COL)), node, env, sizes)
-                    for slot, value in ((rows, pairs.sum(1)), (columns, -pairs.sum(0))):
+                    for slot, value in ((rows, pairs.sum(2)), (columns, -pairs.sum(1))):
                         made[f"own.{slot}"] = array(made.get(f"own.{slot}", 0) + value)
         yield from made.items()
 
-    def compare_sums_of(
-        self, a: Argument, sums: dict[str, np.ndarray], b: int, h: int, c: int, own: slice, found: Found
-    ) -> None:
+    def compare_sums_of(self, a: Argument, sums: dict[str, np.ndarray], at: Chunks, found: Found) -> None:
         """In parts of each kind; or of all kinds, with what is read of the state in that of the whole block."""
         x = a.source
         assert x is not None
-        what, cells = x.attrs[1].partition(".")[2], self.cells(a)
+        what = x.attrs[1].partition(".")[2]
         if what == "spans":
-            read = [v.sum() for n, v in sums.items() if n.startswith("in.") and not self.apart]
-            left = cells.reshape(B, H, self.chunks, -1)[b, h, c].sum()
-            self.compare(x, (b, h, c), array(left), array(self.spans(found) + sum(read)))
+            read = [v.sum(1) for n, v in sums.items() if n.startswith("in.") and not self.apart]
+            left = self.cells(a).reshape(B, H, self.chunks, -1)[at.b, at.h, at.c].sum(1)
+            self.compare(x, at, left, array(self.spans(found) + sum(read)))
         elif ("." in what) == self.apart:
             slots = [what] if self.apart else [n for n in sums if self.goes_to(n) == what]
-            left = cells.reshape(B, H, -1, self.steps)[b, h, :, own].sum(0)
-            self.compare(x, (b, h, c), array(left), array(sum(sums[n] for n in slots)))
+            self.compare(x, at, self.parts_of(a, at).sum(2), array(sum(sums[n] for n in slots)))
 
     def goes_to(self, kind: str) -> str:
         """The slot that sums of a kind are added to: early ones count as late where there is no other."""

@@ -20,6 +20,7 @@ from chunkform.errors import GateError
 from chunkform.runtime.torch_form.scans import LAWS, Extreme
 
 from ...exact.jit_source import NoMeaning
+from ...exact.memory import drawn
 from ...exact.rationals import UNDEFINED, Rationals, array, in_field, needs_order, same
 from ...exact.run_kernel import Argument, Tensor, run
 from ...exact.runtime_source import module_of
@@ -81,7 +82,7 @@ class _Inputs:
         self.arguments: Arguments = {size_name(d): n for d, n in self.sizes.items()}
         self.arguments |= {block_name(a): 4 for a in self.k.axes}
         self.env: Env = {}
-        drawn: dict[str, np.ndarray] = {}
+        known: dict[str, np.ndarray] = {}
         optional = self.k.function.optional
         for base, tensor, x in self.k.leaves:
             kind, name, order = x.attrs
@@ -89,10 +90,10 @@ class _Inputs:
             lead: tuple[int, ...] = (B, self.steps, H) if kind in PER_STEP or kind == "sums" else (1, 1, H)
             if kind == "constant":
                 lead = ()
-            elif kind in ("input", "decay") and not drawn:  # one head, which all share
+            elif kind in ("input", "decay") and not known:  # one head, which all share
                 lead = (B, self.steps, 1)
             missing = not self.all_given and bool(optional & {f"{base}_p", f"{base}_sums"})
-            values = drawn.setdefault(tensor, self.draw((*lead, *shape)))
+            values = known.setdefault(tensor, self.draw((*lead, *shape)))
             if missing:
                 values = self.filled((*lead, *shape), Fraction(0))
             self.arguments |= self.passed(base, kind, values, missing)
@@ -100,10 +101,7 @@ class _Inputs:
 
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:
         """Numbers of many bits: among few, some is 1 where a plan divides by 1 - z."""
-        out = np.empty(shape, dtype=object)
-        flat = [Fraction(self.random.randrange(1, 2**40), 2**35) * self.random.choice((1, -1)) for _ in range(out.size)]
-        out.ravel()[:] = flat
-        return out
+        return drawn(self.random, shape)
 
     def filled(self, shape: tuple[int, ...], value: Fraction) -> np.ndarray:
         return np.full(shape, value, dtype=object)
@@ -291,9 +289,8 @@ def _gate_transitions(k: TransitionKernel, f: KernelFunction) -> None:
     values: dict[tuple[int, int], np.ndarray] = {}
     arguments: Arguments = {}
     for p in w.entries:
-        known = entries[p]
-        drawn = [Fraction(draw.randrange(1, 2**8), 2**4) if known is None else known for _ in range(B * steps * H)]
-        values[p] = array(drawn).reshape(B, steps, H)
+        known, shape = entries[p], (B, steps, H)
+        values[p] = drawn(draw, shape) if known is None else np.full(shape, known, dtype=object)
         if known is None:
             arguments |= strided(f"a_{p[0]}_{p[1]}", values[p])
     outs = dict(zip(w.made, (name for line in f.parameters[len(k.given) :] for name in line), strict=True))
@@ -303,28 +300,29 @@ def _gate_transitions(k: TransitionKernel, f: KernelFunction) -> None:
     programs = B * H * chunks
     arguments |= {"T": steps, "H": H, "chunks": chunks, "begins": None, "stops": None, "programs": programs, "C": chunk}
     run(f, programs, arguments, runtime_function)
-    for b, h, c in np.ndindex(B, H, chunks):
-        own = min(chunk, steps - c * chunk)
-        here = {p: NUMBERS.taken(v[b, c * chunk : c * chunk + own, h]) for p, v in values.items()}
-        for x, expected in _weights(k, here, chunk, own):
-            shape = (B, H, chunks, chunk, chunk) if len(x.axes) > 1 else (B, H, steps)
-            cells = rooms[x].cells.reshape(shape)
-            found = cells[b, h, c] if len(x.axes) > 1 else cells[b, h, c * chunk : c * chunk + own]
-            compare(f.name, outs[x].name, found, expected[:own] if len(x.axes) < 2 else expected)
+    for c in range(chunks):  # of all sequences and heads: [B, H, ..]
+        own = slice(c * chunk, min((c + 1) * chunk, steps))
+        here = {p: NUMBERS.taken(v[:, own].swapaxes(1, 2)) for p, v in values.items()}
+        for x, expected in _weights(k, here, chunk, own.stop - own.start):
+            cells, pairs = rooms[x].cells, len(x.axes) > 1
+            cells = (
+                cells.reshape(B, H, chunks, chunk, chunk)[:, :, c] if pairs else cells.reshape(B, H, steps)[:, :, own]
+            )
+            compare(f.name, outs[x].name, cells, expected)
 
 
 def _weights(
     k: TransitionKernel, values: Mapping[tuple[int, int], np.ndarray], chunk: int, own: int
 ) -> Iterator[tuple[Node, np.ndarray]]:
-    """What each leaf of weights stands for, in a chunk that has `own` steps of the sequence. All are parts of the same products,
-    which are formed once."""
+    """What each leaf of weights stands for, in a chunk that has `own` steps of the sequence, or over these. All are parts of the
+    same products, which are formed once."""
     w, positions = k.transitions, tuple(k.transitions.entries)
     env: Env = {}
     done: dict[Node, np.ndarray] = {}
     leaves = []
     for n, p in enumerate(positions):
-        beyond = np.full(chunk - own, Fraction(0), dtype=object)
-        env["input", f"a{n}"] = np.concatenate([values[p], beyond])
+        beyond = np.full((B, H, chunk - own), Fraction(0), dtype=object)
+        env["input", f"a{n}"] = np.concatenate([values[p], beyond], axis=2)
         leaves.append(leaf("input", f"a{n}", (ROW,)))
     sizes = {ROW: chunk, COL: chunk, BEYOND: chunk - own}
     for x, (op, summed, after) in w.made.items():
@@ -335,7 +333,6 @@ def _weights(
             node = make(op, tuple(leaves), (positions, w.count, to, of, *late, w.direction), axes)
             total = total + c * evaluate(node, env, NUMBERS, sizes, done)
         total = np.array(total, dtype=object)
-        total[own:] = Fraction(0)  # beyond the sequence there are zeros
-        if op == "mix_mask":
-            total[:, own:] = Fraction(0)
-        yield x, total
+        if op == "mix_mask":  # beyond the sequence there are zeros
+            total[:, :, own:] = total[..., own:] = Fraction(0)
+        yield x, total if op == "mix_mask" else total[..., :own]

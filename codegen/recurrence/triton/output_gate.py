@@ -24,7 +24,7 @@ from ...ir.evaluate import Env, evaluate
 from ...ir.expr import COL, ROW, Node, add, dim_of, expand, leaf, make, rename, total, walk
 from ...ir.kernel_ir import KernelFunction
 from ..normal_form.form import StateForm
-from .chunk_gate import CHUNK, NUMBERS, B, H, Memory, prod
+from .chunk_gate import CHUNK, NUMBERS, B, Chunks, Found, H, Memory, prod
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel, Piece
 from .plan_passes.hoist import Opened, Sums
@@ -59,10 +59,10 @@ class Blocks(Memory):
         if self.k.tiled is not None:
             self.given[block_name(self.k.tiled)] = TILE
         states = {("state in", n): NUMBERS.taken(x) for n, x in self.states.items()}
-        self.found = {
-            (b, h, c): self.in_turn(b, h, own, {x: values[b, h, c] for x, values in states.items()})
-            for b, h, c, own in self.places()
-        }
+        self.found = [
+            (at, self.in_turn(at, {x: values[at.b, at.h, at.c] for x, values in states.items()}))
+            for at in self.places()
+        ]
         for a in self.k.arguments:
             if a.source is not None and a.source.attrs[:2] in self.prologue and not a.stored:
                 self.fill(a, a.source)
@@ -127,85 +127,77 @@ class Blocks(Memory):
         if a.layout == "matrix":
             cells[:] = Fraction(0)
             shape = (B, H, self.chunks, self.chunk, self.chunk)
-        for b, h, c, own in self.places():
-            value = mapped(Fraction, self.found[b, h, c][self.prologue[x.attrs[:2]]][0][x.attrs[:2]])
-            count = own.stop - own.start
+        for at, found in self.found:
+            value = mapped(Fraction, found[self.prologue[x.attrs[:2]]][0][x.attrs[:2]])
             if a.layout == "matrix":
-                cells.reshape(shape)[b, h, c, :count, :count] = value
+                cells.reshape(shape)[at.b, at.h, at.c, : at.count, : at.count] = value
             else:
-                cells.reshape(shape)[b, h, own] = value
+                cells.reshape(shape)[at.b[:, None], at.h[:, None], at.steps] = value
 
     # --- what is expected
 
     def compare_all(self) -> None:
         arguments = {a.source: a for a in self.k.arguments if a.stored and a.source is not None}
+        for at, found in self.found:
+            self.compare_chunks(arguments, at, found)
+
+    def compare_chunks(self, arguments: dict[Node, Argument], at: Chunks, found: list[Found]) -> None:
         for n, p in enumerate(self.k.pieces):
             for store in (s for s in p.stores if s.leaf in arguments):  # what isn't stored nothing else loads
-                self.compare_store(store, n, arguments[store.leaf])
-            for x in p.opened.outputs if not p.group else ():
-                self.compare_products(x, n, arguments[x])
+                self.compare_store(store, n, arguments[store.leaf], at, found)
+            for x in p.opened.outputs if not p.group else ():  # products of states and their gradients at each step
+                a = arguments[x]
+                left = self.stored_of(a, at) if x.axes else self.summed(a, at)
+                self.compare(x, at, left, found[n][0][x.attrs[:2]])
         for s, gradient in self.k.spans:
             ends = leaf("sums", f"{s.name}.ends", self.axes_of(s))
-            if ends in arguments:
-                self.compare_ends(ends, s, gradient, arguments[ends])
+            if ends in arguments:  # the decay times <S, dS> after a block's last step, for each channel
+                left = self.of_chunks(arguments[ends], at, ends.axes)
+                self.compare(ends, at, left, self.spans_of(s, gradient, found) - self.written(s, found))
                 continue
             (x,) = (x for x in arguments if x.attrs[1] == f"{s.name}.pairing")
-            self.compare_state_adjoint(x, s, gradient, arguments[x])
+            self.compare_state_adjoint(x, s, gradient, arguments[x], at, found)
 
     def axes_of(self, s: StateForm) -> tuple[str, ...]:
         """The axes of a state's decay, as a kernel calls them."""
         _, p, _ = next(self.pieces_of(s))
         return tuple(p.opened.rename.get(a, a) for a in s.decay_axes)
 
-    def compare_store(self, store: Store, n: int, a: Argument) -> None:
+    def compare_store(self, store: Store, n: int, a: Argument, at: Chunks, found: list[Found]) -> None:
         x, o = store.leaf, self.k.pieces[n].opened
-        for b, h, c, own in self.places():
-            env, sizes = self.found[b, h, c][n]
-            if store.kind != "sums":
-                self.compare(x, (b, h, c), self.stored_of(a, b, h, c, own), env[x.attrs[:2]])
-                continue
-            self.done = {}
-            node = at_row(rename(store.node, o.rename))
-            expected = self.over(leaf("sums", "x", (ROW,)), total(node, *(set(node.axes) - {ROW})), env, sizes)
-            self.compare(x, (b, h, c), self.summed(a, b, h, own), expected)
+        env, sizes = found[n]
+        if store.kind != "sums":
+            self.compare(x, at, self.stored_of(a, at), env[x.attrs[:2]])
+            return
+        self.done = {}
+        node = at_row(rename(store.node, o.rename))
+        expected = self.over(leaf("sums", "x", (ROW,)), total(node, *(set(node.axes) - {ROW})), env, sizes)
+        self.compare(x, at, self.summed(a, at), expected)
 
-    def summed(self, a: Argument, b: int, h: int, own: slice) -> np.ndarray:
+    def summed(self, a: Argument, at: Chunks) -> np.ndarray:
         """What all tiles have left of each step."""
-        return array(self.cells(a).reshape(B, H, self.tiles, self.steps)[b, h, :, own].sum(0))
+        return array(self.parts_of(a, at).sum(2))
 
-    def compare_products(self, x: Node, n: int, a: Argument) -> None:
-        """Products of states and their gradients at each step."""
-        for b, h, c, own in self.places():
-            expected = self.found[b, h, c][n][0][x.attrs[:2]]
-            found = self.stored_of(a, b, h, c, own) if x.axes else self.summed(a, b, h, own)
-            self.compare(x, (b, h, c), found, expected)
-
-    def compare_ends(self, x: Node, s: StateForm, gradient: StateForm, a: Argument) -> None:
-        """The decay times <S, dS> after a block's last step, for each channel."""
-        for b, h, c, _ in self.places():
-            cells = self.cells(a).reshape(B, H, self.chunks, -1)[b, h, c]
-            self.compare(x, (b, h, c), cells, self.spans_of(s, gradient, b, h, c) - self.written(s, b, h, c))
-
-    def compare_state_adjoint(self, x: Node, s: StateForm, gradient: StateForm, a: Argument) -> None:
+    def compare_state_adjoint(
+        self, x: Node, s: StateForm, gradient: StateForm, a: Argument, at: Chunks, found: list[Found]
+    ) -> None:
         """The decay times <S, dS> at each step, as `run_plan.py` has it from checkpoints: that of the whole block, less what is
         written before the step, and what is read from it on."""
-        for b, h, c, own in self.places():
-            spans, steps = self.spans_of(s, gradient, b, h, c), range(own.stop - own.start)
-            if s.decay_axes:
-                end = spans - self.written(s, b, h, c)
-                made = (env for env, _ in self.found[b, h, c])
-                late = next(env[y] for env in made for y in [("stored", f"{s.name}.late")] if y in env)
-                per_step = np.stack([end + late[t:].sum(0) for t in steps])
-                self.compare(x, (b, h, c), self.stored_of(a, b, h, c, own), per_step)
-                continue
-            found = self.sums_of_block(s, b, h, c, len(steps))
-            late, early, before, early_before = (
-                found[y] for y in (("in", "late"), ("in", "early"), ("out", "late"), ("out", "early"))
-            )
-            inside = [late[t:].sum() + early[t + 1 :].sum() for t in steps]
-            outside = [before[:t].sum() + early_before[: t + 1].sum() for t in steps]
-            per_step = array([spans + y - z for y, z in zip(inside, outside, strict=True)])
-            self.compare(x, (b, h, c), self.summed(a, b, h, own), per_step)
+        spans, steps = self.spans_of(s, gradient, found), range(at.count)
+        if s.decay_axes:
+            end = spans - self.written(s, found)
+            late = next(env[y] for env, _ in found for y in [("stored", f"{s.name}.late")] if y in env)
+            per_step = np.stack([end + late[:, t:].sum(1) for t in steps], 1)
+            self.compare(x, at, self.stored_of(a, at), per_step)
+            return
+        made = self.sums_of_block(s, found, at)
+        late, early, before, early_before = (
+            made[y] for y in (("in", "late"), ("in", "early"), ("out", "late"), ("out", "early"))
+        )
+        inside = [late[:, t:].sum(1) + early[:, t + 1 :].sum(1) for t in steps]
+        outside = [before[:, :t].sum(1) + early_before[:, : t + 1].sum(1) for t in steps]
+        per_step = np.stack([spans + y - z for y, z in zip(inside, outside, strict=True)], 1)
+        self.compare(x, at, self.summed(a, at), per_step)
 
     def pieces_of(self, s: StateForm) -> Iterator[tuple[int, Piece, Sums]]:
         for n, p in enumerate(self.k.pieces):
@@ -213,10 +205,10 @@ class Blocks(Memory):
                 if sums.state == s.name:
                     yield n, p, sums
 
-    def spans_of(self, s: StateForm, gradient: StateForm, b: int, h: int, c: int) -> np.ndarray:
+    def spans_of(self, s: StateForm, gradient: StateForm, found: list[Found]) -> np.ndarray:
         """The decays of a block times <S before it, dS after it>."""
         n, p, _ = next(iter(self.pieces_of(s)))
-        env, sizes = self.found[b, h, c][n]
+        env, sizes = found[n]
         assert s.decay is not None
         decay = rename(s.decay, p.opened.rename)
         (d,) = (d for d, x in p.opened.decays.items() if x == decay)
@@ -227,27 +219,28 @@ class Blocks(Memory):
         self.done = {}
         return self.over(leaf("spans", "x", tuple(a for a in axes[0] if a in d.axes)), node, env, sizes)
 
-    def written(self, s: StateForm, b: int, h: int, c: int) -> np.ndarray:
+    def written(self, s: StateForm, found: list[Found]) -> np.ndarray:
         """What the steps of a block write of what comes from beyond it, for each channel."""
-        found = array(0)
+        made = array(0)
         for n, _, sums in self.pieces_of(s):
             if sums.kind == "out":
                 self.done = {}
                 node = total(add(*sums.reads.values()), ROW)
-                found = array(found + self.over(leaf("sums", "x", node.axes), node, *self.found[b, h, c][n]))
-        return found
+                made = array(made + self.over(leaf("sums", "x", node.axes), node, *found[n]))
+        return made
 
-    def sums_of_block(self, s: StateForm, b: int, h: int, c: int, steps: int) -> dict[tuple[str, str], np.ndarray]:
+    def sums_of_block(self, s: StateForm, found: list[Found], at: Chunks) -> dict[tuple[str, str], np.ndarray]:
         """What is read at each step of a block, late and early, with pairs inside it, and what is written."""
-        found = {(kind, slot): array([0] * steps) for kind in ("in", "out") for slot in ("late", "early")}
+        zero = np.full(at.steps.shape, 0, dtype=object)
+        sums_of = {(kind, slot): zero for kind in ("in", "out") for slot in ("late", "early")}
         for n, _, sums in self.pieces_of(s):
             self.done = {}
             for slot, node in sums.reads.items():
                 node = total(node, *(set(node.axes) - {ROW}))
-                made = self.over(leaf("sums", "x", (ROW,)), node, *self.found[b, h, c][n])
-                found[sums.kind, slot] = found[sums.kind, slot] + made
+                made = self.over(leaf("sums", "x", (ROW,)), node, *found[n])
+                sums_of[sums.kind, slot] = sums_of[sums.kind, slot] + made
             for node, rows, columns in sums.own:
-                pairs = self.over(leaf("matrix", "pairs", (ROW, COL)), node, *self.found[b, h, c][n])
-                found["in", rows] = found["in", rows] + pairs.sum(1)
-                found["in", columns] = found["in", columns] - pairs.sum(0)
-        return found
+                pairs = self.over(leaf("matrix", "pairs", (ROW, COL)), node, *found[n])
+                sums_of["in", rows] = sums_of["in", rows] + pairs.sum(2)
+                sums_of["in", columns] = sums_of["in", columns] - pairs.sum(1)
+        return sums_of

@@ -21,14 +21,13 @@ from ...exact.run_kernel import Argument as Given
 from ...exact.run_kernel import Tensor
 from ...ir.expr import dim_of, leaf
 from ...ir.kernel_ir import KernelFunction
-from .chunk_gate import CHUNK, NUMBERS, B, H, prod
+from .chunk_gate import CHUNK, NUMBERS, B, Chunks, H, prod
 from .kernel_gate import compare
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel
-from .sweep_gate import TILE, Swept
+from .sweep_gate import TILE, Segments, States, Swept
 
 MAPS = (Role.LINEAR, Role.LATE_MAP)
-States = dict[str, np.ndarray]
 
 
 def makes_ends(k: Kernel) -> bool:
@@ -58,7 +57,8 @@ def _gate_maps(k: Kernel, f: KernelFunction) -> None:
     if k.inner is not None:
         memory = Ends(k, CHUNK, False, False, random.Random(k.name), parts=2, alone=True)
         memory.sweep(f, YIELD=False, some=range(memory.tiles))
-        memory.compare_map(0, 0, 0, next(memory.segments())[-1], None, Role.LINEAR)
+        first = next(memory.segments()).among(np.array([0]))
+        memory.compare_map(first, first.chunks, None, Role.LINEAR)
     if k.late:
         memory = Ends(k, CHUNK, False, False, random.Random(k.name), parts=2)
         for piece in (1, 2):
@@ -102,41 +102,42 @@ class Ends(Swept):
     # --- what is expected
 
     def compare_all(self) -> None:
-        for b, part, h, chunks in self.segments():
-            self.compare_map(b, part, h, chunks, Role.LAST, Role.LINEAR)
+        for x in self.segments():
+            self.compare_map(x, x.chunks, Role.LAST, Role.LINEAR)
 
     def compare_tails(self) -> None:
         """What is left of the last chunk of a segment, whether anything before it is seen after it, and what is before it."""
-        for b, part, h, chunks in self.segments():
-            self.compare_map(b, part, h, chunks[-1:], Role.LATE, Role.LATE_MAP)
-            live = self.left(Role.LIVE, b, part, h, (-(-self.columns // TILE),))
-            matrix = self.left(Role.LATE_MAP, b, part, h, (self.columns, self.columns))
-            some = [bool((matrix[:, n * TILE : (n + 1) * TILE] != 0).any()) for n in range(len(live))]
-            compare(self.k.name, f"whether a map of {(b, part, h)} is zero", live, array([int(x) for x in some]))
-            if any(some):
-                self.compare_map(b, part, h, chunks[:-1], Role.LAST, Role.LINEAR)
+        for x in self.segments():
+            self.compare_map(x, x.chunks[-1:], Role.LATE, Role.LATE_MAP)
+            live = self.left(Role.LIVE, x, (-(-self.columns // TILE),))
+            matrix = self.left(Role.LATE_MAP, x, (self.columns, self.columns))
+            tiles = [(matrix[..., t : t + TILE] != 0).any((1, 2)) for t in range(0, self.columns, TILE)]
+            some = np.array(tiles).T
+            self.compare_nearly(x, "whether a map is zero,", live, array(some.astype(int)))
+            if some.any():
+                seen = x.among(np.asarray(some.any(1)))
+                self.compare_map(seen, seen.chunks[:-1], Role.LAST, Role.LINEAR)
 
-    def compare_map(self, b: int, part: int, h: int, chunks: list[slice], ends: Role | None, map_: Role) -> None:
-        zero = {s.name: array([0] * prod(self.shape(s.axes))).reshape(self.shape(s.axes)) for s in self.group}
-        after = self.after(zero, b, h, chunks)
+    def compare_map(self, x: Segments, chunks: tuple[Chunks, ...], ends: Role | None, map_: Role) -> None:
+        zero = {s.name: np.full((len(x.part), *self.shape(s.axes)), 0, dtype=object) for s in self.group}
+        after = self.after(zero, chunks)
         for s in self.group:
-            if ends is None:
-                break
-            found = self.left(ends, b, part, h, self.shape(s.axes), s.name)
-            self.compare_nearly(f"the end of {s.name} in {(b, part, h)}", found, after[s.name])
+            if ends is not None:
+                found = self.left(ends, x, self.shape(s.axes), s.name)
+                self.compare_nearly(x, f"the end of {s.name}", found, after[s.name])
         if self.k.inner is not None:
             (s,) = self.group
-            before = {s.name: NUMBERS.taken(self.draw(self.shape(s.axes)))}
-            moved = array(self.after(before, b, h, chunks)[s.name] - after[s.name])
-            matrix = self.left(map_, b, part, h, (self.columns, self.columns))
+            before = {s.name: NUMBERS.taken(self.draw(zero[s.name].shape))}
+            moved = array(self.after(before, chunks)[s.name] - after[s.name])
+            matrix = self.left(map_, x, (self.columns, self.columns))
             first = s.axes.index(self.k.inner) == 0
-            made = matrix @ (before[s.name] if first else before[s.name].T)
-            self.compare_nearly(f"the map of {s.name} in {(b, part, h)}", array(made if first else made.T), moved)
+            made = matrix @ (before[s.name] if first else before[s.name].swapaxes(1, 2))
+            self.compare_nearly(x, f"the map of {s.name}", array(made if first else made.swapaxes(1, 2)), moved)
 
-    def after(self, states: States, b: int, h: int, chunks: list[slice]) -> States:
+    def after(self, states: States, chunks: tuple[Chunks, ...]) -> States:
         """The states after some chunks."""
-        for own in chunks:
-            env, sizes = self.env(self.k.pieces[0], b, h, own)
+        for at in chunks:
+            env, sizes = self.env(self.k.pieces[0], at)
             env |= self.at_the_last(env) | {("state in", n): x for n, x in states.items()}
             for x, node in self.opened.definitions.items():
                 env[x.attrs[:2]] = self.over(x, node, env, sizes)
@@ -146,20 +147,19 @@ class Ends(Swept):
             }
         return states
 
-    def left(
-        self, role: Role, b: int, part: int, h: int, shape: tuple[int, ...], state: str | None = None
-    ) -> np.ndarray:
+    def left(self, role: Role, x: Segments, shape: tuple[int, ...], state: str | None = None) -> np.ndarray:
         (a,) = (
             a
             for a in self.k.arguments
             if a.role is role and a.source is not None and state in (None, a.source.attrs[1])
         )
-        return array(self.cells(a).reshape(B, self.parts, H, *shape)[b, part, h])
+        return array(self.cells(a).reshape(B, self.parts, H, *shape)[x.place])
 
-    def compare_nearly(self, what: str, found: np.ndarray, expected: np.ndarray) -> None:
+    def compare_nearly(self, x: Segments, what: str, found: np.ndarray, expected: np.ndarray) -> None:
         """Up to what is zero in float32."""
         whole = expected if not self.steep else np.vectorize(_nearest, otypes=[object])(found, expected)
-        compare(self.k.name, what, found, array(whole))
+        for n, place in enumerate(zip(*(y.tolist() for y in x.place), strict=True)):
+            compare(self.k.name, f"{what} in {place}", array(found[n]), array(whole[n]))
 
 
 def _nearest(found: object, expected: object) -> object:

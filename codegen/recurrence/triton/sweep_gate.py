@@ -25,7 +25,7 @@ from ...ir.evaluate import Env
 from ...ir.expr import ROW, Node, add, dim_of, leaf, rebuild, rename, total
 from ...ir.kernel_ir import If, KernelFunction, statements
 from ..normal_form.form import StateForm
-from .chunk_gate import CHUNK, LOADED, B, H, Memory, prod
+from .chunk_gate import CHUNK, LOADED, B, Chunks, Found, H, Memory, prod
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel
 from .plan_passes.hoist import Opened
@@ -35,6 +35,7 @@ from .print.axis_names import block_name
 TILE, WARPS, BLOCK, ROWS = 2, 2, 2 * CHUNK, 4
 AT_END = "weight at the end"
 Stored = dict[tuple[Node | None, Role], Argument]
+States = dict[str, np.ndarray]  # of each of some chunks
 
 
 @in_field
@@ -48,6 +49,22 @@ def gate_sweep(k: Kernel, f: KernelFunction) -> None:
         memory.sweep_bare(f)
     except NoMeaning as why:
         raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Parts of sequences that have as many steps each, and their chunks, as they are swept."""
+
+    part: np.ndarray
+    chunks: tuple[Chunks, ...]
+
+    @property
+    def place(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sequence, part and head of each."""
+        return self.chunks[0].b, self.part, self.chunks[0].h
+
+    def among(self, which: np.ndarray) -> Segments:
+        return Segments(self.part[which], tuple(at.among(which) for at in self.chunks))
 
 
 @dataclass
@@ -148,106 +165,100 @@ class Swept(Memory):
 
     # --- what is expected
 
-    def segments(self) -> Iterator[tuple[int, int, int, list[slice]]]:
-        """Sequences, parts, heads, and the steps of each chunk there, as they are swept."""
+    def segments(self) -> Iterator[Segments]:
+        """All that are swept, by how many steps these have."""
+        found: dict[int, list[tuple[int, int, int]]] = {}
         for b, part, h in np.ndindex(B, self.parts, H):
-            if self.parts > 1 and b != h:
-                continue
-            stop = min((part + 1) * self.length, self.steps)
-            starts = list(range(part * self.length, stop, self.chunk))
-            yield b, part, h, [slice(t, min(t + self.chunk, stop)) for t in starts[:: self.opened.direction]]
+            if self.parts == 1 or b == h:
+                steps = min(self.length, self.steps - part * self.length)
+                found.setdefault(steps, []).append((b, part, h))
+        for steps, places in found.items():
+            chunks = []
+            for t in range(0, steps, self.chunk)[:: self.opened.direction]:
+                starts = [part * self.length + t for _, part, _ in places]
+                at = ((b, h, start // self.chunk) for (b, _, h), start in zip(places, starts, strict=True))
+                chunks.append(Chunks.at(at, starts, min(self.chunk, steps - t)))
+            yield Segments(np.array([part for _, part, _ in places]), tuple(chunks))
 
     def compare_all(self) -> None:
         arguments = {(a.source, a.role): a for a in self.k.arguments if a.stored}
-        for b, part, h, chunks in self.segments():
-            states = {s.name: self.number(("state in", s.name), self.states[s.name])[b, part, h] for s in self.group}
-            for own in chunks:
-                self.compare_checkpoints(arguments, states, b, h, own, chunks)
-                states = self.compare_chunk(arguments, states, b, h, own)
+        for x in self.segments():
+            states = {s.name: self.number(("state in", s.name), self.states[s.name])[x.place] for s in self.group}
+            for at in x.chunks:
+                self.compare_checkpoints(arguments, states, at, at is x.chunks[0])
+                states = self.compare_chunk(arguments, states, at)
+            ends = np.full(len(x.part), True) if self.k.each else x.part == self.last_part
+            b, part, h = (y[ends] for y in x.place)
             for s in self.group:
                 a = arguments.get((leaf("last", s.name, s.axes), Role.LAST))
-                if a is None or s.name not in self.k.finals:
-                    continue
-                cells = self.cells(a).reshape(-1, H, *self.shape(s.axes))
-                if self.k.each:
-                    self.compare(leaf("last", s.name), (b, part, h), cells[b * self.parts + part, h], states[s.name])
-                elif part == (self.parts - 1 if self.opened.direction > 0 else 0):
-                    self.compare(leaf("last", s.name), (b, part, h), cells[b, h], states[s.name])
+                if a is not None and s.name in self.k.finals:
+                    cells = self.cells(a).reshape(-1, H, *self.shape(s.axes))
+                    left = cells[b * self.parts + part if self.k.each else b, h]
+                    self.compare(leaf("last", s.name), x.chunks[-1].among(ends), left, states[s.name][ends])
 
-    def compare_checkpoints(
-        self,
-        arguments: Stored,
-        states: dict[str, np.ndarray],
-        b: int,
-        h: int,
-        own: slice,
-        chunks: list[slice],
-    ) -> None:
+    @property
+    def last_part(self) -> int:
+        return self.parts - 1 if self.opened.direction > 0 else 0
+
+    def compare_checkpoints(self, arguments: Stored, states: States, at: Chunks, first: bool) -> None:
         """States as blocks of steps find them."""
-        begins = own.start % BLOCK == 0 if self.opened.direction > 0 else own.stop % BLOCK == 0 or own is chunks[0]
+        start, stop = at.steps[:, 0], at.steps[:, -1] + 1
+        begins = start % BLOCK == 0 if self.opened.direction > 0 else (stop % BLOCK == 0) | first
+        some, block, count = at.among(begins), (start // BLOCK)[begins], -(-self.steps // BLOCK)
         for s in self.group:
             a = arguments.get((leaf("border", s.name, s.axes), Role.CHECKPOINTS))
-            if not begins or a is None:
+            if a is None:
                 continue
-            count, block = -(-self.steps // BLOCK), own.start // BLOCK
             if self.k.rows is None:
-                found = self.cells(a).reshape(B, H, count, *self.shape(s.axes))[b, h, block]
+                found = self.cells(a).reshape(B, H, count, *self.shape(s.axes))[some.b, some.h, block]
             else:
-                rows = self.cells(a).reshape(B, count, ROWS, H, -1)[b, block, :, h]
-                found = rows[: self.sizes[dim_of(self.k.rows)]]
-                found = found if s.axes[0] == self.k.rows else found.T
-            self.compare(leaf("checkpoint", s.name), (b, h, block), found, states[s.name])
+                rows = self.cells(a).reshape(B, count, ROWS, H, -1)[some.b, block, :, some.h]
+                found = rows[:, : self.sizes[dim_of(self.k.rows)]]
+                found = found if s.axes[0] == self.k.rows else found.swapaxes(1, 2)
+            self.compare(leaf("checkpoint", s.name), some, found, states[s.name][begins])
 
     def in_columns(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """The axes that aren't in rows, of states that are laid out for a sweep that has them whole."""
         return tuple(a for a in axes if a != self.k.rows)
 
-    def compare_chunk(
-        self, arguments: Stored, states: dict[str, np.ndarray], b: int, h: int, own: slice
-    ) -> dict[str, np.ndarray]:
-        """Compare what a chunk leaves; the states after it."""
+    def compare_chunk(self, arguments: Stored, states: States, at: Chunks) -> States:
+        """Compare what chunks leave; the states after them."""
         piece, o = self.k.pieces[0], self.opened
-        env, sizes = self.env(piece, b, h, own)
+        env, sizes = self.env(piece, at)
         env |= self.at_the_last(env)
         env |= {("state in", n): state for n, state in states.items()}
         for x, node in o.definitions.items():
             env[x.attrs[:2]] = self.over(x, node, env, sizes)
         for x, node in o.outputs.items():
             env[x.attrs[:2]] = self.over(leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes)), node, env, sizes)
-        where = (b, h, own.start // self.chunk)
         for boundary in o.sums:
             if boundary.totals:
                 node = total(add(*boundary.reads.values()), ROW)
                 x = leaf("sums", f"{boundary.state}.{boundary.kind}", node.axes)
-                a = arguments[x, Role.OUT]
-                cells = self.cells(a).reshape(B, H, self.chunks, *self.shape(x.axes))[where]
-                self.compare(x, where, cells, self.over(x, node, env, sizes))
+                cells = self.of_chunks(arguments[x, Role.OUT], at, x.axes)
+                self.compare(x, at, cells, self.over(x, node, env, sizes))
                 continue
             for slot, node in boundary.reads.items():
                 x = leaf("sums", f"{boundary.state}.{boundary.kind}.{slot}")
-                self.compare_sums(x, arguments[x, Role.OUT], node, env, sizes, where, own)
+                self.compare_sums(x, arguments[x, Role.OUT], node, (env, sizes), at)
         for store in piece.stores:
             x, node = store.leaf, at_row(rename(store.node, o.rename))
             a = arguments[x, Role.OUT]
             if store.kind == "sums":
-                self.compare_sums(x, a, node, env, sizes, where, own)
+                self.compare_sums(x, a, node, (env, sizes), at)
             else:
                 expected = self.over(leaf("stored", "x", (ROW, *a.axes)), node, env, sizes)
-                self.compare(x, where, self.stored_of(a, b, h, 0, own), expected)
+                self.compare(x, at, self.stored_of(a, at), expected)
         return {s.name: self.over(leaf("state", s.name, s.axes), o.states[s.name], env, sizes) for s in self.group}
 
     def at_the_last(self, env: Env) -> Env:
         """Weights of the last step that the sweep takes of a chunk."""
-        return {(AT_END, x[1]): v[-1 if self.opened.direction > 0 else 0] for x, v in env.items() if x[0] == WEIGHT}
+        return {(AT_END, x[1]): v[:, -1 if self.opened.direction > 0 else 0] for x, v in env.items() if x[0] == WEIGHT}
 
-    def compare_sums(
-        self, x: Node, a: Argument, node: Node, env: Env, sizes: dict[str, int], where: tuple[int, ...], own: slice
-    ) -> None:
+    def compare_sums(self, x: Node, a: Argument, node: Node, found: Found, at: Chunks) -> None:
         """What is summed for each step, in each tile for each warp."""
-        b, h, _ = where
-        cells = self.cells(a).reshape(B, H, self.rows_of_sums, self.steps)[b, h, :, own]
         node = total(node, *(set(node.axes) - {ROW}))
-        self.compare(x, where, array(cells.sum(0)), self.over(leaf("sums", "x", (ROW,)), node, env, sizes))
+        self.compare(x, at, self.parts_of(a, at).sum(2), self.over(leaf("sums", "x", (ROW,)), node, *found))
 
     def over(self, x: Node, node: Node, env: Env, sizes: dict[str, int]) -> np.ndarray:
         return super().over(x, at_the_end(node), env, sizes)
