@@ -37,8 +37,10 @@ _FIELD: ContextVar[bool] = ContextVar("field", default=False)
 
 
 def in_field(gate: Callable[P, None]) -> Callable[P, None]:
-    """A gate that computes with residues, and again with fractions where it asks for an order of them. It passes wrongly with a
-    probability below 1e-15 for each number that it compares: the degree of both sides in what is drawn, over 2^61."""
+    """A gate that computes with residues, and again with fractions where it asks for an order of them. Of a number that is
+    compared, two different formulas agree with a probability below 1e-15: their degree in what is drawn, below a thousand, over
+    the 2^60 residues, or more, that each input is drawn from. Logarithms of decays, and what is ordered, are small whole numbers
+    instead, of which each comparison has many."""
 
     @wraps(gate)
     def run(*given: P.args, **named: P.kwargs) -> None:

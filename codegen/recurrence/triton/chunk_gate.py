@@ -19,6 +19,7 @@ import numpy as np
 from chunkform.errors import GateError
 
 from ...exact.jit_source import NoMeaning
+from ...exact.memory import drawn
 from ...exact.rationals import LN2, UNDEFINED, Rationals, array, in_field, is_in_field
 from ...exact.run_kernel import Argument as Given
 from ...exact.run_kernel import Called, Tensor, run
@@ -159,13 +160,10 @@ class Memory:
     # --- drawing
 
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Numbers of few bits, as a chunk's are multiplied by one another; in a field of as many as there are."""
+        """Numbers of many bits; whole ones in a field, which are had faster."""
         if is_in_field():
             return array([Fraction(1 + self.random.getrandbits(60)) for _ in range(prod(shape))]).reshape(shape)
-        flat = [
-            Fraction(self.random.randrange(1, 2**9), 2**4) * self.random.choice((1, -1)) for _ in range(prod(shape))
-        ]
-        return array(flat).reshape(shape)
+        return drawn(self.random, shape)
 
     def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
         """Logarithms of decays to base two, of each step or of each head; some are zero."""
