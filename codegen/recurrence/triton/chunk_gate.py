@@ -123,6 +123,10 @@ class Memory:
         dims |= {dim_of(a) for x in self.nodes for a in x.axes if a not in STEPS}
         whole = sorted({d.removesuffix(KEPT) for d in dims})
         self.sizes = {d: 3 - whole.index(d.removesuffix(KEPT)) % 2 for d in dims}
+        ahead = list(walk(*(n for p in self.k.pieces for n in p.opened.origins.values())))
+        others = {dim_of(a) for x in ahead for a in x.axes if a not in STEPS}
+        others |= {x.attrs[0] for x in ahead if x.op == "size"}
+        self.sizes |= dict.fromkeys(others - dims, 2)  # which only what is made before the kernel has
         self.given |= {size_name(d): n for d, n in self.sizes.items()}
         self.given |= {block_name(a): 4 for a in self.k.axes} | {part_name(a): 2 for a in self.k.parts}
         for p in self.k.pieces:
@@ -364,7 +368,8 @@ class Memory:
                 per_head = x.attrs[0] in PER_HEAD
                 env[x.attrs[:2]] = values[at.step] if per_step else values[at.h] if per_head else values
         env |= known or {}
-        for x, node in (o.streams | o.decays).items():
+        # what is both a decay and a factor of something else is loaded as a number for that
+        for x, node in (*o.decays.items(), *o.streams.items()):
             env["stream", x.attrs[1]] = self.over(x, at_row(node), env, sizes)
         for d, node in o.decays.items():
             env[SUMMED, d.attrs[1]] = NUMBERS.fn("exp2", self.log_of(node)[at.step])

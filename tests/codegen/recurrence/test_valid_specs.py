@@ -16,7 +16,8 @@ from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.explain import explanation
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
-from chunkform.spec.language import Recurrence, diag, dot, exp, eye, hadamard, norm, normalize, sigmoid, softplus
+from chunkform.codegen.recurrence.triton.section import triton_form
+from chunkform.spec.language import Recurrence, diag, dot, exp, eye, hadamard, norm, normalize, ones, sigmoid, softplus
 
 
 def negative_eigenvalues() -> Recurrence:
@@ -180,6 +181,46 @@ def prologue_for_two() -> Recurrence:
     return r
 
 
+def read_of_a_read() -> Recurrence:
+    """A square state whose gradient is read with what a read of the state from the other side makes: no kernel that has a tile of
+    one axis makes both."""
+    r = Recurrence("read_of_a_read")
+    e = r.dims("e")
+    v, u, n, k, c = r.inputs("v u n k c", e)
+    g = r.inputs("g")
+    al = r.decay("al", e)
+    p = r.parameter("p", e)
+    R, h = r.state("R", e, e), r.state("h", e)
+    r.update(R, diag(al) * R.prev + v * (n - R.prev.T * u).T - v * (g * k).T + p * c.T)
+    r.update(h, h.prev + R.next * p)
+    r.output("o", h.prev)
+    return r
+
+
+def decay_as_a_number() -> Recurrence:
+    """A decay that the spec writes out, which the gradient of a read with ones takes as a number as well."""
+    r = Recurrence("decay_as_a_number")
+    e = r.dims("e")
+    v, u, w = r.inputs("v u w", e)
+    S = r.state("S", e, e)
+    r.update(S, diag(exp(-softplus(w))) * S.prev + v * (v - S.prev.T * u).T)
+    r.output("o", S.next.T * ones(e))
+    return r
+
+
+def value_of_a_matrix() -> Recurrence:
+    """A value that is made of a matrix before the kernels, which so never see one of its dims."""
+    r = Recurrence("value_of_a_matrix")
+    d, e = r.dims("d e")
+    v, w = r.inputs("v w", e)
+    q, x = r.inputs("q", d), r.inputs("x", e, d)
+    al = r.decay("al", e)
+    S = r.state("S", e, e)
+    r.update(S, diag(al) * S.prev + w * (x * q).T)
+    r.output("o", S.next.T * v)
+    return r
+
+
 SPECS = (
     negative_eigenvalues,
     root_of_a_scale,
@@ -194,9 +235,17 @@ SPECS = (
     scanned_vector,
     prologue_for_two,
 )
+OF_KERNELS = (read_of_a_read, decay_as_a_number, value_of_a_matrix)  # which gates of kernels refused
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("spec", OF_KERNELS, ids=lambda f: f.__name__)
+def test_gates_find_the_kernels_of_a_spec_right(spec) -> None:
+    assert triton_form(compile_spec(spec())).text
+
+
+@pytest.mark.parametrize(
+    "spec", [*SPECS, *(pytest.param(x, marks=pytest.mark.long) for x in OF_KERNELS)], ids=lambda f: f.__name__
+)
 def test_a_spec_that_a_pass_once_broke(spec) -> None:
     c = compile_spec(spec())
     rows = check_op(c, compile_op(c.spec), Case(steps=70, width=8))

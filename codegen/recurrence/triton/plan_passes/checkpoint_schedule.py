@@ -193,11 +193,16 @@ def _waits(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep], own: fr
 
 def _taken_whole(o: Opened) -> Iterator[Node]:
     """What a kernel that reads at checkpoints loads, but for what its programs have in registers: numbers and tiles of steps."""
+    made_of = {x.attrs[1]: node for x, node in (o.decays | o.streams).items()}
     intra = (*o.matrices.values(), *o.scaled.values(), *o.intra.values())
-    yield from (y for y in walk(*intra) if y.op == "leaf")
-    for y in walk(*o.outputs.values(), *o.definitions.values(), *(x for s in o.sums for x in s.reads.values())):
+    found = [y for y in walk(*intra) if y.op == "leaf"]
+    reads = (x for s in o.sums for x in s.reads.values())
+    for y in walk(*o.outputs.values(), *o.definitions.values(), *reads):
         if y.op == "leaf" and not {*y.axes} <= {ROW, *o.tile}:
-            yield y
+            found.append(y)
+    yield from found
+    streams = (made_of[y.attrs[1]] for y in found if y.attrs[0] == "stream")
+    yield from (y for y in walk(*streams, *o.origins.values()) if y.op == "leaf")  # origins are made before the kernel
 
 
 def _sums_inside(s: StateForm, from_checkpoints: dict[int, Sweep], sweeps: dict[int, Sweep], fused: Fused) -> bool:
