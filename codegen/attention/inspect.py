@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from ..performance.compile_report import InspectRow, KernelLaunch, assembler, compiled_kernel, module_of, report_row
+from ..performance.compile_report import InspectRow, KernelLaunch, module_of, report_row
 from .compiled import CompiledAttention
 from .emit import emit
 
@@ -29,27 +23,7 @@ def inspect_attention(
     for dtype in dtypes:
         for width in widths:
             for launched in launches(c, module, dtype, width, causal):
-                yield _unserialised(report_row(launched, arch, dtype, width, 0), launched, arch)
-
-
-def _unserialised(row: InspectRow, launched: KernelLaunch, arch: str) -> InspectRow:
-    """The row, with a problem where the assembler waits for each product before it starts the next."""
-    options = dict(launched.options)
-    settings: dict[str, Any] = {n: options.pop(n) for n in ("num_warps", "num_stages", "maxnreg") if n in options}
-    ptx = compiled_kernel(launched, options, settings, arch).asm["ptx"]
-    if "wgmma" not in ptx or "serialized" not in assembled(ptx, arch):
-        return row
-    return replace(row, problem="; ".join(x for x in (row.problem, "products on tensor cores are serialised") if x))
-
-
-def assembled(ptx: str, arch: str) -> str:
-    """What the assembler says of a kernel."""
-    target = re.search(r"\.target (sm_\w+)", ptx)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.ptx"
-        path.write_text(ptx)
-        command = [assembler(), "-v", f"--gpu-name={target[1] if target else arch}", str(path), "-o", os.devnull]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+                yield report_row(launched, arch, dtype, width, 0, beside=True)
 
 
 def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: bool = True) -> list[KernelLaunch]:

@@ -42,6 +42,8 @@ SETTINGS = (
     "maxnreg",
     "enable_fp_fusion",
 )  # of a launch, which are no arguments of its kernel
+ROLES_ON = "sm_90"  # what runs kernels whose warps have roles,
+STAGES = 2  # and the fewest of their stages that a table names
 SECONDS = 120  # of a processor, for one kernel
 SPILL_LIMIT = {2: 1280, 4: 16384}
 REGISTERS = 262144  # bytes of registers of one multiprocessor: a program whose states alone take them must spill
@@ -87,8 +89,8 @@ def inspect_op(
     module = module or _module(c)
     for dtype in dtypes:
         for width in widths:
-            for launched in launches_of(c, module, dtype, width):
-                yield report_row(launched, arch, dtype, width, _held(c, launched))
+            for launched in launches_of(c, module, dtype, width, roles=arch == ROLES_ON):
+                yield report_row(launched, arch, dtype, width, _held(c, launched), beside=is_gluon(launched.kernel))
 
 
 # --- what a call launches -------------------------------------------------------------------------------------------
@@ -120,10 +122,12 @@ def module_of(name: str, text: str) -> Any:
     return module
 
 
-def launches_of(c: Compiled, module: Any, dtype: str, width: int | Mapping[str, int]) -> list[KernelLaunch]:
+def launches_of(
+    c: Compiled, module: Any, dtype: str, width: int | Mapping[str, int], roles: bool = False
+) -> list[KernelLaunch]:
     """The launches of a forward and a backward call, on tensors without data. Each kernel once.
 
-    `width`: of all dims, or by dim.
+    `width`: of all dims, or by dim. `roles`: kernels with roles as well, which a call may launch that records no gradient.
     """
     import torch
 
@@ -152,6 +156,22 @@ def launches_of(c: Compiled, module: Any, dtype: str, width: int | Mapping[str, 
     with replaced_launches(module, record):
         _, _, saved = module.triton_forward(given, states, constants)
         module.triton_backward(given, states, constants, saved, cotangents, dict(states), needs)
+    return [*found.values(), *(_with_roles(module, given, states, constants) if roles else ())]
+
+
+def _with_roles(module: Any, given: Any, states: Any, constants: Any) -> list[KernelLaunch]:
+    """The kernels with roles that a forward call launches which records no gradient."""
+    from chunkform.runtime.chunk_kernels.warp_roles import compiled_only
+
+    found: dict[Any, KernelLaunch] = {}
+
+    def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
+        if is_gluon(kernel):
+            found.setdefault(kernel, KernelLaunch(kernel, args, options))
+
+    if any(map(is_gluon, vars(module).values())):
+        with replaced_launches(module, record), compiled_only(STAGES):
+            module.triton_forward(given, states, constants, needs_backward=False)
     return list(found.values())
 
 
@@ -180,29 +200,34 @@ def _held(c: Compiled, launched: KernelLaunch) -> int:
 # --- compiling ------------------------------------------------------------------------------------------------------
 
 
-def report_row(launched: KernelLaunch, arch: str, dtype: str, width: int, held: int) -> InspectRow:
+def report_row(
+    launched: KernelLaunch, arch: str, dtype: str, width: int, held: int, beside: bool = False
+) -> InspectRow:
+    """The row of a launch. `beside`: products on tensor cores are to run beside each other, and what the assembler adds of waits
+    is a problem."""
     options = dict(launched.options)
     settings: dict[str, Any] = {n: options.pop(n, None) for n in SETTINGS}
     settings = {n: x for n, x in settings.items() if x is not None}
     words = [f"C={options['C']}"] if "C" in options else []
     words += [f"{n}={options[n]}" for n in ("FLAT", "YIELD", "PIECE") if n in options]
+    words += [f"stages={options['STAGES']}"] if is_gluon(launched.kernel) else []
     words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "part_"))]
     config = " ".join(
         [*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items() if n != "enable_fp_fusion")]
     )
     name = launched.kernel.fn.__name__
 
-    def counted() -> tuple[int, ...]:
-        """Registers, spills, shared memory, products, those on no tensor core, and instructions of tensor cores."""
+    def counted() -> tuple[Resources, int, int, int, int]:
+        """What the assembler says, shared memory, products, those on no tensor core, and instructions of tensor cores."""
         compiled = compiled_kernel(launched, options, settings, arch)
         ptx = compiled.asm["ptx"]
         dots = re.findall(r"^.*(?:tt\.dot|warp_group_dot) .*$", compiled.asm["ttgir"], re.M)
         slow = [d for d in dots if not re.search(r"->\s*tensor<[^>]*#mma", d)]
         instructions = len(re.findall(r"wgmma\.mma_async|\bmma\.sync", ptx))
-        return *_resources(ptx, arch), compiled.metadata.shared, len(dots), len(slow), instructions
+        return resources_of(assembled(ptx, arch)), compiled.metadata.shared, len(dots), len(slow), instructions
 
     try:
-        registers, spills, shared, dots, slow, instructions = apart(counted)
+        needed, shared, dots, slow, instructions = apart(counted)
     except Exception as error:  # whatever the compiler raises is a problem of this row
         return InspectRow(name, dtype, width, config, 0, 0, 0, 0, 0, f"does not compile: {error}"[:200])
     problems = []
@@ -212,9 +237,12 @@ def report_row(launched: KernelLaunch, arch: str, dtype: str, width: int, held: 
     if shared > SHARED // programs - RESERVED:
         problems.append(f"{shared} bytes of shared memory, limit {SHARED // programs - RESERVED}")
     limit = SPILL_LIMIT[4 if dtype == "float32" else 2]
-    if spills > limit and held < REGISTERS:
-        problems.append(f"{spills} bytes spilled, bound {limit}")
-    return InspectRow(name, dtype, width, config, registers, spills, shared, instructions, dots, "; ".join(problems))
+    if needed.spills > limit and held < REGISTERS:
+        problems.append(f"{needed.spills} bytes spilled, bound {limit}")
+    if beside and needed.waits:
+        problems.append(f"the assembler adds waits between products: {', '.join(needed.waits)}")
+    taken = needed.registers, needed.spills, shared, instructions, dots
+    return InspectRow(name, dtype, width, config, *taken, "; ".join(problems))
 
 
 def apart(run: Callable[[], R], seconds: int = SECONDS) -> R:
@@ -264,6 +292,8 @@ def compiled_kernel(launched: KernelLaunch, options: dict[str, Any], settings: d
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    if is_gluon(launched.kernel):
+        from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
     kernel = launched.kernel
     values = dict(zip(kernel.arg_names, launched.args, strict=False)) | options
     types = {
@@ -297,17 +327,37 @@ def compiled_kernel(launched: KernelLaunch, options: dict[str, Any], settings: d
     return triton.compile(source, target=GPUTarget("cuda", int(arch.removeprefix("sm_")), 32), options=settings)
 
 
-def _resources(ptx: str, arch: str) -> tuple[int, int]:
-    """(registers, bytes of spill stores and loads, the larger), as the assembler reports them."""
+def is_gluon(kernel: object) -> bool:
+    """Is it a kernel in Gluon, as those are whose warps have roles?"""
+    return bool(getattr(kernel, "is_gluon", bool)())
+
+
+def assembled(ptx: str, arch: str) -> str:
+    """What the assembler says of a kernel."""
     target = re.search(r"\.target (sm_\w+)", ptx)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(ptx)
         command = [assembler(), "-v", f"--gpu-name={target[1] if target else arch}", str(path), "-o", os.devnull]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel takes. `waits`: the warnings that products on tensor cores are put in a row, such as C7512 and C7515, or that
+    all are waited for early, C7517. C7519, an arrival more, costs nothing."""
+
+    registers: int
+    spills: int  # bytes of stores or loads, the larger
+    waits: tuple[str, ...]
+
+
+def resources_of(report: str) -> Resources:
+    """This, as the assembler reports it."""
     registers = [int(x) for x in re.findall(r"Used (\d+) registers", report)]
     spills = [int(x) for x in re.findall(r"(\d+) bytes spill (?:stores|loads)", report)]
-    return max(registers, default=0), max(spills, default=0)
+    waits = sorted(set(re.findall(r"\((C751[0-8])\)", report)))
+    return Resources(max(registers, default=0), max(spills, default=0), tuple(waits))
 
 
 def assembler() -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -68,7 +70,9 @@ __all__ = [
 ]
 
 STEPS = 64  # of a chunk
-WIDEST = 128  # channels of a state's axis that a program has whole
+WIDEST = (
+    128  # channels of a state's axis that a program has whole. Tables name roles for no fewer: 64 by 64 weren't faster
+)
 TESTED = ("3.6",)  # versions of Triton whose Gluon these kernels were run with
 FORCED = os.environ.get("CHUNKFORM_ROLES", "") not in ("", "0")
 STAGES = 3  # chunks under way at once, where nothing else was measured
@@ -79,11 +83,14 @@ MOST = {
 }  # registers of a thread that a program begins with, by the consumer's warps: it gets what loaders leave
 
 
+_compiled = 0  # stages, while calls are only compiled
+
+
 def with_roles(config: Config, recording: object, whole: int, *tensors: torch.Tensor) -> Config:
     """The configuration of a call whose sweep has a kernel with roles: one that names it where the call may have it, or else one
     that doesn't. `whole`: the most channels of a state's axis that a program has whole; `tensors`: of which it loads tiles;
     `recording`: does a backward pass follow?"""
-    stages = STAGES if FORCED else config.roles
+    stages = _compiled or (STAGES if FORCED else config.roles)
     if stages is None:
         return config
     if recording or config.exact or fixed() or level() or not _fits(whole, tensors):
@@ -92,10 +99,25 @@ def with_roles(config: Config, recording: object, whole: int, *tensors: torch.Te
 
 
 def _fits(whole: int, tensors: tuple[torch.Tensor, ...]) -> bool:
-    """Does a multiprocessor hold a state of this width, does the copy engine take these tensors, and is it there?"""
+    """Does a multiprocessor hold a state of this width, is it one of those that were measured to be faster, does the copy engine
+    take these tensors, and is it there?"""
     if padded(whole) > WIDEST or len({x.dtype for x in tensors}) > 1 or not movable(*tensors):
         return False
-    return all(x.shape[0] for x in tensors) and available()
+    if not FORCED and any(padded(x.shape[-1]) < WIDEST for x in tensors):
+        return False
+    return all(x.shape[0] for x in tensors) and (bool(_compiled) or available())
+
+
+@contextmanager
+def compiled_only(stages: int) -> Iterator[None]:
+    """Meanwhile calls have kernels with roles, of so many stages, wherever a table may name them, on any machine: for whoever
+    compiles what they launch, and launches nothing."""
+    global _compiled
+    before, _compiled = _compiled, stages
+    try:
+        yield
+    finally:
+        _compiled = before
 
 
 def available() -> bool:

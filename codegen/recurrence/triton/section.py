@@ -32,7 +32,6 @@ from .launch.elementwise_scan import ScanHost, scanned
 from .launch.fused_backward import FusedBackwardHost
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
-from .launch.warp_roles import launched_with_roles
 from .launch_gate import gate_launches
 from .launch_passes import finished
 from .output_gate import gate_outputs
@@ -42,7 +41,6 @@ from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
 from .segment_gate import gate_segments, makes_ends
 from .sweep_gate import gate_sweep
-from .warp_roles.derive import schedule_of_sweep
 from .warp_roles.gate import gate_schedule
 
 
@@ -149,8 +147,7 @@ def _sweeps(
         backward.kept_by_head = forward.by_head
         for k in host.kernels:
             parts += functions_of(k)
-            if isinstance(k, Kernel) and k.name in launched_with_roles(function.body):
-                schedule = schedule_of_sweep(k)
+            if isinstance(k, Kernel) and (schedule := host.roles.get(k.name)) is not None:
                 gate_schedule(k, schedule)
                 parts.append(WithRoles(k.function, schedule))
         parts.append(function)

@@ -45,6 +45,7 @@ from ....ir.launch_ir import (
     stored,
 )
 from ....ir.step_program import StateVar, StepProgram, Var
+from ....ir.warp_schedule import Schedule
 from ....printing.expressions import NodePrinter, Printed, Torch
 from ....printing.launch_text import launch_text
 from ...chunkwise.compiled import Compiled
@@ -76,7 +77,7 @@ from ..plan_passes.roles import PER_STEP, CannotPrint, is_state
 from ..plan_passes.value_placement import Fused, Store, fuse, is_made
 from ..print.axis_names import size_name
 from ..print.names import Names
-from ..warp_roles.derive import has_roles
+from ..warp_roles.derive import schedule_if_any
 from .inputs import entries, if_wanted, inputs
 from .launches import Launches
 from .wants import Wants, plain, streams_into, streams_of
@@ -115,6 +116,7 @@ class Host:
         saved = () if backward else tuple(plan.form.write_leaves())
         self.fused: Fused = fuse(plan, saved)
         self.kernels: list[Kernel | RowKernel | TransitionKernel] = []
+        self.roles: dict[str, Schedule] = {}  # by the names of sweeps whose warps have them
         states = {s.name for s in c.step.states}
         self.schedule = checkpoint_schedule(plan, self.fused, states if backward else ())
         if later is not None:
@@ -177,7 +179,9 @@ class Host:
             self.body.append(If(Expr(f'"{self.whole.state.name} borders" in saved'), (Return(call),)))
         self._open()
         self._sweeps()
-        self.body = with_roles_chosen(self.body, self.kernels)
+        self.body = with_roles_chosen(
+            self.body, [k for k in self.kernels if isinstance(k, Kernel) and k.name in self.roles]
+        )
         if self.backward:
             self._gradients()
         else:
@@ -427,8 +431,11 @@ class Host:
                 count = "lay.sequences * parts" if each else "lay.sequences"
                 made.append(self._new_state(f"{name}_last", s, count, self._wants_last(s, each)))
         reads = [self.wants.of_read(k, alone) for alone in kernel.apart] if self.backward else []
-        roles = not self.backward and self.fine is None and has_roles(kernel)
-        made += self.launches.launch(kernel, wide=self._stores_wide(kernel), wanted=reads, roles=roles)
+        if not self.backward and self.fine is None and (found := schedule_if_any(kernel)) is not None:
+            self.roles[kernel.name] = found
+        made += self.launches.launch(
+            kernel, wide=self._stores_wide(kernel), wanted=reads, roles=kernel.name in self.roles
+        )
         if self.cuts and self.backward and sweep.direction > 0 and self._can_wait(k):
             self.held.append((wanted, made, sweep.finals))
         else:

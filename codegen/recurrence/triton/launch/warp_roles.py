@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ....ir.expr import dim_of
-from ....ir.launch_ir import Define, Launch, Statement, joined, py, ref, statements
+from ....ir.launch_ir import Define, Statement, joined, py, ref
 from ..kernels.chunk_kernel import Kernel
 from ..print.axis_names import size_name
 
 
-def launched_with_roles(body: Iterable[Statement]) -> set[str]:
-    """The kernels of launches that a kernel with roles may take the place of."""
-    return {x.kernel for x in statements(body) if isinstance(x, Launch) and x.roles}
-
-
-def with_roles_chosen(body: list[Statement], kernels: Iterable[object]) -> list[Statement]:
-    """The function's body, where a call's configuration says whether it has kernels with roles, if there are any."""
-    names = launched_with_roles(body)
-    sweeps = [k for k in kernels if isinstance(k, Kernel) and k.name in names]
+def with_roles_chosen(body: list[Statement], sweeps: Sequence[Kernel]) -> list[Statement]:
+    """The function's body, where a call's configuration says whether it has kernels with roles for these sweeps, if there are
+    any."""
     if not sweeps:
         return body
     whole = dict.fromkeys(size_name(dim_of(a)) for k in sweeps for a in k.axes if a != k.tiled)

@@ -62,7 +62,6 @@ class Consumer:
     operands: dict[str, Make] = field(default_factory=dict)  # of states, made for the next chunk
     issued: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
-    unfenced: bool = False  # has it loaded tiles that the copy engine will store to?
 
     def __post_init__(self) -> None:
         self.products = {n: w for n, x in self.sweep.tiles.items() if (w := self._wanted(x)) is not None}
@@ -134,6 +133,7 @@ class Consumer:
                 raise CannotPrint("a product waits for none that is under way")
             self._settle(under_way)
         self._finish()
+        self._release()
         before = [self._initial(n) for n in self.states]
         after = [self._last(x) for x in self.sweep.s.after]
         return Role("consumer", WARPS, None, (*before, *self.operands.values()), tuple(self.steps), (*after, Drain()))
@@ -193,13 +193,9 @@ class Consumer:
         """Wait for what is under way, hand on states, and store outputs, each as soon as it is there."""
         stores = [x for x in self.sweep.stores if isinstance(x, Store)]
         passed = dict(self.sweep.s.carried)
-        freed = False
         for n in [*self.issued]:
             if n not in self.settled:
                 self._settle(n)
-            if self.settled >= set(self.issued) and not freed:
-                freed = True
-                self._free()
             for state, x in list(passed.items()):
                 if self.needs(x) <= self.settled and not any(state in names_in(y.value) for y in stores):
                     self._pass(state, passed.pop(state))
@@ -209,11 +205,22 @@ class Consumer:
         for state, x in passed.items():
             self._pass(state, x)
 
-    def _free(self) -> None:
-        if self.unfenced:
-            self.steps.append(Fence())
-            self.unfenced = False
-        self.steps.append(Arrive(CHUNK, False))
+    def _release(self) -> None:
+        """Say that the rings' stages may be filled anew, right behind the last step that reads one: a product reads until it is
+        waited for, whatever else is made of a ring when it is made."""
+        readers = [n for n, x in enumerate(self.steps) if isinstance(x, Settle) or self._loaded(x)]
+        if not readers:
+            raise CannotPrint("nothing is made of what is loaded for a chunk")
+        last = readers[-1]
+        since = max((n for n, x in enumerate(self.steps[:last]) if isinstance(x, Fence)), default=0)
+        tiles = any(r.tile is not None for x in self.steps[since : last + 1] for r in self._loaded(x))
+        self.steps[last + 1 : last + 1] = [*([Fence()] if tiles else []), Arrive(CHUNK, False)]
+
+    def _loaded(self, x: Step) -> list[Ring]:
+        """The rings that a step loads from, into registers."""
+        return (
+            [r for n in names_in(x.value) if (r := self.sweep.rings.get(n)) is not None] if isinstance(x, Make) else []
+        )
 
     def _pass(self, state: str, x: Code) -> None:
         self.steps.append(Pass(state, self.held(x, self.states[state], f"{state}_next")))
@@ -229,7 +236,6 @@ class Consumer:
         self.buffers.append(buffer)
         value = self.held(x.value, Accumulator(*shape), f"{name}_made")
         self.steps += [Drain(), Put(buffer.name, value, turned), Fence(), Send(buffer.name)]
-        self.unfenced = False
 
     def _initial(self, state: str) -> Make:
         x = self.sweep.initial[state]
@@ -311,7 +317,6 @@ class Consumer:
         self.buffers.append(buffer)
         value = self.held(bare, Accumulator(*shape), f"{w.name}_right")
         self.steps += [Put(buffer.name, value), Fence()]
-        self.unfenced = False
         return Shared(buffer.name, turned)
 
     # --- values in registers
@@ -358,9 +363,6 @@ class Consumer:
         self.steps.append(x)
         assert x.layout is not None
         self.layouts[x.name] = x.layout
-        self.unfenced |= any(
-            (r := self.sweep.rings.get(n)) is not None and r.tile is not None for n in names_in(x.value)
-        )
 
     def _own_layout(self, x: Code, layout: Layout) -> Layout:
         """Where an expression is computed best: where its tiles in registers lie, if it takes none from shared memory."""

@@ -6,14 +6,11 @@ consumer has the states in registers and makes everything else. Refused with Can
 
 from __future__ import annotations
 
-from chunkform.errors import GateError
-
 from ....ir.warp_schedule import Schedule
 from ..kernels.arguments import Role
 from ..kernels.chunk_kernel import Kernel
 from ..plan_passes.roles import CannotPrint
 from .consumer import Consumer
-from .gate import gate_schedule
 from .parts import SweepParts
 from .straight import straight
 
@@ -27,6 +24,8 @@ def schedule_of_sweep(k: Kernel) -> Schedule:
     """
     if not k.sweeps or k.tiled is None or k.whole or len(k.axes) != 2:
         raise CannotPrint("roles are for sweeps over chunks with states of two axes")
+    if k.apart or k.slow_path:
+        raise CannotPrint("a sweep of several launches has no roles yet")
     missing = [a.name for a in k.arguments if a.role in ELSEWHERE or a.role is Role.CHECKPOINTS]
     s = straight(k.function, frozenset(missing))
     sweep = SweepParts(k, s)
@@ -45,10 +44,9 @@ def schedule_of_sweep(k: Kernel) -> Schedule:
     )
 
 
-def has_roles(k: Kernel) -> bool:
-    """Is there a schedule for what a sweep does, which its gate lets pass? Other sweeps go without roles."""
+def schedule_if_any(k: Kernel) -> Schedule | None:
+    """The schedule of a sweep, if there are roles for what it does."""
     try:
-        gate_schedule(k, schedule_of_sweep(k))
-    except (CannotPrint, GateError):
-        return False
-    return True
+        return schedule_of_sweep(k)
+    except CannotPrint:
+        return None

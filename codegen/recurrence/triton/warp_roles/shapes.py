@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ....ir.code import Binary, Call, Cast, Code, Either, Expanded, Group, Items, Load, Name, Negative
+from ....ir.code import (
+    Binary,
+    Call,
+    Cast,
+    Code,
+    Either,
+    Expanded,
+    Function,
+    Group,
+    Items,
+    Load,
+    Name,
+    Negative,
+    Power,
+)
 from ....ir.kernel_ir import Body, Let
 from ..plan_passes.roles import CannotPrint
 
@@ -52,7 +66,13 @@ class Shapes:
                 return _together(self.of(left), self.of(right))
             case Either(then=then, otherwise=otherwise):
                 return _together(self.of(then), self.of(otherwise))
-            case Cast(value=value) | Group(value=value) | Negative(value=value):
+            case (
+                Cast(value=value)
+                | Function(value=value)
+                | Group(value=value)
+                | Negative(value=value)
+                | Power(value=value)
+            ):
                 return self.of(value)
         return ()
 
