@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from chunkform.errors import CompilerError
 from chunkform.runtime.launch.files import removed_at_exit
+from chunkform.runtime.launch.launch import assuming_roles
 from chunkform.runtime.launch.parallel_compile import noting
 
 from ..ir.expr import dim_of
@@ -161,8 +162,6 @@ def launches_of(
 
 def _with_roles(module: Any, given: Any, states: Any, constants: Any) -> list[KernelLaunch]:
     """The kernels with roles that a forward call launches which records no gradient."""
-    from chunkform.runtime.chunk_kernels.warp_roles import compiled_only
-
     found: dict[Any, KernelLaunch] = {}
 
     def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
@@ -170,7 +169,7 @@ def _with_roles(module: Any, given: Any, states: Any, constants: Any) -> list[Ke
             found.setdefault(kernel, KernelLaunch(kernel, args, options))
 
     if any(map(is_gluon, vars(module).values())):
-        with replaced_launches(module, record), compiled_only(STAGES):
+        with replaced_launches(module, record), assuming_roles(STAGES):
             module.triton_forward(given, states, constants, needs_backward=False)
     return list(found.values())
 
@@ -233,7 +232,8 @@ def report_row(
     problems = []
     if slow or (dots and not instructions):
         problems.append(f"{slow} of {dots} products use no tensor core")
-    programs = _programs(settings) if "YIELD" in options and dtype != "float32" and arch == "sm_90" else 1
+    several = "YIELD" in options and dtype != "float32" and arch == "sm_90" and not is_gluon(launched.kernel)
+    programs = _programs(settings) if several else 1
     if shared > SHARED // programs - RESERVED:
         problems.append(f"{shared} bytes of shared memory, limit {SHARED // programs - RESERVED}")
     limit = SPILL_LIMIT[4 if dtype == "float32" else 2]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ import torch
 import triton
 
 from ..launch.fixed_split import fixed
-from ..launch.launch import Config, cdiv, launch, padded
+from ..launch.launch import Config, cdiv, launch, padded, roles_assumed
 from ..launch.narrowing import level
 from ..launch.recorder import KernelArgument, KernelOption
 from .fused_backward import movable
@@ -83,14 +81,11 @@ MOST = {
 }  # registers of a thread that a program begins with, by the consumer's warps: it gets what loaders leave
 
 
-_compiled = 0  # stages, while calls are only compiled
-
-
 def with_roles(config: Config, recording: object, whole: int, *tensors: torch.Tensor) -> Config:
     """The configuration of a call whose sweep has a kernel with roles: one that names it where the call may have it, or else one
     that doesn't. `whole`: the most channels of a state's axis that a program has whole; `tensors`: of which it loads tiles;
     `recording`: does a backward pass follow?"""
-    stages = _compiled or (STAGES if FORCED else config.roles)
+    stages = roles_assumed() or (STAGES if FORCED else config.roles)
     if stages is None:
         return config
     if recording or config.exact or fixed() or level() or not _fits(whole, tensors):
@@ -105,19 +100,7 @@ def _fits(whole: int, tensors: tuple[torch.Tensor, ...]) -> bool:
         return False
     if not FORCED and any(padded(x.shape[-1]) < WIDEST for x in tensors):
         return False
-    return all(x.shape[0] for x in tensors) and (bool(_compiled) or available())
-
-
-@contextmanager
-def compiled_only(stages: int) -> Iterator[None]:
-    """Meanwhile calls have kernels with roles, of so many stages, wherever a table may name them, on any machine: for whoever
-    compiles what they launch, and launches nothing."""
-    global _compiled
-    before, _compiled = _compiled, stages
-    try:
-        yield
-    finally:
-        _compiled = before
+    return all(x.shape[0] for x in tensors) and (roles_assumed() > 0 or available())
 
 
 def available() -> bool:

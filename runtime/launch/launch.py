@@ -249,6 +249,26 @@ def is_pinned() -> bool:
     return _using is not None
 
 
+_assumed = 0
+
+
+@contextmanager
+def assuming_roles(stages: int) -> Iterator[None]:
+    """Calls have kernels with roles meanwhile, of so many stages, wherever a table may name them, on any machine: for whoever
+    compiles what they launch, and launches nothing."""
+    global _assumed
+    before, _assumed = _assumed, stages
+    try:
+        yield
+    finally:
+        _assumed = before
+
+
+def roles_assumed() -> int:
+    """Their stages; 0 where calls are launched."""
+    return _assumed
+
+
 def narrower(config: Config, level: int) -> Config:
     """A configuration for kernels that didn't fit shared memory at the level before. In two bytes, tiles of 32 are the narrowest
     that were tried on a GPU, and no chunk of fewer than 32 steps was."""

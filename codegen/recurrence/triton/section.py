@@ -147,9 +147,9 @@ def _sweeps(
         backward.kept_by_head = forward.by_head
         for k in host.kernels:
             parts += functions_of(k)
-            if isinstance(k, Kernel) and (schedule := host.roles.get(k.name)) is not None:
-                gate_schedule(k, schedule)
-                parts.append(WithRoles(k.function, schedule))
+            if isinstance(k, Kernel) and k.roles is not None:
+                gate_schedule(k, k.roles)
+                parts.append(WithRoles(k.function, k.roles))
         parts.append(function)
     return TritonForm(tuple(parts), built([k for host in (forward, *hosts, backward) for k in host.kernels]))
 

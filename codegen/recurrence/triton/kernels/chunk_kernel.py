@@ -13,6 +13,7 @@ from ....ir.kernel_ir import (
     Parameter,
     Slices,
 )
+from ....ir.warp_schedule import Schedule
 from ...normal_form.form import StateForm
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import WEIGHT
@@ -83,6 +84,7 @@ class Kernel:
     carried: frozenset[str] = frozenset()  # what a sweep loads for states alone, not for what it yields
     products: frozenset[str] = frozenset()  # what a sweep loads whose elements may be products with the identity
     apart: tuple[Alone, ...] = ()  # a sweep's reads, where launches may make one each
+    roles: Schedule | None = None  # of the kernel in its place whose warps have roles, if there is one
 
     @cached_property
     def function(self) -> KernelFunction:

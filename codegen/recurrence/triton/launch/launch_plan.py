@@ -45,7 +45,6 @@ from ....ir.launch_ir import (
     stored,
 )
 from ....ir.step_program import StateVar, StepProgram, Var
-from ....ir.warp_schedule import Schedule
 from ....printing.expressions import NodePrinter, Printed, Torch
 from ....printing.launch_text import launch_text
 from ...chunkwise.compiled import Compiled
@@ -116,7 +115,6 @@ class Host:
         saved = () if backward else tuple(plan.form.write_leaves())
         self.fused: Fused = fuse(plan, saved)
         self.kernels: list[Kernel | RowKernel | TransitionKernel] = []
-        self.roles: dict[str, Schedule] = {}  # by the names of sweeps whose warps have them
         states = {s.name for s in c.step.states}
         self.schedule = checkpoint_schedule(plan, self.fused, states if backward else ())
         if later is not None:
@@ -179,9 +177,7 @@ class Host:
             self.body.append(If(Expr(f'"{self.whole.state.name} borders" in saved'), (Return(call),)))
         self._open()
         self._sweeps()
-        self.body = with_roles_chosen(
-            self.body, [k for k in self.kernels if isinstance(k, Kernel) and k.name in self.roles]
-        )
+        self.body = with_roles_chosen(self.body, self.kernels)
         if self.backward:
             self._gradients()
         else:
@@ -407,6 +403,8 @@ class Host:
         if not group:
             return  # what it yields is made by other sweeps, with their stores or sums
         kernel = self._sweep_kernel(k, f"{self.kind}_sweep_{number}", first, checkpoints)
+        if not self.backward and self.fine is None:
+            kernel = replace(kernel, roles=schedule_if_any(kernel))
         making = self._makes(sweep, o, kernel)
         self._launch_prologue(o, group, f"{self.kind}_prepare_{number}", k, making)
         self._inputs(kernel)
@@ -431,11 +429,7 @@ class Host:
                 count = "lay.sequences * parts" if each else "lay.sequences"
                 made.append(self._new_state(f"{name}_last", s, count, self._wants_last(s, each)))
         reads = [self.wants.of_read(k, alone) for alone in kernel.apart] if self.backward else []
-        if not self.backward and self.fine is None and (found := schedule_if_any(kernel)) is not None:
-            self.roles[kernel.name] = found
-        made += self.launches.launch(
-            kernel, wide=self._stores_wide(kernel), wanted=reads, roles=kernel.name in self.roles
-        )
+        made += self.launches.launch(kernel, wide=self._stores_wide(kernel), wanted=reads)
         if self.cuts and self.backward and sweep.direction > 0 and self._can_wait(k):
             self.held.append((wanted, made, sweep.finals))
         else:

@@ -33,16 +33,15 @@ class Launches:
         block: str = "",
         wide: bool = False,
         wanted: Sequence[str] = (),
-        roles: bool = False,
     ) -> list[Statement]:
         """The launch of a kernel; of a sweep, for its `ends`: what each segment makes of the states, and nothing of what it
         yields. `block` begins the names of decays over blocks, where it takes blocks at once. `wide`: it stores tiles in
         float32.
-        `wanted`: when each of a sweep's reads is. `roles`: there is a kernel with roles for it."""
+        `wanted`: when each of a sweep's reads is."""
         if kernel.slow_path:
             return [self._launched(kernel, ends, block, True), self._launched(kernel, ends, block, False)]
         launch = self._launched(kernel, ends, block)
-        if roles and kernel.tiled is not None:
+        if kernel.roles is not None and kernel.tiled is not None and not ends:
             (whole,) = (a for a in kernel.axes if a != kernel.tiled)
             words = [w for a in (whole, kernel.tiled) for w in (size_name(dim_of(a)), block_name(a))]
             launch = replace(launch, roles=tuple(words))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from ....ir.expr import dim_of
 from ....ir.launch_ir import Define, Statement, joined, py, ref
@@ -10,9 +10,9 @@ from ..kernels.chunk_kernel import Kernel
 from ..print.axis_names import size_name
 
 
-def with_roles_chosen(body: list[Statement], sweeps: Sequence[Kernel]) -> list[Statement]:
-    """The function's body, where a call's configuration says whether it has kernels with roles for these sweeps, if there are
-    any."""
+def with_roles_chosen(body: list[Statement], kernels: Iterable[object]) -> list[Statement]:
+    """The function's body, where a call's configuration says whether it has kernels with roles, if there are any."""
+    sweeps = [k for k in kernels if isinstance(k, Kernel) and k.roles is not None]
     if not sweeps:
         return body
     whole = dict.fromkeys(size_name(dim_of(a)) for k in sweeps for a in k.axes if a != k.tiled)

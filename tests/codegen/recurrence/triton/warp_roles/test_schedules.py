@@ -1,12 +1,13 @@
 """Schedules with roles: their gate holds them, in any order of roles, and refuses whatever is left out or comes too early."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from shared.triton_errors import compiled
 
-from chunkform.codegen.ir.code import Literal
+from chunkform.codegen.ir.code import Literal, names_in
 from chunkform.codegen.ir.warp_schedule import (
     Arrive,
     Fetch,
@@ -19,31 +20,34 @@ from chunkform.codegen.ir.warp_schedule import (
     Settle,
     Shared,
 )
-from chunkform.codegen.recurrence.triton import section
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.triton import section, triton_form
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
 from chunkform.codegen.recurrence.triton.plan_passes.roles import CannotPrint
 from chunkform.codegen.recurrence.triton.warp_roles.derive import schedule_of_sweep
 from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_schedule
 from chunkform.errors import GateError
+from chunkform.spec.language import Recurrence, exp, hadamard, sigmoid
 
 HAVE = ["lightning_attention", "retention", "linear_attention"]
 HAVE_NONE = ["gated_linear_attention", "gated_delta_rule"]
 Made = tuple[Kernel, Schedule]
 
 
-def forward_sweep(name: str) -> Kernel:
+def forward_sweep(c: Compiled) -> Kernel:
     """The first sweep of an op's forward pass."""
     found: list[Kernel] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_sweep", lambda k, f: found.append(k))
         patch.setattr(section, "gate_schedule", lambda k, s: None)
-        section._form.__wrapped__(compiled(name), True, None, None)
+        section._form.__wrapped__(c, True, None, None)
     return found[0]
 
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Made]:
-    kernels = {name: forward_sweep(name) for name in HAVE}
+    kernels = {name: forward_sweep(compiled(name)) for name in HAVE}
     return {name: (k, schedule_of_sweep(k)) for name, k in kernels.items()}
 
 
@@ -128,4 +132,82 @@ def test_the_copy_engine_brings_what_is_read(made: dict[str, Made]) -> None:
 @pytest.mark.parametrize("name", HAVE_NONE)
 def test_what_has_no_roles_says_why(name: str) -> None:
     with pytest.raises(CannotPrint):
-        schedule_of_sweep(forward_sweep(name))
+        schedule_of_sweep(forward_sweep(compiled(name)))
+
+
+class Drawn:
+    """A spec of one state, whose next is `decay` S + `write`, and of one output."""
+
+    def __init__(self) -> None:
+        self.r = Recurrence("drawn")
+        d, e = self.r.dims("d e")
+        self.q, self.k, self.x = self.r.inputs("q k x", d)
+        self.v, self.u = self.r.inputs("v u", e)
+        self.b = self.r.inputs("b")
+        self.lam, self.scale = self.r.decay("lam"), self.r.constant("scale")
+        self.each, self.weight = self.r.parameter("each"), self.r.parameter("weight", d)
+        self.S = self.r.state("S", d, e)
+
+    def compiled(self, write: Any, decay: Any, output: Any) -> Compiled:
+        self.r.update(self.S, decay * self.S.prev + write)
+        self.r.output("o", output)
+        return compile_spec(self.r)
+
+
+def read(x: Drawn, query: Any = None) -> Any:
+    return x.S.next.T * (x.q if query is None else query)
+
+
+# What is written, how the state decays, what is read; and whether there are roles for it.
+SPECS: dict[str, tuple[Callable[[Drawn], tuple[Any, Any, Any]], bool]] = {
+    "twice the key": (lambda x: (2 * x.k * x.v.T, x.lam, read(x)), True),
+    "twice the key, no decay": (lambda x: (2 * x.k * x.v.T, 1, read(x)), True),
+    "a constant": (lambda x: (x.scale * x.k * x.v.T, x.lam, x.scale * read(x)), True),
+    "a number of each head": (lambda x: (x.each * x.k * x.v.T, x.lam, read(x)), True),
+    "a number of each step": (lambda x: (x.b * x.k * x.v.T, x.lam, x.b * read(x)), True),
+    "all scaled": (lambda x: ((2 * x.k) * (3 * x.v).T, x.lam, read(x, 5 * x.q)), True),
+    "a sum as key": (lambda x: ((x.k - 2 * x.x) * x.v.T, x.lam, read(x, x.q + x.x)), True),
+    "a sum as value": (lambda x: (2 * x.k * (x.v + x.u).T, x.lam, read(x)), True),
+    "a function as key": (lambda x: (exp(x.k) * x.v.T, x.lam, read(x)), True),
+    "a function that Gluon hasn't": (lambda x: (sigmoid(x.k) * x.v.T, x.lam, read(x)), False),
+    "weights": (lambda x: (2 * hadamard(x.k, x.weight) * x.v.T, x.lam, read(x)), True),
+    "gated": (lambda x: (2 * x.k * x.v.T, x.lam, hadamard(exp(x.u), read(x))), True),
+    "the value read twice": (lambda x: (2 * x.k * x.v.T, x.lam, hadamard(x.v, read(x)) + x.v), True),
+    "the state before": (lambda x: (2 * x.k * x.v.T, x.lam, x.S.prev.T * x.q), True),
+    "along the other axis": (lambda x: (2 * x.k * x.v.T, x.lam, x.S.next * x.u), True),
+    "a decay of a number": (lambda x: (2 * x.k * x.v.T, exp(-exp(x.b)), read(x)), True),
+    "two writes": (lambda x: (2 * x.k * x.v.T + x.x * x.u.T, x.lam, read(x)), False),
+    "a correction": (lambda x: (2 * x.k * (x.v - x.S.prev.T * x.k).T, x.lam, read(x)), False),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_gate_refuses_no_schedule_that_is_made(name: str) -> None:
+    parts, there = SPECS[name]
+    x = Drawn()
+    k = forward_sweep(x.compiled(*parts(x)))
+    if not there:
+        with pytest.raises(CannotPrint):
+            schedule_of_sweep(k)
+        return
+    gate_schedule(k, schedule_of_sweep(k))
+
+
+def test_a_refused_schedule_is_the_compilers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(k: Kernel, s: Schedule) -> None:
+        raise GateError(f"{k.name}: roles wait for each other")
+
+    monkeypatch.setattr(section, "gate_schedule", refused)
+    x = Drawn()
+    with pytest.raises(GateError, match="wait for each other"):
+        triton_form(x.compiled(x.k * x.v.T, x.lam, read(x)))
+
+
+def test_a_stage_is_released_behind_the_last_step_that_reads_it() -> None:
+    """Also where the next state is made of numbers of the chunk once all products are there, or an output of a tile."""
+    x = Drawn()
+    s = schedule_of_sweep(forward_sweep(x.compiled(2 * x.k * x.v.T, x.lam, read(x))))
+    each = s.roles[0].each
+    (release,) = (n for n, y in enumerate(each) if isinstance(y, Arrive))
+    last = each[release - 1]
+    assert isinstance(last, Make) and "kept" in names_in(last.value)
