@@ -72,7 +72,8 @@ class Traffic:
 
     def load(self, m: Memory, places: np.ndarray, mask: np.ndarray, programs: np.ndarray) -> np.ndarray:
         """What lies at places, [1 or programs, ..]; nothing where the mask doesn't hold."""
-        places, mask = np.broadcast_arrays(places, mask)
+        if places.shape != mask.shape:
+            places, mask = np.broadcast_arrays(places, mask)
         there = places[mask]
         self.inside(m, there, "loads")
         alone = len(places) == len(programs)  # else the same places are loaded by all

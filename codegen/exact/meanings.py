@@ -68,7 +68,8 @@ def residue(x: object) -> int:
     if type(x) is int:
         return x % PRIME
     if isinstance(x, Fraction):
-        return x.numerator * inverse(x.denominator) % PRIME
+        over = x.denominator
+        return (x.numerator if over == 1 else x.numerator * inverse(over)) % PRIME
     if isinstance(x, float):
         raise NeedsOrder  # an infinity
     return int(x) % PRIME  # type: ignore[call-overload]

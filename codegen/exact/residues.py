@@ -60,10 +60,10 @@ def subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Products of 122 bits, in halves: 2^61 is 1."""
-    shape = np.broadcast_shapes(a.shape, b.shape)
-    if int(np.prod(shape)) <= FEW:
+    both = np.broadcast(a, b)
+    if both.size <= FEW:
         made = a.astype(object) * b.astype(object) % PRIME
-        return _marked(np.asarray(made).astype(np.int64).reshape(shape).view(np.uint64), a, b)
+        return _marked(np.asarray(made).astype(np.int64).reshape(both.shape).view(np.uint64), a, b)
     x, y = a.view(np.uint64), b.view(np.uint64)
     x_high, x_low, y_high, y_low = x >> HIGH, x & LOW, y >> HIGH, y & LOW
     middle = x_high * y_low

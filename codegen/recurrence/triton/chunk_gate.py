@@ -212,9 +212,8 @@ class Memory:
         it: [B, H, chunks, C, C]."""
         if x.attrs[:2] not in self.values:
             made = self.draw((B, H, self.chunks, self.chunk, self.chunk))
-            made *= np.tri(self.chunk, k=self.diagonal, dtype=int)[
-                :: self.k.pieces[0].opened.direction, :: self.k.pieces[0].opened.direction
-            ]
+            order = slice(None, None, self.k.pieces[0].opened.direction)
+            made[:, :, :, ~np.tri(self.chunk, k=self.diagonal, dtype=bool)[order, order]] = Fraction(0)
             for at in self.places():
                 made[:, :, at.c, at.count :] = made[:, :, at.c, :, at.count :] = Fraction(0)
             self.values[x.attrs[:2]] = made
