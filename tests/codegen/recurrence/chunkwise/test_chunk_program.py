@@ -1,0 +1,55 @@
+"""The exact meaning of what chunks are made of: many chunks that are evaluated together are what each is by itself."""
+
+import random
+
+import numpy as np
+import pytest
+
+from chunkform.codegen.ir.evaluate import BEYOND, CHUNK_OPERATIONS, Field, evaluate
+from chunkform.codegen.ir.expr import COL, ROW, Node, leaf, make
+from chunkform.codegen.recurrence.chunkwise import chunk_program, coupled_states
+
+FIELD, CHUNKS, STEPS = Field(), 3, 4
+SIZES = {ROW: STEPS, COL: STEPS, "d": 2, BEYOND: 1}
+DECAY, NUMBER, PAIRS = leaf("decay", "x", (ROW, "d")), leaf("input", "x", (ROW,)), leaf("input", "x", (ROW, COL))
+MIXED = (((0, 0), (1, 0), (1, 1)), 2, 1, 0)
+
+
+def nodes() -> list[Node]:
+    found = []
+    for way in (1, -1):
+        found += [
+            make("decay_mask", (DECAY,), (True, False, True, way), (ROW, COL, "d")),
+            make("decay_in", (DECAY,), (True, way), DECAY.axes),
+            make("decay_out", (DECAY,), (False, way), DECAY.axes),
+            make("decay_all", (DECAY,), (), ("d",)),
+            make("decay_mask", (NUMBER,), (False, False, True, way), (ROW, COL)),
+            make("decay_in", (NUMBER,), (True, way), (ROW,)),
+            make("decay_all", (NUMBER,), (), ()),
+            make("inverse", (PAIRS,), (way,), (ROW, COL)),
+            make("mix_mask", (NUMBER,) * 3, (*MIXED, True, way), (ROW, COL)),
+            make("mix_in", (NUMBER,) * 3, (*MIXED, False, way), (ROW,)),
+            make("mix_out", (NUMBER,) * 3, (*MIXED, way), (ROW,)),
+            make("mix_all", (NUMBER,) * 3, (*MIXED, way), ()),
+        ]
+    return found
+
+
+def test_all_operations_are_tried() -> None:
+    own = {n for n, f in CHUNK_OPERATIONS.items() if f.__module__ in (chunk_program.__name__, coupled_states.__name__)}
+    assert own == {x.op for x in nodes()} | {
+        "order_mask",
+        "apart_mask",
+        "mix_products",
+    }  # the same in all chunks; inside
+
+
+@pytest.mark.parametrize("x", nodes(), ids=lambda x: f"{x.op} {x.attrs}")
+def test_many_chunks_are_what_each_is(x: Node) -> None:
+    (given,) = set(x.args)
+    values = FIELD.random(random.Random(0), (CHUNKS, *(SIZES[a] for a in given.attrs[2])))
+    together = evaluate(x, {given.attrs[:2]: values}, FIELD, SIZES)
+    alone = [evaluate(x, {given.attrs[:2]: v}, FIELD, SIZES) for v in values]
+    assert np.shape(together) == (CHUNKS, *(SIZES[a] for a in x.axes))
+    assert all(FIELD.equal(a, b) for a, b in zip(together, alone, strict=True))
+    assert not FIELD.equal(alone[0], alone[1])
