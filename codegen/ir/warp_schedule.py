@@ -7,7 +7,6 @@ barriers: `ready` once it is filled, `empty` once nobody needs what is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .code import Code
@@ -196,12 +195,10 @@ Step = Await | Arrive | Fetch | Make | Put | Fence | Product | Settle | Drain | 
 
 @dataclass(frozen=True)
 class Role:
-    """Some warps: what they do before the first chunk, for each chunk, and after the last. `registers` of each thread; the first
-    role has what the others leave."""
+    """Some warps: what they do before the first chunk, for each chunk, and after the last."""
 
     name: str
     warps: int | str
-    registers: int | None
     before: tuple[Step, ...]
     each: tuple[Step, ...]
     after: tuple[Step, ...]
@@ -233,11 +230,6 @@ class Schedule:
 
     def barriers_of(self, ring: str) -> Barriers:
         return next(x for x in self.barriers if ring in x.rings)
-
-    def steps(self) -> Iterator[tuple[Role, Step]]:
-        for role in self.roles:
-            for x in role.steps:
-                yield role, x
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def inspect_op(
     for dtype in dtypes:
         for width in widths:
             for launched in launches_of(c, module, dtype, width, roles=arch == ROLES_ON):
-                yield report_row(launched, arch, dtype, width, _held(c, launched), beside=is_gluon(launched.kernel))
+                yield report_row(launched, arch, dtype, width, _held(c, launched))
 
 
 # --- what a call launches -------------------------------------------------------------------------------------------
@@ -202,8 +202,8 @@ def _held(c: Compiled, launched: KernelLaunch) -> int:
 def report_row(
     launched: KernelLaunch, arch: str, dtype: str, width: int, held: int, beside: bool = False
 ) -> InspectRow:
-    """The row of a launch. `beside`: products on tensor cores are to run beside each other, and what the assembler adds of waits
-    is a problem."""
+    """The row of a launch. `beside`: its products on tensor cores are to run beside each other, as where warps have roles, and
+    waits that the assembler adds are a problem."""
     options = dict(launched.options)
     settings: dict[str, Any] = {n: options.pop(n, None) for n in SETTINGS}
     settings = {n: x for n, x in settings.items() if x is not None}
@@ -239,7 +239,7 @@ def report_row(
     limit = SPILL_LIMIT[4 if dtype == "float32" else 2]
     if needed.spills > limit and held < REGISTERS:
         problems.append(f"{needed.spills} bytes spilled, bound {limit}")
-    if beside and needed.waits:
+    if (beside or is_gluon(launched.kernel)) and needed.waits:
         problems.append(f"the assembler adds waits between products: {', '.join(needed.waits)}")
     taken = needed.registers, needed.spills, shared, instructions, dots
     return InspectRow(name, dtype, width, config, *taken, "; ".join(problems))

@@ -227,10 +227,9 @@ class _Printer:
         """What the kernel is compiled for that the role's function has in layouts, and to find its way."""
         found = {STAGES, WARPS, "C", "DT"}
         for x in self.role.steps:
-            for y in (getattr(x, "layout", None),):
-                if y is not None:
-                    of = y.of if isinstance(y, Operand) else y
-                    found |= {of.rows, of.columns}
+            if isinstance(x, Make | Product | Plain) and x.layout is not None:
+                of = x.layout.of if isinstance(x.layout, Operand) else x.layout
+                found |= {of.rows, of.columns}
         return found
 
     def places(self) -> list[str]:

@@ -136,7 +136,7 @@ class Consumer:
         self._release()
         before = [self._initial(n) for n in self.states]
         after = [self._last(x) for x in self.sweep.s.after]
-        return Role("consumer", WARPS, None, (*before, *self.operands.values()), tuple(self.steps), (*after, Drain()))
+        return Role("consumer", WARPS, (*before, *self.operands.values()), tuple(self.steps), (*after, Drain()))
 
     def _next(self, pending: dict[str, _Wanted]) -> _Wanted | None:
         """The product to begin now: of those whose operands are there, the one that most others wait for. What a state becomes

@@ -29,7 +29,7 @@ from .straight import Straight
 GLUON = frozenset(
     "abs arange cast cdiv cos erf exp exp2 log log2 maximum minimum program_id rsqrt sin sqrt where zeros zeros_like".split()
 )
-CHUNK, LOADER_REGISTERS = "chunk", 24
+CHUNK = "chunk"
 
 
 class SweepParts:
@@ -189,7 +189,7 @@ class SweepParts:
         steps += [x for x in made if x not in loads]
         steps += [Put(n, n) for n in put]
         steps += [Arrive(CHUNK, True)] if put else []
-        return Role("loader", 1, LOADER_REGISTERS, (), tuple(steps), ())
+        return Role("loader", 1, (), tuple(steps), ())
 
 
 def written(x: Code) -> None:
