@@ -88,7 +88,9 @@ class Fused(Swept):
         return node is not None and made_here(node, replace(o, tile=()))
 
     def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
-        return o.products, o.prologue, {x: node for x, node in o.matrices.items() if self.made_here(o, x)}
+        alone = replace(o, tile=(), definitions={})  # definitions take the inverses that are given
+        prologue = {x: node for x, node in o.prologue.items() if made_here(node, alone)}
+        return o.products, prologue, {x: node for x, node in o.matrices.items() if self.made_here(o, x)}
 
     # --- what it is given
 

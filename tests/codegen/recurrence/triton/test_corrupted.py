@@ -12,6 +12,7 @@ from chunkform.codegen.ir.kernel_ir import KernelFunction
 from chunkform.codegen.recurrence.triton import section
 from chunkform.codegen.recurrence.triton.kernels import fused_backward
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
+from chunkform.codegen.recurrence.triton.launch.fused_backward import FusedBackwardHost
 from chunkform.errors import GateError
 
 Made = tuple[Kernel, tuple[KernelFunction, ...]]
@@ -63,6 +64,20 @@ def test_faults_are_refused(family: str) -> None:
     for faults in kinds.values():
         for what, wrong in random.Random(family).sample(faults, min(EACH, len(faults))):
             assert refused(k, (wrong, *others)), what
+
+
+def test_a_fused_backward_of_writes_that_read_each_other_is_what_its_sweeps_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three corrections a step, whose inverses are made of one another, by one sweep as they aren't launched."""
+    monkeypatch.setattr(fused_backward, "_pays", lambda *_: True)
+    c = replace(compiled("three_corrections"))
+    found = section.fused_backward_of(c)
+    assert c.backward is not None and found is not None
+    host = FusedBackwardHost(c, section.simplified(c.backward), False, True, found, "triton")
+    host.function_ir()
+    (k,) = (k for k in host.kernels if isinstance(k, Kernel) and k.whole)
+    assert section.functions_of(k)
 
 
 def refused(k: Kernel, functions: tuple[KernelFunction, ...]) -> bool:
