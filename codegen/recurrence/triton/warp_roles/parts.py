@@ -4,13 +4,14 @@ engine can move; and the role that loads."""
 from __future__ import annotations
 
 from ....ir.code import (
+    Binary,
     Call,
     Code,
+    Expanded,
     Function,
     Literal,
     Load,
     Name,
-    both,
     loads_in,
     names_in,
     plus,
@@ -119,10 +120,10 @@ class SweepParts:
         along = expanded_along(rows, self.definitions)
         if columns is None or along is None or along[0] != "i" or factors_of(steps)[1:] != [stride]:
             raise CannotPrint(f"a tile of no steps by channels: {x.pointer.text}")
-        self._masked(x.mask, along[1], columns)
+        width = self._width(x.mask, along[1], columns)
         if x.other != Literal(0.0):
             raise CannotPrint("a tile that isn't zero beyond its end")
-        return self._tile(base, stride, columns[0]), along[1] == 1
+        return self._tile(base, width, stride, columns[0]), along[1] == 1
 
     def _pointed(self, base: Code, arguments: dict[str, str]) -> str | None:
         """The stem of the argument that a pointer of this program points into."""
@@ -132,21 +133,24 @@ class SweepParts:
         name = base.id if x is None else parts_of_sum(x.value)[0].text
         return arguments.get(name)
 
-    def _tile(self, base: Code, stride: Code, channels: str) -> Tile:
+    def _tile(self, base: Code, width: str, stride: Code, channels: str) -> Tile:
         """A tile along the axis that has this index."""
         *before, index = parts_of_sum(self.definitions[channels].value)
-        ok = self.definitions.get(f"{channels}_ok")
-        if ok is None or not isinstance(index, Call) or index.function != "tl.arange":
+        if not isinstance(index, Call) or index.function != "tl.arange":
             raise CannotPrint(f"{channels} is no index along an axis")
-        below = ok.value
-        width = below.parts[1].text
         return Tile(base, width, stride, plus(*before) if before else Literal(0), index.arguments[1].text)
 
-    def _masked(self, mask: Code | None, steps: int, columns: tuple[str, int]) -> None:
-        """Refuse a mask that isn't that of steps before the sequence's end, and channels."""
-        wanted = [Name("i_ok").along(steps, 2), Name(f"{columns[0]}_ok").along(columns[1], 2)]
-        if mask is None or mask not in (both(*wanted), both(*reversed(wanted))):
+    def _width(self, mask: Code | None, steps: int, columns: tuple[str, int]) -> str:
+        """The channels that a mask lets pass, which is that of steps before the sequence's end, and of these."""
+        bounds: dict[tuple[str, int], Code] = {}
+        for x in () if mask is None else mask.parts:
+            made = self.definitions.get(x.value.id) if isinstance(x, Expanded) and isinstance(x.value, Name) else None
+            match made, x:
+                case Let(value=Binary(operator="<", left=Name(id=index), right=right)), Expanded(own=own):
+                    bounds[index, own.index(True)] = right
+        if mask is None or set(bounds) != {("i", steps), columns} or len(mask.parts) != len(bounds):
             raise CannotPrint(f"a tile is masked by {None if mask is None else mask.text}")
+        return bounds[columns].text
 
     def target_of(self, x: Store) -> tuple[Tile, bool]:
         """Where the copy engine puts what a store stores, and whether its steps are columns."""
@@ -159,12 +163,11 @@ class SweepParts:
         along = expanded_along(rows, self.definitions)
         if columns is None or along is None or along[0] != "i":
             raise CannotPrint(f"a tile of no steps by channels: {x.pointer.text}")
-        width = self._tile(base, Literal(0), columns[0]).width
+        width = self._width(x.mask, along[1], columns)
         if at != times("step", width) or factors_of(steps)[1:] != [Name("H"), Name(width)]:
             raise CannotPrint(f"an output's steps lie otherwise: {x.pointer.text}")
-        self._masked(x.mask, along[1], columns)
         first = plus(base, times(plus(times("b", "T", "H"), "h"), width))
-        return self._tile(first, times("H", width), columns[0]), along[1] == 1
+        return self._tile(first, width, times("H", width), columns[0]), along[1] == 1
 
     # --- the loader
 
