@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from chunkform.runtime.nn import convolve, rows
 
+from . import places
 from .timing import USUAL, Effort, medians
 
 WIDTH, TAPS, EPS = 128, 4, 1e-6
@@ -32,7 +33,7 @@ def main(
     heads: Annotated[int, typer.Option(help="of 128 channels")] = 8,
     device: Annotated[str, typer.Option(help="of the measurement")] = "cuda",
     only: Annotated[str, typer.Option(help="cases whose names have one of these words")] = "",
-    out: Annotated[Path | None, typer.Option("--json", help="where to write the rows")] = None,
+    out: Annotated[Path | None, typer.Option("--json", parser=places.file, help="where to write the rows")] = None,
 ) -> None:
     found = []
     effort = USUAL if device == "cuda" else Effort(0, 1, 1)

@@ -25,6 +25,8 @@ from pathlib import Path
 
 from chunkform.spec.language import Recurrence, catalogue, load
 
+from . import places
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (
     "tests/codegen/specs",
@@ -134,13 +136,15 @@ def page(found: list[Timed]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="seconds of the processor that compiling takes")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="write the times and a page of them there")
-    parser.add_argument("--json", metavar="PATH", help="write the times there too; - is stdout")
+    parser.add_argument("--out", metavar="DIR", type=places.folder, help="write the times and a page of them there")
+    parser.add_argument(
+        "--json", metavar="PATH", type=places.file_or_stdout, help="write the times there too; - is stdout"
+    )
     options = parser.parse_args()
     import torch  # noqa: F401
     import triton  # noqa: F401
 
-    out = sys.stderr if options.json == "-" else sys.stdout
+    out = sys.stderr if options.json == Path("-") else sys.stdout
     found = []
     with tempfile.TemporaryDirectory() as cache:
         os.environ["CHUNKFORM_CACHE"] = cache
@@ -157,7 +161,7 @@ def main() -> None:
         (options.out / "compile_time.md").write_text(page(found))
     if options.json:
         text = json.dumps([asdict(x) for x in found], indent=1) + "\n"
-        sys.stdout.write(text) if options.json == "-" else Path(options.json).write_text(text)
+        sys.stdout.write(text) if options.json == Path("-") else options.json.write_text(text)
     sys.exit(late_ones > 0)
 
 

@@ -22,6 +22,8 @@ import typer
 
 from chunkform.runtime.op import decode
 
+from . import places
+
 CASES = [  # name, B, H, D, dtype of the state
     ("lightning_attention", 64, 16, 128, torch.bfloat16),
     ("lightning_attention", 64, 16, 128, torch.float32),
@@ -166,7 +168,8 @@ def page(about: dict[str, Any], rows: list[Row]) -> str:
 
 
 def main(
-    tuning: Annotated[bool, typer.Option("--tune")] = False, json_path: Annotated[str, typer.Option("--json")] = ""
+    tuning: Annotated[bool, typer.Option("--tune")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", parser=places.file)] = None,
 ) -> None:
     """Measure, print, and write JSON with a Markdown table beside it."""
     import triton
@@ -187,9 +190,8 @@ def main(
         "copy_terabytes_per_second": round(1e-12 * rate, 2),
     }
     if json_path:
-        path = Path(json_path)
-        path.write_text(json.dumps({"about": about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
-        path.with_suffix(".md").write_text(page(about, rows))
+        json_path.write_text(json.dumps({"about": about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
+        json_path.with_suffix(".md").write_text(page(about, rows))
 
 
 if __name__ == "__main__":

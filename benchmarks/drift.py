@@ -23,6 +23,8 @@ from torch import Tensor
 from chunkform.runtime.op.small_states import small
 from chunkform.spec.language import Recurrence, catalogue
 
+from . import places
+
 WIDTH, WINDOW = 16, 512
 DTYPES = {"bfloat16": torch.bfloat16, "float8": torch.float8_e4m3fn, "int8": torch.int8}
 FORMATS = [f"{n}{how}" for n in DTYPES for how in ("", ", random")]
@@ -119,7 +121,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32768)
     parser.add_argument("--only", action="append")
     parser.add_argument("--float32", action="store_true", help="only float32, the default of a state")
-    parser.add_argument("--out", type=Path, default=Path("results/cpu/drift.json"))
+    parser.add_argument("--out", type=places.file, default=Path("results/cpu/drift.json"))
     given = parser.parse_args()
     names = given.only or [r.name for r in catalogue() if isinstance(r, Recurrence)]
     formats, found = FLOAT32 if given.float32 else FORMATS, {}

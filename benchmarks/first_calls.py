@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from . import peers, timing
+from . import peers, places, timing
 from .calls import forward, forward_backward
 from .inputs import draw, parse_shape
 
@@ -32,7 +32,7 @@ def main(
     ops: Annotated[str, typer.Option(help="recurrences of the catalogue, with commas between")] = OPS,
     shapes: Annotated[str, typer.Option(help="as in benchmarks.gpu")] = "S1,S2,D256",
     device: Annotated[str, typer.Option(help="cuda, or cpu to try this program out")] = "cuda",
-    out: Annotated[Path | None, typer.Option(help="write the numbers here")] = None,
+    out: Annotated[Path | None, typer.Option(parser=places.file, help="write the numbers here")] = None,
     only: Annotated[str, typer.Option(help="measure this pass in this process, and print it as JSON")] = "",
 ) -> None:
     """Seconds of first calls, one process after the other."""

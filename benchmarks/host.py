@@ -20,7 +20,7 @@ import typer
 
 from chunkform.runtime.launch import replay
 
-from . import peers, timing
+from . import peers, places, timing
 from .calls import forward, forward_backward
 from .inputs import draw, parse_shape
 
@@ -32,7 +32,7 @@ def main(
     shapes: Annotated[str, typer.Option(help="as in benchmarks.gpu")] = "1x256x16x128",
     device: Annotated[str, typer.Option(help="cuda, or cpu to try this program out")] = "cuda",
     calls: Annotated[int, typer.Option(help="between synchronisations")] = 50,
-    out: Annotated[Path | None, typer.Option(help="write the numbers here")] = None,
+    out: Annotated[Path | None, typer.Option(parser=places.file, help="write the numbers here")] = None,
 ) -> None:
     """Microseconds that the host takes to enqueue one call."""
     dtype = torch.bfloat16 if timing.on_gpu(device) else torch.float32

@@ -30,7 +30,7 @@ from rich.table import Table
 
 from chunkform.codegen.checking.accuracy import relative_error
 
-from . import peers, timing
+from . import peers, places, timing
 from .calls import forward, forward_backward
 from .inputs import draw, parse_shape
 
@@ -45,7 +45,7 @@ def main(
         str, typer.Option(help="candidates: fields with colons between, or a folder; candidates with commas between")
     ] = "now",
     shape: Annotated[str, typer.Option(help="as in benchmarks.gpu")] = "S1",
-    out: Annotated[Path | None, typer.Option(help="write the numbers here")] = None,
+    out: Annotated[Path | None, typer.Option(parser=places.file, help="write the numbers here")] = None,
 ) -> None:
     """Microseconds of each kernel in both passes, medians of calls, and errors."""
     changes = {text: parsed(text) for text in configs.split(",")}

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from benchmarks import places
 from benchmarks.decode import BEYOND_CACHE, arguments, timed
 from chunkform.runtime.op import decode
 
@@ -210,7 +211,7 @@ def page(about: dict[str, Any], rows: list[Row]) -> str:
 
 
 def main(
-    json_path: Annotated[str, typer.Option("--json")] = "",
+    json_path: Annotated[Path | None, typer.Option("--json", parser=places.file)] = None,
     quick: Annotated[bool, typer.Option("--quick", help="one op, 64 sequences")] = False,
     tuning: Annotated[bool, typer.Option("--tune", help="other tiles and warps")] = False,
 ) -> None:
@@ -236,9 +237,8 @@ def main(
         "triton": triton.__version__,
     }
     if json_path:
-        path = Path(json_path)
-        path.write_text(json.dumps({"about": about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
-        path.with_suffix(".md").write_text(page(about, rows))
+        json_path.write_text(json.dumps({"about": about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
+        json_path.with_suffix(".md").write_text(page(about, rows))
     return None
 
 

@@ -25,6 +25,8 @@ from torch import Tensor, nn
 
 from chunkform.integrations.transformers import enable
 
+from . import places
+
 LIMIT = 6.0  # seconds of one step, above which a path is given up for longer sequences
 LAYERS = 4
 
@@ -86,7 +88,7 @@ def models(width: int) -> dict[str, tuple[str, str, dict[str, object]]]:
 
 
 def main(
-    out: Annotated[Path | None, typer.Option("--json", help="where to write the rows")] = None,
+    out: Annotated[Path | None, typer.Option("--json", parser=places.file, help="where to write the rows")] = None,
     device: Annotated[str, typer.Option(help="of the measurement")] = "cuda",
     width: Annotated[int, typer.Option(help="of the models")] = 1024,
     length: Annotated[list[int] | None, typer.Option(help="of the sequence; several are taken")] = None,

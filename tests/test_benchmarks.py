@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +14,25 @@ import typer
 from typer import Typer
 from typer.testing import CliRunner
 
-from benchmarks import first_calls, gpu, host, kernels, loss_curves, pairs, peers, report, timing, tuning
+from benchmarks import (
+    around,
+    compile_time,
+    decode,
+    drift,
+    first_calls,
+    gpu,
+    host,
+    kernels,
+    loss_curves,
+    pairs,
+    peers,
+    places,
+    report,
+    serving,
+    timing,
+    transformers_models,
+    tuning,
+)
 from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
@@ -474,3 +492,33 @@ def test_the_first_configuration_that_runs_is_taken_untimed(monkeypatch):
     for n in (1, 1, 2):
         tuner.run(n)
     assert kernel.runs == [100, 40, 40, 40, 100, 40, 40]  # found and run; run; another key: found and run
+
+
+WRITING = (around, compile_time, decode, drift, first_calls, host, kernels, serving, transformers_models)
+
+
+@pytest.mark.parametrize("module", WRITING, ids=lambda m: m.__name__.rpartition(".")[2])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is measured that couldn't be kept."""
+    (tmp_path / "taken").write_text("")
+    option = "--json" if module in (around, compile_time, decode, serving, transformers_models) else "--out"
+    words = [option, str(tmp_path / "taken" / "x.json")]
+    if module in (compile_time, drift):
+        monkeypatch.setattr(sys, "argv", ["benchmark", *words])
+        with pytest.raises(SystemExit) as end:
+            module.main()
+        assert end.value.code == 2
+        return
+    app = Typer()
+    app.command()(module.main)
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, "there can be no folder" in done.output) == (2, True), done.output
+
+
+def test_a_place_to_write_is_made(tmp_path: Path) -> None:
+    assert places.folder(str(tmp_path / "a" / "b")).is_dir()
+    assert places.file(str(tmp_path / "c" / "d.json")).parent.is_dir()
+    with pytest.raises(places.Unwritable, match="is a folder"):
+        places.file(str(tmp_path))

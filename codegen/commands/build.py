@@ -14,7 +14,6 @@ from chunkform.spec.language.load import CATALOGUE, published, row_maps
 
 from ..printing.stub import Stub, stub_text
 from ..recurrence.emit import formatted
-from .compile import uncollected
 from .kinds import kind_of
 
 GENERATED = Path(__file__).resolve().parents[2] / "generated"
@@ -54,9 +53,8 @@ def build(
 
     def put(r: Declaration, into: Path, command: str) -> None:
         kind = kind_of(r)
-        with uncollected():
-            c = kind.compile_spec(r)
-            text = kind.emit(c).replace(f"`chunkform build {r.name}`", f"`{command}`", 1)
+        c = kind.compile_spec(r)
+        text = kind.emit(c).replace(f"`chunkform build {r.name}`", f"`{command}`", 1)
         if specs is None:
             stubs.append(kind.stub(c))
         results.append(_built(r.name, into / f"{r.name}.py", text, check))
@@ -89,8 +87,7 @@ def _rows(folder: Path, check: bool) -> list[Built]:
         folder_made(folder)
     results = []
     for r in maps:
-        with uncollected():
-            text = kind.emit(kind.compile_spec(r)).replace(f"`chunkform build {r.name}`", "`chunkform build`", 1)
+        text = kind.emit(kind.compile_spec(r)).replace(f"`chunkform build {r.name}`", "`chunkform build`", 1)
         results.append(_built(f"rows.{r.name}", folder / f"{r.name}.py", text, check))
     return [*results, *_orphans(folder, {r.name for r in maps}, check)]
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
 import importlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +23,7 @@ from chunkform.runtime.op.naming import named
 from chunkform.spec.language import Declaration, find
 from chunkform.types import Op
 
+from ..ir.collector import uncollected
 from .kernel_lines import lines_by_margin
 from .kinds import kind_of
 
@@ -61,19 +60,6 @@ def compile_module(spec: Declaration | str | os.PathLike[str]) -> ModuleType:
 def _file_of(r: Declaration, said: str) -> str:
     """The name of a generated file in the cache: of a spec that says this, by this compiler."""
     return f"{r.name}_{hashlib.sha256(f'{said}{compiler_hash()}'.encode()).hexdigest()[:16]}.py"
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the collector of cycles: the compiler makes nodes and trees by the million, and hardly a cycle, and looking at all
-    of them again and again took a third of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _kept(name: str, made: Callable[[], str]) -> Path:

@@ -16,6 +16,7 @@ from chunkform import __version__
 from chunkform.errors import ChunkformError, CompilerError, GateError
 from chunkform.spec.language import Declaration, Recurrence
 
+from ..ir.collector import uncollected
 from ..ir.expr import plain_name
 from ..printing.passes import untold
 from .smaller_specs import reduced, spec_text
@@ -46,7 +47,8 @@ def _blaming(f: Callable[Concatenate[X, P], R], compiled: Callable[[Any], Any]) 
     @functools.wraps(f)
     def run(x: X, *args: P.args, **words: P.kwargs) -> R:
         try:
-            return f(x, *args, **words)
+            with uncollected():
+                return f(x, *args, **words)
         except GateError as why:
             if isinstance(why.__cause__, GateError):  # which says so already
                 raise

@@ -6,7 +6,8 @@
     python -m random_specs.run 17 18 --show          one spec, and its text
 
 A spec fails that is refused, ends in any error, or whose outputs, last states or gradients differ from the loop's, for any head.
-`--json PATH` adds what was run to a record, such as results/random_specs.json. A failure repeats with its seed.
+`--json PATH` adds what was run to a record, such as results/random_specs.json, after each spec. `--seconds N`
+begins no spec later than that. A failure repeats with its seed.
 """
 
 from __future__ import annotations
@@ -204,12 +205,11 @@ def backend_named(a: argparse.Namespace) -> str:
     return "triton, interpreted, float32" if a.triton else "torch, float64"
 
 
-def add_to(path: Path, a: argparse.Namespace, counts: Counter[str], failed: list[Outcome], seconds: float) -> None:
-    """Add a run to a record: which seeds, with what, and which of them failed."""
-    known = json.loads(path.read_text()) if path.exists() else []
-    record = {
+def record_of(a: argparse.Namespace, stop: int, counts: Counter[str], failed: list[Outcome], seconds: float) -> Any:
+    """A run as a record has it: which seeds, with what, and which of them failed."""
+    return {
         "date": time.strftime("%Y-%m-%d"),
-        "seeds": [a.first, a.stop],
+        "seeds": [a.first, stop],
         "backend": backend_named(a),
         "families": dict(sorted(counts.items())),
         "failed": [o.seed for o in failed],
@@ -217,7 +217,6 @@ def add_to(path: Path, a: argparse.Namespace, counts: Counter[str], failed: list
         "versions": {"chunkform": chunkform.__version__, "torch": torch.__version__, "sympy": sympy.__version__},
         "compiler": compiler_hash(),
     }
-    path.write_text(json.dumps([*known, record], indent=1) + "\n")
 
 
 def main() -> None:
@@ -229,12 +228,16 @@ def main() -> None:
     p.add_argument("--explain", action="store_true", help="what `chunkform explain` says as well")
     p.add_argument("--show", action="store_true", help="print each spec's text")
     p.add_argument("--json", type=Path, help="a record to which what was run is added")
+    p.add_argument("--seconds", type=float, default=math.inf, help="begin no spec after so many seconds")
     a = p.parse_args()
     torch.set_num_threads(1)
     counts: Counter[str] = Counter()
     failed = []
-    start = time.process_time()
+    start, began = time.process_time(), time.monotonic()
+    known = json.loads(a.json.read_text()) if a.json is not None and a.json.exists() else []
     for seed in range(a.first, a.stop):
+        if time.monotonic() - began > a.seconds:
+            break
         if a.show:
             print(draw(seed).text)
         o = try_seed(seed, a.triton or a.cuda, a.explain)
@@ -244,12 +247,13 @@ def main() -> None:
         if o.problem is not None:
             failed.append(o)
             print(f"--- seed {seed} ({o.family})\n{draw(seed).text}\n{o.problem}\n", flush=True)
+        if a.json is not None:
+            here = record_of(a, seed + 1, counts, failed, time.process_time() - start)
+            a.json.write_text(json.dumps([*known, here], indent=1) + "\n")
     seconds = time.process_time() - start
-    print(f"{a.stop - a.first} specs, {len(failed)} failed, {dict(counts)}, {math.ceil(seconds)} s of CPU")
+    print(f"{counts.total()} specs, {len(failed)} failed, {dict(counts)}, {math.ceil(seconds)} s of CPU")
     if failed:
         print("failed:", *(o.seed for o in failed))
-    if a.json is not None:
-        add_to(a.json, a, counts, failed, seconds)
     sys.exit(bool(failed))
 
 

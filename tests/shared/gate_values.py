@@ -1,7 +1,7 @@
 """Gates far out: values and gradients of each spelling of a gate, where its argument is as large as numbers get, beside those in
 hundreds of digits.
 
-    python tests/shared/gate_values.py [--device cuda]      # prints what is off
+    python tests/shared/gate_values.py [--device cuda]      # prints what is off; --place, --share 1/5 for some of them
 """
 
 from __future__ import annotations
@@ -173,5 +173,10 @@ def _decayed(f: list[Any], df: list[Any]) -> tuple[list[Any], list[Any]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
-    for place in PLACES:
-        print(place, *(off(place, device=parser.parse_args().device) or ["ok"]), sep="\n  ")
+    parser.add_argument("--place", choices=PLACES, nargs="*", default=list(PLACES))
+    parser.add_argument("--share", default="1/1", help="I/N: every Nth gate, from the Ith on")
+    a = parser.parse_args()
+    first, step = map(int, a.share.split("/"))
+    names = tuple(SPELLINGS)[first - 1 :: step]
+    for place in a.place:
+        print(place, *(off(place, names, a.device) or [f"{len(names)} gates are right"]), sep="\n  ", flush=True)
