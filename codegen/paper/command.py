@@ -176,7 +176,9 @@ def show(paper: Paper, verdicts: Sequence[Verdict], only: str | None, console: C
                 str(r.line),
                 f"[dim]{kind_text(r.kind)}[/dim]",
                 escaped(
-                    f"{r.source.text[:110]}\n{said}" if r.kind in ("unread", "not judged") else f"{r.source.text[:110]}"
+                    f"{first_of(r.source.text)}\n{said}"
+                    if r.kind in ("unread", "not judged")
+                    else first_of(r.source.text)
                 ),
             )
         for e, why in r.beside if only is None else ():
@@ -190,6 +192,11 @@ def show(paper: Paper, verdicts: Sequence[Verdict], only: str | None, console: C
         console.print(f"no recurrence: {escaped(said)}", style="yellow", highlight=False)
     console.print(counts_text(paper), highlight=False)
     console.print(summary(list(verdicts)), highlight=False)
+
+
+def first_of(text: str, most: int = 110) -> str:
+    """A row as it stands; of a long one what comes first, up to a space, and two dots."""
+    return text if len(text) <= most else text[:most].rsplit(" ", 1)[0] + " .."
 
 
 def formula_text(v: Verdict) -> str:

@@ -320,6 +320,10 @@ class Definitions:
         if self.recursive(name):
             return True
         e = self.first.get(name)
+        said = self.document.said.get(name)
+        if said is not None and (e is None or speaks_of(e, name)):
+            e = said
+            self.s.guess(f"{name} is what the text says of it in line {said.row.line}")
         if e is None:
             return self.mask(name)
         base = base_of(name)
@@ -333,7 +337,7 @@ class Definitions:
             return False
         head = core(e.head)
         body = e.side.T if e.head.op == "transpose" else e.side
-        if any(y.op == "at" and y.attrs[0] == name for y in walk(body)):
+        if speaks_of(e, name):
             return self.recursive(name) or self.of_all_before(name, e, body)
         parameters = tuple(index(a.attrs[0]) for a in head.args)
         pieces = self.pieces_of(name, e)
@@ -517,6 +521,11 @@ COMPARED = {
     "=": operator.eq,
     "!=": operator.ne,
 }
+
+
+def speaks_of(e: Equation, name: str) -> bool:
+    """Whether a symbol stands in what an equation says that its left side is."""
+    return any(y.op == "at" and y.attrs[0] == name for y in walk(e.side))
 
 
 def overlap(a: Formula, b: Formula) -> bool:

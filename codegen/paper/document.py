@@ -82,6 +82,7 @@ class Document:
     facts: list[Item]
     extra: list[ReadRow] = field(default_factory=list)  # equations that the header adds
     taken: Taken = Taken()
+    said: dict[str, Equation] = field(default_factory=dict)  # of what no display defines: what the text says that it is
 
     @property
     def bold(self) -> set[str]:
@@ -109,7 +110,7 @@ class Document:
                 raise LoadError(f"the header of {self.source.path}: {tex!r} can't be read: {fault}") from None
             sorted_out(made, None, [])
             extra.append(made)
-        return Document(self.source, header, notation, rows, self.facts, extra, self.taken)
+        return Document(self.source, header, notation, rows, self.facts, extra, self.taken, self.said)
 
 
 def read_document(text: str, path: str, header: Header) -> Document:

@@ -49,9 +49,11 @@ class Source:
     title: str
     rows: list[SourceRow] = field(default_factory=list)
     inline: list[list[Token]] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)  # where each of these stands
     slips: list[Slip] = field(default_factory=list)
     macros: dict[str, Macro] = field(default_factory=dict)
     lines: list[int] = field(default_factory=list)
+    visible: str = ""  # the text without code and comments
 
     def place(self, at: int) -> tuple[int, int]:
         """Line and column of an offset, both from 1."""
@@ -69,7 +71,7 @@ def read_source(text: str, path: str = "document") -> Source:
     lines = [0, *(m.end() for m in re.finditer("\n", text))]
     tex = path.endswith((".tex", ".ltx")) or "\\begin{document}" in text
     visible = without_code(text, tex)
-    source = Source(path, text, title_of(visible, path), macros=macros_of(visible), lines=lines)
+    source = Source(path, text, title_of(visible, path), macros=macros_of(visible), lines=lines, visible=visible)
     sections = list(sections_of(visible))
     begin = visible.find("\\begin{document}")
     start = begin if tex and begin >= 0 else 0
@@ -87,6 +89,7 @@ def read_source(text: str, path: str = "document") -> Source:
             source.inline.append(expanded(tokens_of(visible[a:b], a), source.macros))
         except OverflowError:
             continue
+        source.spans.append((a, b))
     return source
 
 

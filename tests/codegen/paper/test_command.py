@@ -12,7 +12,7 @@ from rich.console import Console
 import chunkform
 from chunkform.codegen.commands.cli import app
 from chunkform.codegen.paper.build import read_paper
-from chunkform.codegen.paper.command import watch_papers
+from chunkform.codegen.paper.command import first_of, watch_papers
 from chunkform.errors import ChunkformError
 
 RIGHT = r"""# A sum with decay
@@ -71,6 +71,12 @@ def test_the_report_has_rows_in_order_with_their_lines(tmp_path: Path, capsys: p
     assert text.count("<math") > 5
     assert "http" not in text.replace("http://www.w3.org", "")
     capsys.readouterr()
+
+
+def test_a_long_row_is_cut_at_a_space_and_says_so() -> None:
+    assert first_of("S_t = S_{t-1}") == "S_t = S_{t-1}"
+    text = " ".join([r"\mathbf{S}"] * 20)
+    assert first_of(text) == " ".join([r"\mathbf{S}"] * 10) + " .."
 
 
 def test_a_copy_with_the_verdicts_keeps_every_formula(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
