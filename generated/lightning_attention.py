@@ -664,10 +664,12 @@ def forward_sweep_1(
 def forward_sweep_1_consumer(
     S_first,
     S_last,
+    S_borders,
     o_out,
     T,
     H,
     parts,
+    blocks,
     tile,
     sh,
     h,
@@ -676,6 +678,8 @@ def forward_sweep_1_consumer(
     begin,
     stop,
     count,
+    first_block,
+    S_borders_tile,
     chunk_ready,
     chunk_empty,
     q_ring,
@@ -693,6 +697,7 @@ def forward_sweep_1_consumer(
     block_e: gl.constexpr,
     WARPS: gl.constexpr,
     STAGES: gl.constexpr,
+    ROWS: gl.constexpr,
     C: gl.constexpr,
     DT: gl.constexpr,
 ):
@@ -701,6 +706,14 @@ def forward_sweep_1_consumer(
     tile2: gl.constexpr = accumulator(C, C, WARPS)
     tile3: gl.constexpr = accumulator(block_e, C, WARPS)
     left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
+    if S_borders is not None:
+        S_borders_tile_tiles = tma.make_tensor_descriptor(
+            S_borders + (b * blocks * ROWS * H + h) * D,
+            [blocks * ROWS, D],
+            [H * D, 1],
+            [block_e, block_d],
+            swizzled(block_d, S_borders.dtype.element_ty),
+        )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
     )
@@ -723,6 +736,13 @@ def forward_sweep_1_consumer(
         stage = n % STAGES
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
+        if S_borders is not None:
+            tma.store_wait(1)
+            S_borders_tile.store(S_2.to(S_borders_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(
+                S_borders_tile_tiles, [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_borders_tile
+            )
         mbarrier.wait(chunk_ready.index(stage), phase)
         p2_2 = warpgroup_mma(
             q_ring.index(stage),
@@ -761,7 +781,7 @@ def forward_sweep_1_consumer(
         )  # ... + ((q k^T) . m) v
         p4 = warpgroup_mma(p4_left, k_ring.index(stage), p4_onto, is_async=True)  # ... + k^T diag(until) v
         p3 = warpgroup_mma_wait(1, deps=(p3,))
-        tma.store_wait(0)
+        tma.store_wait(1 if S_borders is not None else 0)
         o_out_tile.permute((1, 0)).store(p3.to(o_out_tile.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
@@ -903,7 +923,7 @@ def forward_sweep_1_roles(
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
-    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(gl.int32)
+    first_block = (begin // C + (0 if starts is None else sh // H)).to(gl.int32)
     q_p_2 = q_p + (b * q_b + h // q_g * q_h)
     v_p_2 = v_p + (b * v_b + h // v_g * v_h)
     k_p_2 = k_p + (b * k_b + h // k_g * k_h)
@@ -914,6 +934,12 @@ def forward_sweep_1_roles(
     until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    if S_borders is not None:
+        S_borders_tile = gl.allocate_shared_memory(
+            S_borders.dtype.element_ty, [block_e, block_d], swizzled(block_d, S_borders.dtype.element_ty)
+        )
+    else:
+        S_borders_tile: gl.constexpr = None
     p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     o_out_tile = gl.allocate_shared_memory(
         o_out.dtype.element_ty, [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -931,10 +957,12 @@ def forward_sweep_1_roles(
                 (
                     S_first,
                     S_last,
+                    S_borders,
                     o_out,
                     T,
                     H,
                     parts,
+                    blocks,
                     tile,
                     sh,
                     h,
@@ -943,6 +971,8 @@ def forward_sweep_1_roles(
                     begin,
                     stop,
                     count,
+                    first_block,
+                    S_borders_tile,
                     chunk_ready,
                     chunk_empty,
                     q_ring,
@@ -960,6 +990,7 @@ def forward_sweep_1_roles(
                     block_e,
                     WARPS,
                     STAGES,
+                    ROWS,
                     C,
                     DT,
                 ),
@@ -1016,8 +1047,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "453467cc6bbe1a15")
-    config = with_roles(config, needs_backward, D, q, v, k)
+    config = choose(some.dtype, (D, E), "aaf186c10952941c")
+    config = with_roles(config, D, q, v, k)
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -1131,7 +1162,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if jointly:
         saved |= {"S borders": S_borders}
     S_borders = None
-    if needs_backward is True and not config.exact and not jointly:
+    if needs_backward is True and not config.exact and not jointly and config.roles is None:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
     if parts > 1:
@@ -1483,7 +1514,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "453467cc6bbe1a15")
+    config = choose(some.dtype, (D, E), "aaf186c10952941c")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2208,7 +2239,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "453467cc6bbe1a15")
+    config = choose(some.dtype, (D, E), "aaf186c10952941c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

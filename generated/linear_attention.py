@@ -522,10 +522,12 @@ def forward_sweep_1(
 def forward_sweep_1_consumer(
     S_first,
     S_last,
+    S_borders,
     o_out,
     T,
     H,
     parts,
+    blocks,
     tile,
     sh,
     h,
@@ -534,6 +536,8 @@ def forward_sweep_1_consumer(
     begin,
     stop,
     count,
+    first_block,
+    S_borders_tile,
     chunk_ready,
     chunk_empty,
     q_ring,
@@ -547,6 +551,7 @@ def forward_sweep_1_consumer(
     block_e: gl.constexpr,
     WARPS: gl.constexpr,
     STAGES: gl.constexpr,
+    ROWS: gl.constexpr,
     C: gl.constexpr,
     DT: gl.constexpr,
 ):
@@ -554,6 +559,14 @@ def forward_sweep_1_consumer(
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
     tile2: gl.constexpr = accumulator(C, C, WARPS)
     tile3: gl.constexpr = accumulator(block_e, C, WARPS)
+    if S_borders is not None:
+        S_borders_tile_tiles = tma.make_tensor_descriptor(
+            S_borders + (b * blocks * ROWS * H + h) * D,
+            [blocks * ROWS, D],
+            [H * D, 1],
+            [block_e, block_d],
+            swizzled(block_d, S_borders.dtype.element_ty),
+        )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
     )
@@ -576,6 +589,13 @@ def forward_sweep_1_consumer(
         stage = n % STAGES
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
+        if S_borders is not None:
+            tma.store_wait(1)
+            S_borders_tile.store(S_2.to(S_borders_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(
+                S_borders_tile_tiles, [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_borders_tile
+            )
         mbarrier.wait(chunk_ready.index(stage), phase)
         p2_2 = warpgroup_mma(
             q_ring.index(stage),
@@ -609,7 +629,7 @@ def forward_sweep_1_consumer(
         )  # ... + ([order_{mask}]_{i,j} . (q k^T)) v
         p4 = warpgroup_mma(v_ring.index(stage).permute((1, 0)), k_ring.index(stage), S_2, is_async=True)  # ... + k^T v
         p3 = warpgroup_mma_wait(1, deps=(p3,))
-        tma.store_wait(0)
+        tma.store_wait(1 if S_borders is not None else 0)
         o_out_tile.permute((1, 0)).store(p3.to(o_out_tile.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
@@ -728,13 +748,19 @@ def forward_sweep_1_roles(
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
-    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(gl.int32)
+    first_block = (begin // C + (0 if starts is None else sh // H)).to(gl.int32)
     q_p_2 = q_p + (b * q_b + h // q_g * q_h)
     v_p_2 = v_p + (b * v_b + h // v_g * v_h)
     k_p_2 = k_p + (b * k_b + h // k_g * k_h)
     q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
     k_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
     v_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
+    if S_borders is not None:
+        S_borders_tile = gl.allocate_shared_memory(
+            S_borders.dtype.element_ty, [block_e, block_d], swizzled(block_d, S_borders.dtype.element_ty)
+        )
+    else:
+        S_borders_tile: gl.constexpr = None
     p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     o_out_tile = gl.allocate_shared_memory(
         o_out.dtype.element_ty, [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -752,10 +778,12 @@ def forward_sweep_1_roles(
                 (
                     S_first,
                     S_last,
+                    S_borders,
                     o_out,
                     T,
                     H,
                     parts,
+                    blocks,
                     tile,
                     sh,
                     h,
@@ -764,6 +792,8 @@ def forward_sweep_1_roles(
                     begin,
                     stop,
                     count,
+                    first_block,
+                    S_borders_tile,
                     chunk_ready,
                     chunk_empty,
                     q_ring,
@@ -777,6 +807,7 @@ def forward_sweep_1_roles(
                     block_e,
                     WARPS,
                     STAGES,
+                    ROWS,
                     C,
                     DT,
                 ),
@@ -825,8 +856,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c6dab5d87c7394a3")
-    config = with_roles(config, needs_backward, D, q, v, k)
+    config = choose(some.dtype, (D, E), "6e195bf8ad2482f8")
+    config = with_roles(config, D, q, v, k)
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -1179,7 +1210,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c6dab5d87c7394a3")
+    config = choose(some.dtype, (D, E), "6e195bf8ad2482f8")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1640,7 +1671,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c6dab5d87c7394a3")
+    config = choose(some.dtype, (D, E), "6e195bf8ad2482f8")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -919,7 +919,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
     config = choose(some.dtype, (D,), "1e01830ec0a8b5b5")
-    config = with_roles(config, needs_backward, D, p, u)
+    config = with_roles(config, D, p, u)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1010,7 +1010,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     )
     lam_rests = None
     saved = {}
-    if needs_backward is True and not config.exact:
+    if needs_backward is True and not config.exact and config.roles is None:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
     if parts > 1:

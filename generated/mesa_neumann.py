@@ -1240,7 +1240,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
     config = choose(some.dtype, (D,), "3c0d77662b6785db")
-    config = with_roles(config, needs_backward, D, q, u)
+    config = with_roles(config, D, q, u)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1349,7 +1349,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     )
     y_0 = None
     saved = {}
-    if needs_backward is True and not config.exact:
+    if needs_backward is True and not config.exact and config.roles is None:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
     if parts > 1:
@@ -2992,7 +2992,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
     config = choose(some.dtype, (D,), "8d06a35b42b1909a")
-    config = with_roles(config, needs_backward, D, x, u)
+    config = with_roles(config, D, x, u)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -3103,7 +3103,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     )
     y_0 = None
     saved = {}
-    if needs_backward is True and not config.exact:
+    if needs_backward is True and not config.exact and config.roles is None:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
     if parts > 1:

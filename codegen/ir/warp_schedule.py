@@ -7,9 +7,10 @@ barriers: `ready` once it is filled, `empty` once nobody needs what is in it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .code import Code
+from .code import Code, Name
 from .kernel_ir import Body, KernelFunction
 
 
@@ -32,16 +33,23 @@ class Operand:
 Layout = Accumulator | Operand
 
 
+START, STOP = Name("t0"), Name("stop")  # the first step of a chunk, and that after the last of a sequence
+
+
 @dataclass(frozen=True)
 class Tile:
-    """Steps of one head of a tensor as the copy engine moves them: from `base` on, `width` numbers a step, steps `stride` apart,
-    none at `stop` or after it. A program has those from `offset` on, at most so many as a block."""
+    """Rows of a tensor as the copy engine moves them, such as steps of one head: from `base` on, `width` numbers a row, rows
+    `stride` apart, none at `stop` or after it. A program has those from `offset` on, at most so many as a block, of so many
+    `rows` from `first` on, which for a chunk are its steps."""
 
     base: Code
     width: str
     stride: Code
     offset: Code
     block: str
+    first: Code = START
+    rows: str = "C"
+    stop: Code = STOP
 
 
 @dataclass(frozen=True)
@@ -58,12 +66,13 @@ class Ring:
 @dataclass(frozen=True)
 class Buffer:
     """One buffer in shared memory, in the dtype of products; or, where the copy engine takes what is in it to a `tile`, in that
-    of the tensor there, the argument `target`."""
+    of the tensor there, the argument `target`. `maybe`: a launch needn't give that argument, and then has no such buffer."""
 
     name: str
     shape: tuple[str, str]
     tile: Tile | None = None
     target: str = ""
+    maybe: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,10 @@ class Settle:
 
 @dataclass(frozen=True)
 class Drain:
-    """Wait until the copy engine has read all buffers that it was told to take."""
+    """Wait until the copy engine has read all buffers that it was told to take, but for those that it was told last: as many as
+    `under_way` names that this launch has."""
+
+    under_way: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -190,7 +202,15 @@ class Plain:
     layout: Layout | None
 
 
-Step = Await | Arrive | Fetch | Make | Put | Fence | Product | Settle | Drain | Send | Pass | Plain
+@dataclass(frozen=True)
+class WhereGiven:
+    """Steps of launches that give this argument."""
+
+    argument: str
+    steps: tuple[Step, ...]
+
+
+Step = Await | Arrive | Fetch | Make | Put | Fence | Product | Settle | Drain | Send | Pass | Plain | WhereGiven
 
 
 @dataclass(frozen=True)
@@ -205,7 +225,16 @@ class Role:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        return (*self.before, *self.each, *self.after)
+        """All of them, with those of some launches alone."""
+        return tuple(flat((*self.before, *self.each, *self.after)))
+
+
+def flat(steps: Iterable[Step]) -> Iterator[Step]:
+    for x in steps:
+        if isinstance(x, WhereGiven):
+            yield from flat(x.steps)
+        else:
+            yield x
 
 
 @dataclass(frozen=True)

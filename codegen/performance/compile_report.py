@@ -128,7 +128,8 @@ def launches_of(
 ) -> list[KernelLaunch]:
     """The launches of a forward and a backward call, on tensors without data. Each kernel once.
 
-    `width`: of all dims, or by dim. `roles`: kernels with roles as well, which a call may launch that records no gradient.
+    `width`: of all dims, or by dim. `roles`: kernels with roles as well, once for calls that record no gradient, and once for
+    those that do, where these may launch them.
     """
     import torch
 
@@ -161,16 +162,16 @@ def launches_of(
 
 
 def _with_roles(module: Any, given: Any, states: Any, constants: Any) -> list[KernelLaunch]:
-    """The kernels with roles that a forward call launches which records no gradient."""
+    """The kernels with roles that a forward call launches which records no gradient, and one that does."""
     found: dict[Any, KernelLaunch] = {}
+    for recording in (False, True) if any(map(is_gluon, vars(module).values())) else ():
 
-    def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
-        if is_gluon(kernel):
-            found.setdefault(kernel, KernelLaunch(kernel, args, options))
+        def record(kernel: Any, grid: Any, args: Any, options: Any, recording: bool = recording) -> None:
+            if is_gluon(kernel):
+                found.setdefault((kernel, recording), KernelLaunch(kernel, args, options))
 
-    if any(map(is_gluon, vars(module).values())):
         with replaced_launches(module, record), assuming_roles(STAGES):
-            module.triton_forward(given, states, constants, needs_backward=False)
+            module.triton_forward(given, states, constants, needs_backward=recording)
     return list(found.values())
 
 

@@ -44,7 +44,10 @@ from ..ir.warp_schedule import (
     Settle,
     Shared,
     Step,
+    Tile,
+    WhereGiven,
     WithRoles,
+    flat,
 )
 from .kernel_text import indented, signature
 
@@ -109,7 +112,9 @@ def _setup(s: Schedule) -> list[str]:
     for b in s.buffers:
         dtype = _dtype(b)
         sizes = f"[{', '.join(b.shape)}]"
-        lines.append(f"{b.name} = gl.allocate_shared_memory({dtype}, {sizes}, swizzled({b.shape[1]}, {dtype}))")
+        made = f"{b.name} = gl.allocate_shared_memory({dtype}, {sizes}, swizzled({b.shape[1]}, {dtype}))"
+        none = ["else:", *indented([f"{b.name}: gl.constexpr = None"])]
+        lines += [*_where_given(b.target, [made]), *none] if b.maybe else [made]
     for x in s.barriers:
         for way in ("ready", "empty"):
             lines.append(
@@ -129,14 +134,26 @@ def _dtype(x: Ring | Buffer) -> str:
     return f"{x.target}.dtype.element_ty" if isinstance(x, Buffer) and x.target else "DT"
 
 
-def _descriptor(x: Ring | Buffer) -> str:
+def _descriptor(x: Ring | Buffer) -> list[str]:
     """What the copy engine is told of a tile, made by the role that tells it."""
     t = x.tile
     assert t is not None
-    return (
-        f"{tiles_name(x)} = tma.make_tensor_descriptor({scalar(t.base).text}, [stop, {t.width}], "
-        f"[{scalar(t.stride).text}, 1], [C, {t.block}], swizzled({t.block}, {_dtype(x)}))"
+    line = (
+        f"{tiles_name(x)} = tma.make_tensor_descriptor({scalar(t.base).text}, [{scalar(t.stop).text}, {t.width}], "
+        f"[{scalar(t.stride).text}, 1], [{t.rows}, {t.block}], swizzled({t.block}, {_dtype(x)}))"
     )
+    return _where_given(x.target, [line]) if isinstance(x, Buffer) and x.maybe else [line]
+
+
+def _where_given(argument: str, lines: Iterable[str]) -> list[str]:
+    return [f"if {argument} is not None:", *indented(lines)]
+
+
+def _place(t: Tile) -> str:
+    """Where a chunk's tile is."""
+    first = scalar(t.first)
+    text = first.text if isinstance(first, Name) else f"({first.text})"
+    return f"[{text}.to(gl.int32), {scalar(t.offset).text}]"
 
 
 def _plain_layout() -> str:
@@ -205,7 +222,7 @@ class _Printer:
         after = self.lines(self.role.after)
         words = set(words_of(self.k))
         parameters = ", ".join(f"{n}: gl.constexpr" if n in words else n for n in self.parameters)
-        tiles = [_descriptor(x) for x in self.moved()]
+        tiles = [line for x in self.moved() for line in _descriptor(x)]
         lines = [*self.named_layouts(), *tiles, *before, "for n in range(count):", *indented(each), *after]
         return "\n".join(["@gluon.jit", f"def {role_name(self.s, self.role)}({parameters}):", *indented(lines)])
 
@@ -217,7 +234,8 @@ class _Printer:
         used = {"count", *self.places()} | self.names(self.role.steps) | self.names_of_scalars()
         for x in self.moved():
             assert x.tile is not None
-            used |= {"stop", x.tile.width, x.tile.block} | names_in(x.tile.base) | names_in(x.tile.stride)
+            used |= {x.tile.width, x.tile.block, x.tile.rows}
+            used = used.union(*map(names_in, (x.tile.base, x.tile.stride, x.tile.stop)))
         known = [p.name for line in self.k.parameters for p in line] + [*self.k.integers, *self.k.counts]
         known += [x.names[0] for x in self.s.setup if isinstance(x, Let)]
         found = [n for n in dict.fromkeys(known) if n in used]
@@ -255,10 +273,10 @@ class _Printer:
                     found[ring_name(r)] = None
         return list(found)
 
-    def moved(self) -> list[Ring | Buffer]:
+    def moved(self, steps: Iterable[Step] | None = None) -> list[Ring | Buffer]:
         """What the copy engine moves, as this role tells it."""
         found: list[Ring | Buffer | None] = []
-        for x in self.role.steps:
+        for x in self.role.steps if steps is None else flat(steps):
             match x:
                 case Fetch(rings=rings):
                     found += [self.s.ring(n) for n in rings]
@@ -280,12 +298,11 @@ class _Printer:
 
     def names(self, steps: Iterable[Step]) -> set[str]:
         """All names that are read, of numbers and in indices too."""
-        found = {n for x in steps for n in self.reads(x)}
-        for x in steps:
-            if isinstance(x, Fetch):
-                found |= {"t0"}.union(*(names_in(r.tile.offset) for n in x.rings if (r := self.s.ring(n)) and r.tile))
-            if isinstance(x, Send) and (b := self.s.buffer(x.buffer)) is not None and b.tile is not None:
-                found |= {"t0"} | names_in(b.tile.offset)
+        found = {n for x in flat(steps) for n in self.reads(x)}
+        for y in self.moved(steps):
+            assert y.tile is not None
+            found |= names_in(y.tile.first) | names_in(y.tile.offset)
+        found |= {x.argument for x in steps if isinstance(x, WhereGiven)}
         before: set[str] = set()
         while before != found:
             before = set(found)
@@ -350,25 +367,35 @@ class _Printer:
                 yield self.product(x)
             case Settle(name=name, outstanding=n):
                 yield f"{name} = warpgroup_mma_wait({n}, deps=({name},))"
-            case Drain():
-                yield "tma.store_wait(0)"
+            case Drain(under_way=names):
+                yield f"tma.store_wait({self.number_of(names)})"
             case Send(buffer=name):
                 buffer = self.s.buffer(name)
                 assert buffer is not None and buffer.tile is not None
-                place = f"[t0.to(gl.int32), {scalar(buffer.tile.offset).text}]"
-                yield f"tma.async_copy_shared_to_global({tiles_name(buffer)}, {place}, {name})"
+                yield f"tma.async_copy_shared_to_global({tiles_name(buffer)}, {_place(buffer.tile)}, {name})"
+            case WhereGiven(argument=argument, steps=steps):
+                yield from _where_given(argument, self.lines(steps))
             case Pass(name=name, value=value):
                 yield f"{name} = {value}"
             case Plain(body=body, layout=layout):
                 yield from self.plain(body, layout)
+
+    def number_of(self, buffers: Iterable[str]) -> str:
+        """How many of these buffers a launch has."""
+        found = [b for n in buffers if (b := self.s.buffer(n)) is not None]
+        sure = sum(not b.maybe for b in found)
+        some = [f"({sure + n + 1} if {b.target} is not None else {sure + n})" for n, b in enumerate(found) if b.maybe]
+        if len(some) > 1:
+            raise NotImplementedError("two buffers that a launch may not have")
+        return some[0].strip("()") if some else str(sure)
 
     def fetch(self, barriers: str, rings: list[Ring]) -> Iterator[str]:
         yield f"ready = {barriers}_ready.index(stage)"
         yield f"mbarrier.expect(ready, {' + '.join(f'{tiles_name(r)}.block_type.nbytes' for r in rings)})"
         for r in rings:
             assert r.tile is not None
-            place = f"[t0.to(gl.int32), {scalar(r.tile.offset).text}]"
-            yield f"tma.async_copy_global_to_shared({tiles_name(r)}, {place}, ready, {ring_name(r)}.index(stage))"
+            ring = f"{ring_name(r)}.index(stage)"
+            yield f"tma.async_copy_global_to_shared({tiles_name(r)}, {_place(r.tile)}, ready, {ring})"
 
     def make(self, x: Make) -> str:
         note = f"  # {x.note}" if x.note else ""

@@ -1183,7 +1183,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     N = B_.shape[-1]
     P = x.shape[-1]
     config = choose(some.dtype, (N, P), "58aa467b068e98d3")
-    config = with_roles(config, needs_backward, N, C_, x, B_)
+    config = with_roles(config, N, C_, x, B_)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(P, min(config.tile, config.padded(P))))
     h__first = whole(states.get("h"))
@@ -1337,7 +1337,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     y_0 = None
     saved = {}
-    if needs_backward is True and not config.exact:
+    if needs_backward is True and not config.exact and config.roles is None:
         saved |= {"decay1_sums": decay1_sums, "raw_by_head": raw_by_head}
     decay1_sums = raw_by_head = None
     if parts > 1:

@@ -19,6 +19,7 @@ from ..launch.fixed_split import fixed
 from ..launch.launch import Config, cdiv, launch, padded, roles_assumed
 from ..launch.narrowing import level
 from ..launch.recorder import KernelArgument, KernelOption
+from ..launch.varlen import BLOCK
 from .fused_backward import movable
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ __all__ = [
     "with_roles",
 ]
 
-STEPS = 64  # of a chunk
+STEPS = BLOCK  # of a chunk: as many as there are between checkpoints of states
 WIDEST = (
     128  # channels of a state's axis that a program has whole. Tables name roles for no fewer: 64 by 64 weren't faster
 )
@@ -81,14 +82,13 @@ MOST = {
 }  # registers of a thread that a program begins with, by the consumer's warps: it gets what loaders leave
 
 
-def with_roles(config: Config, recording: object, whole: int, *tensors: torch.Tensor) -> Config:
+def with_roles(config: Config, whole: int, *tensors: torch.Tensor) -> Config:
     """The configuration of a call whose sweep has a kernel with roles: one that names it where the call may have it, or else one
-    that doesn't. `whole`: the most channels of a state's axis that a program has whole; `tensors`: of which it loads tiles;
-    `recording`: does a backward pass follow?"""
+    that doesn't. `whole`: the most channels of a state's axis that a program has whole; `tensors`: of which it loads tiles."""
     stages = roles_assumed() or (STAGES if FORCED else config.roles)
     if stages is None:
         return config
-    if recording or config.exact or fixed() or level() or not _fits(whole, tensors):
+    if config.exact or fixed() or level() or not _fits(whole, tensors):
         return _without(config)
     return _chosen(config, stages)
 

@@ -1,6 +1,9 @@
 """Kernels whose warps have roles, on a GPU of compute capability 9.0: errors of each head against float64, beside those of
 kernels without roles, wherever a call may have them; and what they are launched for."""
 
+import importlib
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -70,13 +73,13 @@ def reference(given, decays, start=None, starts=()):
     keep = torch.ones(B, T, H, dtype=torch.float64, device="cuda") if log is None else log.double().exp()
     keep = keep.expand(B, T, H) if keep.ndim == 3 else keep[None, None].expand(B, T, H)
     S = torch.zeros(B, H, q.shape[-1], E, dtype=torch.float64, device="cuda") if start is None else start.double()
-    out = torch.empty(B, T, H, E, dtype=torch.float64, device="cuda")
+    out = []
     for t in range(T):
         if t in starts:
             S = torch.zeros_like(S)
         S = S * keep[:, t, :, None, None] + k[:, t, :, :, None] * v[:, t, :, None, :]
-        out[:, t] = (S * q[:, t, :, :, None]).sum(-2)
-    return out, S
+        out.append((S * q[:, t, :, :, None]).sum(-2))
+    return torch.stack(out, 1), S
 
 
 def worst_head(found, expected, axis):
@@ -151,12 +154,40 @@ def test_graphs_and_replays_give_the_same_bits(name, launched, monkeypatch):
     assert launched
 
 
+HEADS = {4: 2, 3: 2, 1: 0}  # the axis of heads, by how many axes there are
+
+
+def with_gradients(name, given, decays, start, do, **options):
+    """The output, and the gradient of each argument."""
+    leaves = [
+        x.detach().clone().requires_grad_() for x in (*given, *decays.values(), *([] if start is None else [start]))
+    ]
+    options |= dict(zip(decays, leaves[3:], strict=False)) | ({} if start is None else {"initial_state": leaves[-1]})
+    o, _ = getattr(ops, name)(*leaves[:3], **options)
+    return o, *torch.autograd.grad(o, leaves, do)
+
+
 @every_op
-def test_gradients_are_recorded_without_roles(name, launched):
-    given, decays, _ = problem(name, *SHAPES["tail"])
-    o, _ = getattr(ops, name)(*(x.requires_grad_() for x in given), **decays)
-    o.float().square().sum().backward()
-    assert not launched and all(x.grad.isfinite().all() for x in given)
+@pytest.mark.parametrize("what", [*(x for x in SHAPES if x != "parts"), "packed"])
+def test_gradients_are_as_without_roles(name, what, launched, monkeypatch):
+    """Of a forward pass that leaves checkpoints of states, or, where the backward pass takes none, no more than its output."""
+    packed = what == "packed"
+    given, decays, start = problem(name, *((1, 700, 4, 128, 128, 4, "bfloat16", False) if packed else SHAPES[what]))
+    do = torch.randn(*given[2].shape, device="cuda").to(given[2].dtype)
+    options = {"cu_seqlens": torch.tensor(LENGTHS, device="cuda", dtype=torch.int32)} if packed else {}
+    mine = with_gradients(name, given, decays, start, do, **options)
+    assert len(launched) == 1
+    module = importlib.import_module(f"chunkform.generated.{name}")
+    monkeypatch.setattr(module, "with_roles", lambda config, *_: replace(config, roles=None))
+    without = with_gradients(name, given, decays, start, do, **options)
+    assert len(launched) == 1
+    wide = [x.double().requires_grad_() for x in (*given, *decays.values(), *([] if start is None else [start]))]
+    named = dict(zip(decays, wide[3:], strict=False))
+    out, _ = reference(wide[:3], named, None if start is None else wide[-1], LENGTHS if packed else ())
+    exact = (out, *torch.autograd.grad(out, wide, do.double()))
+    for n, (x, y, z) in enumerate(zip(mine, without, exact, strict=True)):
+        axis = 1 if start is not None and n == len(exact) - 1 else HEADS[z.ndim]
+        assert worst_head(x, z, axis) < 1.15 * worst_head(y, z, axis) + 1e-4, n
 
 
 def test_tensors_that_begin_at_odd_places_go_without(launched):

@@ -72,6 +72,7 @@ class Swept(Memory):
     """What a sweep is given, and what it leaves. Each sequence has so many `parts`."""
 
     loaded: ClassVar[tuple[str, ...]] = (*LOADED, "scaled", "intra")
+    block: ClassVar[int] = BLOCK  # steps between checkpoints
 
     parts: int = 1
     warps: int = WARPS
@@ -114,7 +115,7 @@ class Swept(Memory):
             return {a.name: Tensor(a.name, states.ravel()) if self.parts > 1 else None}
         if a.layout == "state" or a.layout == "border":
             kept = a.role is Role.LAST or a.layout == "border"
-            count = self.parts if a.role is Role.LAST else -(-self.steps // BLOCK)
+            count = self.parts if a.role is Role.LAST else self.blocks
             shape = (
                 self.shape(a.axes)
                 if a.role is Role.LAST or self.k.rows is None
@@ -129,20 +130,24 @@ class Swept(Memory):
         return super().passed(a)
 
     @property
+    def blocks(self) -> int:
+        return -(-self.steps // self.block)
+
+    @property
     def rows_of_sums(self) -> int:
         return 1 if self.k.tiled is None else self.tiles * self.warps
 
     def sweep(self, f: KernelFunction, some: Iterable[int] | None = None, **more: int) -> None:
         words: dict[str, Any] = {"C": self.chunk, "LEVELS": self.chunk.bit_length() - 1, "EVEN": self.even, "STAGES": 1}
         words |= {"EXACT": self.exact, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
-        words |= {"starts": None, "parts": self.parts, "length": self.length, "blocks": -(-self.steps // BLOCK)}
+        words |= {"starts": None, "parts": self.parts, "length": self.length, "blocks": self.blocks}
         words |= {
             "YIELD": True,
             "WARPS": self.warps,
             "PRODUCTS": True,
             "READ": 0,
             "PIECE": 0,
-            "BLOCK": BLOCK,
+            "BLOCK": self.block,
             "ROWS": ROWS,
         }
         words |= more
@@ -203,8 +208,8 @@ class Swept(Memory):
     def compare_checkpoints(self, arguments: Stored, states: States, at: Chunks, first: bool) -> None:
         """States as blocks of steps find them."""
         start, stop = at.steps[:, 0], at.steps[:, -1] + 1
-        begins = start % BLOCK == 0 if self.opened.direction > 0 else (stop % BLOCK == 0) | first
-        some, block, count = at.among(begins), (start // BLOCK)[begins], -(-self.steps // BLOCK)
+        begins = start % self.block == 0 if self.opened.direction > 0 else (stop % self.block == 0) | first
+        some, block, count = at.among(begins), (start // self.block)[begins], self.blocks
         for s in self.group:
             a = arguments.get((leaf("border", s.name, s.axes), Role.CHECKPOINTS))
             if a is None:

@@ -29,15 +29,18 @@ def with_roles(dtype, **widths):
 
 @needs_gluon
 def test_they_are_compiled_as_tables_name_them():
-    (launched,) = with_roles("bfloat16", d=128, e=128)
-    row = report_row(launched, "sm_90", "bfloat16", 128, 0)
-    assert row.ok and row.dots == 4 and row.spill_bytes == 0 and "C=64" in row.config and "warps=8" in row.config
+    """Where no gradient is recorded, and where one is, with room for checkpoints."""
+    alone, recording = with_roles("bfloat16", d=128, e=128)
+    rows = [report_row(x, "sm_90", "bfloat16", 128, 0) for x in (alone, recording)]
+    for row in rows:
+        assert row.ok and row.dots == 4 and row.spill_bytes == 0 and "C=64" in row.config and "warps=8" in row.config
+    assert rows[1].shared_bytes == rows[0].shared_bytes + 2 * 128 * 128
 
 
 @needs_gluon
 def test_products_that_wait_for_each_other_are_a_problem(monkeypatch):
     monkeypatch.setitem(warp_roles.MOST, 8, 96)
-    (launched,) = with_roles("bfloat16", d=128, e=128)
+    launched, _ = with_roles("bfloat16", d=128, e=128)
     row = report_row(launched, "sm_90", "bfloat16", 128, 0)
     assert "adds waits between products: C75" in row.problem
 
@@ -56,8 +59,7 @@ def test_tables_name_none_for_what_was_not_measured_to_be_faster(dtype, d, e):
 def test_a_call_that_launches_has_them_only_where_there_is_such_a_gpu():
     config = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=4, roles=2)
     x = torch.empty(1, 64, 1, 128, dtype=torch.bfloat16)
-    assert warp_roles.available() or warp_roles.with_roles(config, False, 128, x).roles is None
+    assert warp_roles.available() or warp_roles.with_roles(config, 128, x).roles is None
     with assuming_roles(3):
-        assert warp_roles.with_roles(config, False, 128, x).roles == 3
-        assert warp_roles.with_roles(config, True, 128, x).roles is None
-        assert warp_roles.with_roles(config, False, 128, x[..., :64]).roles is None
+        assert warp_roles.with_roles(config, 128, x).roles == 3
+        assert warp_roles.with_roles(config, 128, x[..., :64]).roles is None

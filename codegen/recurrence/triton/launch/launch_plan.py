@@ -1045,6 +1045,8 @@ class Host:
             add(If(Expr("jointly"), (_saved({f"{n} borders": ref(f"{names[n]}_borders")}),)))
         if self.by_head:
             alone = " and not jointly" if self.whole is not None else ""
+            if any(isinstance(k, Kernel) and k.roles is not None for k in self.kernels):
+                alone += " and config.roles is None"  # whose chunks are others than the backward pass has
             kept = _saved({n: ref(n) for n in self.by_head})
             add(If(Expr(f"needs_backward is True and not config.exact{alone}"), (kept,)))
         checkpoints = {f"{n} borders": ref(f"{names[n]}_borders") for n in names if n in self.schedule.stored}

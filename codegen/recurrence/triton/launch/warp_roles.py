@@ -20,5 +20,5 @@ def with_roles_chosen(body: list[Statement], kernels: Iterable[object]) -> list[
     given = {a.source: a.base for k in sweeps for a in k.arguments if a.layout == "step"}
     tiles = [ref(n) for x, n in given.items() if x is not None and x.attrs[0] == "input" and x.axes]
     at = next(n for n, x in enumerate(body) if isinstance(x, Define) and x.names == ("config",))
-    chosen = Define(("config",), py("with_roles(config, needs_backward, {}, {})", most, joined(tiles)))
+    chosen = Define(("config",), py("with_roles(config, {}, {})", most, joined(tiles)))
     return [*body[: at + 1], chosen, *body[at + 1 :]]

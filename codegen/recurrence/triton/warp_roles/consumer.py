@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ....ir.code import Call, Cast, Code, Expanded, Literal, Load, Name, both, names_in, rebuilt
+from ....ir.code import Binary, Call, Cast, Code, Expanded, Literal, Load, Name, both, names_in, rebuilt
 from ....ir.kernel_ir import If, Let, Statement, Store, argument_of, reads
 from ....ir.warp_schedule import (
     Accumulator,
@@ -28,6 +28,7 @@ from ....ir.warp_schedule import (
     Settle,
     Shared,
     Step,
+    WhereGiven,
 )
 from ..plan_passes.roles import CannotPrint
 from .parts import CHUNK, SweepParts, written
@@ -118,10 +119,10 @@ class Consumer:
 
     def role(self) -> Role:
         pending = dict(self.products)
-        self.steps.append(Await(CHUNK, True))
         for x in self.sweep.stores:
             if not isinstance(x, Store):
-                raise CannotPrint("a store under a condition")
+                self._checkpoint(x)
+        self.steps.append(Await(CHUNK, True))
         while pending:
             if (w := self._next(pending)) is not None:
                 del pending[w.name]
@@ -136,7 +137,8 @@ class Consumer:
         self._release()
         before = [self._initial(n) for n in self.states]
         after = [self._last(x) for x in self.sweep.s.after]
-        return Role("consumer", WARPS, (*before, *self.operands.values()), tuple(self.steps), (*after, Drain()))
+        each = tuple(self._drained(x) for x in self.steps)
+        return Role("consumer", WARPS, (*before, *self.operands.values()), each, (*after, Drain()))
 
     def _next(self, pending: dict[str, _Wanted]) -> _Wanted | None:
         """The product to begin now: of those whose operands are there, the one that most others wait for. What a state becomes
@@ -235,7 +237,35 @@ class Consumer:
         buffer = Buffer(f"{name}_tile", ("C", tile.block), tile, name)
         self.buffers.append(buffer)
         value = self.held(x.value, Accumulator(*shape), f"{name}_made")
-        self.steps += [Drain(), Put(buffer.name, value, turned), Fence(), Send(buffer.name)]
+        self.steps += self._sent(buffer, value, turned)
+
+    def _checkpoint(self, x: Statement) -> None:
+        """A state that enters a chunk is left for a backward pass, where a launch wants it: before anything waits for what is
+        loaded, as no product that uses it is under way there."""
+        match x:
+            case If(
+                condition=Binary(operator="is not", left=Name(id=argument)),
+                body=(Store(value=Name(id=state)) as store,),
+            ):
+                if state not in self.states or x.otherwise:
+                    raise CannotPrint("what is left before a chunk is no state")
+            case _:
+                raise CannotPrint("a store under a condition")
+        tile, turned = self.sweep.checkpoint_of(store)
+        buffer = Buffer(f"{argument}_tile", (tile.rows, tile.block), tile, argument, maybe=True)
+        self.buffers.append(buffer)
+        self.steps.append(WhereGiven(argument, self._sent(buffer, state, turned)))
+
+    def _sent(self, buffer: Buffer, value: str, turned: bool) -> tuple[Step, ...]:
+        return Drain((buffer.name,)), Put(buffer.name, value, turned), Fence(), Send(buffer.name)
+
+    def _drained(self, x: Step) -> Step:
+        """Of waits for the copy engine, those for a buffer that is filled next: all others have been sent once since it was."""
+        if isinstance(x, WhereGiven):
+            return replace(x, steps=tuple(map(self._drained, x.steps)))
+        if isinstance(x, Drain):
+            return Drain(tuple(b.name for b in self.buffers if b.tile is not None and b.name not in x.under_way))
+        return x
 
     def _initial(self, state: str) -> Make:
         x = self.sweep.initial[state]

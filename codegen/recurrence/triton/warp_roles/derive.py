@@ -18,7 +18,7 @@ ELSEWHERE = (Role.LINEAR, Role.LATE, Role.LATE_MAP, Role.LIVE)  # arguments of o
 
 
 def schedule_of_sweep(k: Kernel) -> Schedule:
-    """The schedule of a sweep, as it yields outputs without leaving anything for a backward pass.
+    """The schedule of a sweep, as it yields outputs, and leaves checkpoints of states where a launch wants them.
 
     Raises CannotPrint: there are no roles for what it does.
     """
@@ -26,7 +26,7 @@ def schedule_of_sweep(k: Kernel) -> Schedule:
         raise CannotPrint("roles are for sweeps over chunks with states of two axes")
     if k.apart or k.slow_path:
         raise CannotPrint("a sweep of several launches has no roles yet")
-    missing = [a.name for a in k.arguments if a.role in ELSEWHERE or a.role is Role.CHECKPOINTS]
+    missing = [a.name for a in k.arguments if a.role in ELSEWHERE]
     s = straight(k.function, frozenset(missing))
     sweep = SweepParts(k, s)
     consumer = Consumer(sweep)

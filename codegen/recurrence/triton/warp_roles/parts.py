@@ -120,10 +120,10 @@ class SweepParts:
         along = expanded_along(rows, self.definitions)
         if columns is None or along is None or along[0] != "i" or factors_of(steps)[1:] != [stride]:
             raise CannotPrint(f"a tile of no steps by channels: {x.pointer.text}")
-        width = self._width(x.mask, along[1], columns)
+        width = self._width(x.mask, ("i", along[1]), columns)
         if x.other != Literal(0.0):
             raise CannotPrint("a tile that isn't zero beyond its end")
-        return self._tile(base, width, stride, columns[0]), along[1] == 1
+        return Tile(base, width, stride, *self._axis(columns[0])), along[1] == 1
 
     def _pointed(self, base: Code, arguments: dict[str, str]) -> str | None:
         """The stem of the argument that a pointer of this program points into."""
@@ -133,24 +133,25 @@ class SweepParts:
         name = base.id if x is None else parts_of_sum(x.value)[0].text
         return arguments.get(name)
 
-    def _tile(self, base: Code, width: str, stride: Code, channels: str) -> Tile:
-        """A tile along the axis that has this index."""
-        *before, index = parts_of_sum(self.definitions[channels].value)
-        if not isinstance(index, Call) or index.function != "tl.arange":
-            raise CannotPrint(f"{channels} is no index along an axis")
-        return Tile(base, width, stride, plus(*before) if before else Literal(0), index.arguments[1].text)
+    def _axis(self, index: str) -> tuple[Code, str]:
+        """Where a program's part of an axis begins, and how much of it that is, by the name of its index."""
+        *before, own = parts_of_sum(self.definitions[index].value)
+        if not isinstance(own, Call) or own.function != "tl.arange":
+            raise CannotPrint(f"{index} is no index along an axis")
+        return plus(*before) if before else Literal(0), own.arguments[1].text
 
-    def _width(self, mask: Code | None, steps: int, columns: tuple[str, int]) -> str:
-        """The channels that a mask lets pass, which is that of steps before the sequence's end, and of these."""
+    def _width(self, mask: Code | None, *among: tuple[str, int]) -> str:
+        """The channels that a mask lets pass, which is one of these indices along these axes: the last is that of channels."""
+        parts = () if mask is None else (mask,) if isinstance(mask, Expanded) else mask.parts
         bounds: dict[tuple[str, int], Code] = {}
-        for x in () if mask is None else mask.parts:
+        for x in parts:
             made = self.definitions.get(x.value.id) if isinstance(x, Expanded) and isinstance(x.value, Name) else None
             match made, x:
                 case Let(value=Binary(operator="<", left=Name(id=index), right=right)), Expanded(own=own):
                     bounds[index, own.index(True)] = right
-        if mask is None or set(bounds) != {("i", steps), columns} or len(mask.parts) != len(bounds):
+        if set(bounds) != set(among) or len(parts) != len(bounds):
             raise CannotPrint(f"a tile is masked by {None if mask is None else mask.text}")
-        return bounds[columns].text
+        return bounds[among[-1]].text
 
     def target_of(self, x: Store) -> tuple[Tile, bool]:
         """Where the copy engine puts what a store stores, and whether its steps are columns."""
@@ -163,11 +164,43 @@ class SweepParts:
         along = expanded_along(rows, self.definitions)
         if columns is None or along is None or along[0] != "i":
             raise CannotPrint(f"a tile of no steps by channels: {x.pointer.text}")
-        width = self._width(x.mask, along[1], columns)
+        width = self._width(x.mask, ("i", along[1]), columns)
         if at != times("step", width) or factors_of(steps)[1:] != [Name("H"), Name(width)]:
             raise CannotPrint(f"an output's steps lie otherwise: {x.pointer.text}")
         first = plus(base, times(plus(times("b", "T", "H"), "h"), width))
-        return self._tile(first, width, times("H", width), columns[0]), along[1] == 1
+        return Tile(first, width, times("H", width), *self._axis(columns[0])), along[1] == 1
+
+    def checkpoint_of(self, x: Store) -> tuple[Tile, bool]:
+        """Where the copy engine puts a state that a store leaves before a block of steps, and whether its rows are columns there:
+        the states of a sequence's blocks lie one after the other, in rows that all heads have side by side."""
+        borders = {a.name for a in self.k.arguments if a.layout == "border"}
+        match parts_of_sum(x.pointer):
+            case [
+                Name(id=argument) as base,
+                Binary(operator="*", left=places, right=Name(id=width)),
+                Expanded() as channels,
+            ] if argument in borders:
+                rows = parts_of_sum(factors_of(parts_of_sum(places)[0])[0])[-1]
+                at, columns = (expanded_along(y, self.definitions) for y in (rows, channels))
+            case _:
+                at = columns = None
+        if at is None or columns is None:
+            raise CannotPrint(f"no state is left at {x.pointer.text}")
+        here = plus(times("b", "blocks"), "first_block", "n")
+        there = plus(base, times(plus(times(plus(times(here, "ROWS"), rows), "H"), "h"), width), channels)
+        if there.text != x.pointer.text or self._width(x.mask, columns) != width:
+            raise CannotPrint(f"a state is left otherwise: {x.pointer.text}")
+        first, block = self._axis(at[0])
+        tile = Tile(
+            plus(base, times(plus(times("b", "blocks", "ROWS", "H"), "h"), width)),
+            width,
+            times("H", width),
+            *self._axis(columns[0]),
+            plus(times(plus("first_block", "n"), "ROWS"), first),
+            block,
+            times("blocks", "ROWS"),
+        )
+        return tile, at[1] == 1
 
     # --- the loader
 

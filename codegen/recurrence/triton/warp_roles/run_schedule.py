@@ -47,6 +47,7 @@ from ....ir.warp_schedule import (
     Shared,
     Step,
     Tile,
+    WhereGiven,
 )
 from ..kernel_gate import runtime_function
 
@@ -89,12 +90,11 @@ class _Stage:
 
 @dataclass
 class _Memory:
-    """A buffer: what is in it, how often it was filled, whether a fence came after that, and whether the copy engine reads it."""
+    """A buffer: what is in it, how often it was filled, and whether a fence came after that."""
 
     content: np.ndarray | None = None
     filled: int = 0
     fenced: bool = False
-    sent: bool = False
 
 
 @dataclass
@@ -110,6 +110,7 @@ class _Warps:
     products: dict[str, tuple[Product, dict[str, int]]] = field(default_factory=dict)  # under way, with what they read
     order: list[str] = field(default_factory=list)
     loaded: bool = False  # tiles that the copy engine fills, since the last fence
+    sent: list[str] = field(default_factory=list)  # buffers that the copy engine may still read, in order
 
 
 class _Running:
@@ -185,7 +186,7 @@ class _Running:
             w.names["n"] = n
             self.let(self.s.scalars, w.names)
             self.indices(w)
-            for x in w.role.each:
+            for x in self.wanted(w.role.each):
                 yield x if isinstance(x, Await) else None
                 self.step(w, x)
         for x in w.role.after:
@@ -193,9 +194,22 @@ class _Running:
             self.step(w, x)
         if w.products:
             raise self.fault(f"the {w.role.name} ends before {', '.join(w.products)}")
-        if any(b.sent for b in self.buffers.values()) and any(isinstance(x, Send) for x in w.role.steps):
+        if w.sent:
             raise self.fault(f"the {w.role.name} ends while the copy engine reads its buffers")
         yield None
+
+    def wanted(self, steps: tuple[Step, ...]) -> Iterator[Step]:
+        """Those that this launch has."""
+        for x in steps:
+            if not isinstance(x, WhereGiven):
+                yield x
+            elif self.given[x.argument] is not None:
+                yield from self.wanted(x.steps)
+
+    def there(self, buffer: str) -> bool:
+        """Does this launch have it?"""
+        b = self.s.buffer(buffer)
+        return b is not None and not (b.maybe and self.given[b.target] is None)
 
     def let(self, body: Body, names: dict[str, Value]) -> None:
         for x in body:
@@ -255,9 +269,9 @@ class _Running:
     def moved(self, w: _Warps, t: Tile) -> tuple[Pointer, np.ndarray]:
         """Where the copy engine finds a tile's entries, and which of them there are."""
         names, value = w.names, self.program.value
-        rows = self.whole(w, "t0") + np.arange(self.whole(w, "C"))[None, :, None]
+        rows = one(value(t.first, names)) + np.arange(self.whole(w, t.rows))[None, :, None]
         columns = one(value(t.offset, names)) + np.arange(self.whole(w, t.block))[None, None, :]
-        there = (rows < self.whole(w, "stop")) & (columns < self.whole(w, t.width))
+        there = (rows < one(value(t.stop, names))) & (columns < self.whole(w, t.width))
         base = value(t.base, names)
         if not isinstance(base, Pointer):
             raise self.fault(f"a tile at {t.base.text}, which points nowhere")
@@ -300,9 +314,8 @@ class _Running:
     def at_the_end(self, w: _Warps, x: Step) -> None:
         """A step that hands on what a chunk leaves."""
         match x:
-            case Drain():
-                for memory in self.buffers.values():
-                    memory.sent = False
+            case Drain(under_way=names):
+                w.sent = w.sent[max(0, len(w.sent) - sum(map(self.there, names))) :]
             case Send(buffer=name):
                 self.send(w, name)
             case Pass(name=name, value=value):
@@ -345,7 +358,7 @@ class _Running:
             self.fill(r.name, w.chunk, value)
             return
         memory = self.buffers[place]
-        if memory.sent:
+        if any(place in other.sent for other in self.warps.values()):
             raise self.fault(f"{place} is overwritten while the copy engine reads it")
         for other in self.warps.values():
             for p, reads in other.products.values():
@@ -403,7 +416,7 @@ class _Running:
         assert buffer is not None and buffer.tile is not None
         if not memory.fenced or memory.content is None:
             raise self.fault(f"no fence is between {name} and the copy engine, which reads it")
-        memory.sent = True
+        w.sent.append(name)
         pointer, there = self.moved(w, buffer.tile)
         self.program.store(pointer, Exact(memory.content), there, name)
 

@@ -1,7 +1,8 @@
 """A sweep's kernel without what the words of one kind of launch decide: statements one after the other, each of which makes one
 name that nothing makes again, and with the runtime's functions written out.
 
-The launch is of operands of two bytes, in chunks that may end beyond the sequence, and yields what the sweep is for.
+The launch is of operands of two bytes, in chunks that may end beyond the sequence, and yields what the sweep is for. Its chunks
+are the blocks of steps before each of which states are left.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def straight(k: KernelFunction, missing: frozenset[str]) -> Straight:
     Raises CannotPrint where it has another loop, or makes a name under a condition.
     """
     words: dict[str, Code] = {n: Literal(x) for n, x in WORDS.items()}
-    words |= {x.counter: Literal(0) for x in k.slices} | {n: Literal(None) for n in missing}
+    words |= {x.counter: Literal(0) for x in k.slices} | {n: Literal(None) for n in missing} | {"BLOCK": Name("C")}
     loops = [n for n, x in enumerate(k.body) if isinstance(x, For)]
     if len(loops) != 1:
         raise CannotPrint("a kernel of several loops has no roles yet")
@@ -180,6 +181,15 @@ def written_out(x: Call) -> Code | None:
     return substituted(found.body[0].value, dict(zip(found.parameters, x.arguments, strict=True)))
 
 
+def divided(left: Code, operator: str, right: Code) -> Code:
+    """A quotient of integers, or what is left of a division, where it is known."""
+    if operator == "//" and isinstance(left, Name) and left == right:
+        return Literal(1)
+    if right == Literal(1):
+        return left if operator == "//" else Literal(0)
+    return Binary(operator, left, right)
+
+
 def folded(x: Code, words: dict[str, Code]) -> Code:
     """An expression of folded parts, without what is known when it is printed."""
     if x.text in words:
@@ -202,6 +212,8 @@ def folded(x: Code, words: dict[str, Code]) -> Code:
         ):
             if operator in "+-*":
                 return code(a + b if operator == "+" else a - b if operator == "-" else a * b)
+        case Binary(operator="//" | "%" as operator, left=left, right=right):
+            return divided(left, operator, right)
         case Binary(operator="+" | "-", left=left, right=Literal(value=0)):
             return left
         case Binary(operator="+", left=Literal(value=0), right=right):

@@ -10,6 +10,7 @@ from shared.triton_errors import compiled
 from chunkform.codegen.ir.code import Literal, names_in
 from chunkform.codegen.ir.warp_schedule import (
     Arrive,
+    Drain,
     Fetch,
     Make,
     Pass,
@@ -19,6 +20,7 @@ from chunkform.codegen.ir.warp_schedule import (
     Schedule,
     Settle,
     Shared,
+    WhereGiven,
 )
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
@@ -71,6 +73,9 @@ def with_one_step_less(s: Schedule) -> Iterator[tuple[str, Schedule]]:
             for n, x in enumerate(steps):
                 if part == "each" or not isinstance(x, Make | Pass | Plain):
                     yield f"{role.name}: {x}", edited(s, role, **{part: (*steps[:n], *steps[n + 1 :])})
+                for m in range(len(x.steps) if isinstance(x, WhereGiven) else 0):
+                    less = replace(x, steps=(*x.steps[:m], *x.steps[m + 1 :]))
+                    yield f"{role.name}: {x.steps[m]}", edited(s, role, **{part: (*steps[:n], less, *steps[n + 1 :])})
 
 
 @pytest.mark.parametrize("name", HAVE)
@@ -89,6 +94,20 @@ def test_barriers_take_as_many_arrivals_as_there_are(made: dict[str, Made]) -> N
     (b,) = s.barriers
     for other in (replace(b, arrivals=b.arrivals + 1), replace(b, arrivals=b.arrivals - 1), replace(b, readers=2)):
         assert refused(k, replace(s, barriers=(other,)))
+
+
+def test_no_buffer_is_filled_while_the_copy_engine_reads_it(made: dict[str, Made]) -> None:
+    """That of an output, and that of states that are left for a backward pass."""
+    k, s = made["lightning_attention"]
+    role = s.roles[0]
+    places = [(n, x) for n, x in enumerate(role.each) if isinstance(x, Drain | WhereGiven)]
+    assert len(places) == 2
+    for n, x in places:
+        drain = x.steps[0] if isinstance(x, WhereGiven) else x
+        assert isinstance(drain, Drain) and len(drain.under_way) == 1
+        one_more = replace(drain, under_way=(*drain.under_way, "o_out_tile"))
+        changed = replace(x, steps=(one_more, *x.steps[1:])) if isinstance(x, WhereGiven) else one_more
+        assert refused(k, edited(s, role, each=(*role.each[:n], changed, *role.each[n + 1 :])))
 
 
 def test_nobody_is_done_with_a_stage_too_early(made: dict[str, Made]) -> None:
