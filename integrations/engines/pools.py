@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from chunkform.errors import ArgumentError
+from chunkform.runtime.op import debugging
+from chunkform.runtime.op.arguments import check_call
 from chunkform.runtime.op.op import Op
+from chunkform.runtime.op.rows import look_at_rows, told
 from chunkform.runtime.op.several import Places, Writes, several_steps
+
+HARMLESS = (
+    "chunk_indices",
+    "chunk_offsets",
+    "cu_seqlens_cpu",
+)  # what engines work out beforehand for kernels of theirs
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Which states a call means. rows: [N], where each sequence's state is; each: [N, K], where the one after each token goes.
 
-    starts: [N + 1] of packed tokens. A row below 0 is padding, and so is `null`, where there is one.
+    starts: [N + 1] of packed tokens. A row below 0 is padding, and so is `null`, where there is one. A captured graph has more
+    rows than sequences: those beyond are left out.
     """
 
     rows: Tensor | None = None
@@ -25,8 +37,43 @@ class Rows:
     starts: Tensor | None = None
     null: int | None = None
 
+    def of(self, name: str, count: int, steps: int) -> Rows:
+        """Those of so many sequences, and steps of one where they aren't packed; padding is below 0."""
+        rows, each = (
+            _real(f"{name}: {key}", x, self.null, count)
+            for key, x in (("rows", self.rows), ("rows of tokens", self.each))
+        )
+        if each is not None and self.starts is None:
+            if each.shape[1] < steps:
+                raise ArgumentError(
+                    f"{name}: there are rows for {each.shape[1]} tokens of a sequence, which has {steps}"
+                )
+            each = each[:, :steps]
+        return Rows(rows, _contiguous(each), _contiguous(self.starts))
+
+    def look(self, name: str, pool: Tensor, kept: Tensor | None, tokens: int, writes: bool) -> None:
+        """In debug mode, and on a CPU, for which nobody waits: rows that there are, and packed tokens that there are."""
+        looking = debugging._on and debugging.can_look()
+        if not looking and (pool.device.type != "cpu" or torch.compiler.is_compiling()):
+            return
+        if self.rows is not None:
+            look_at_rows(f"{name}: rows", self.rows.clamp(min=-1).tolist(), pool.shape[0], once=looking and writes)
+        if self.each is not None and kept is not None:
+            look_at_rows(
+                f"{name}: rows of tokens", self.each.clamp(min=-1).flatten().tolist(), kept.shape[0], once=looking
+            )
+        if self.starts is not None:
+            starts = self.starts.tolist()
+            if not starts or starts[0] != 0 or starts != sorted(starts) or starts[-1] > tokens:
+                raise ArgumentError(f"{name}: cu_seqlens must rise from 0 to {tokens} tokens at most, got {starts}")
+            longest = max((b - a for a, b in itertools.pairwise(starts)), default=0)
+            if self.each is not None and longest > self.each.shape[1]:
+                raise ArgumentError(
+                    f"{name}: there are rows for {self.each.shape[1]} tokens of a sequence, but one has {longest}"
+                )
+
     def places(self) -> Places:
-        return Places(_real(self.rows, self.null), _real(self.each, self.null), None, _contiguous(self.starts))
+        return Places(self.rows, self.each, None, self.starts)
 
 
 def op_of(name: str) -> Op:
@@ -51,16 +98,17 @@ def take_steps(
     given: by declared names, [B, T, H, ..]. out: [B, T, H, e], or None where none is wanted.
     """
     op = op_of(name)
-    heads = max(x.shape[2] for x in given.values())
-    sizes = {d: n for a in op.signature.tensors for d, n in zip(a.dims, given[a.name].shape[3:], strict=True)}
-    some = given[op.signature.leading.name]
-    count = some.shape[0] if where.starts is None else where.starts.shape[0] - 1
-    most = some.shape[1]
+    tensors = [given[a.name] for a in op.signature.tensors]
+    sizes = dict(check_call(op.signature, [*tensors, *(None for _ in op.signature.states)], {}, None).sizes)
+    heads, tokens = sizes["H"], sizes["T"]
+    count = sizes["B"] if where.starts is None else where.starts.shape[0] - 1
+    where = where.of(name, count, tokens)
+    most = tokens
     if where.each is not None:
         most = where.each.shape[1]
-    elif where.starts is not None and some.device.type == "cpu":
+    elif where.starts is not None and where.starts.device.type == "cpu":
         most = int(where.starts.diff().max()) if count else 0
-    sizes |= {"B": count, "T": most, "H": heads}
+    sizes |= {"B": count, "T": most}
     inner = (sizes["e"], sizes["d"]) if v_first else (sizes["d"], sizes["e"])
     for x in (pool, kept):
         if x is not None and tuple(x.shape[1:]) != (heads, *inner):
@@ -68,6 +116,7 @@ def take_steps(
             raise ArgumentError(
                 f"{name}: states must be {layout} = [.., {heads}, {inner[0]}, {inner[1]}], got {list(x.shape)}"
             )
+    where.look(name, pool, kept, tokens, last)
     pools = [pool.mT if v_first else pool]
     others = [] if kept is None else [kept.mT if v_first else kept]
     writes = Writes(outputs=out is not None, each=kept is not None, last=last)
@@ -90,13 +139,75 @@ def scaled(q: Tensor, k: Tensor, scale: float | None, on: bool) -> tuple[Tensor,
     return normalised(q, on) * scale, normalised(k, on)
 
 
-def decays(A_log: Tensor, a: Tensor, dt_bias: Tensor, beta: float, threshold: float, like: Tensor, kda: bool) -> Tensor:
-    """Log decays -exp(A_log) softplus(a + dt_bias): [B, T, H], or [B, T, H, K] where `kda`."""
+def decays(
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor | None,
+    like: Tensor,
+    kda: bool,
+    softplus: tuple[float, float] = (1.0, 20.0),
+    lower_bound: float | None = None,
+) -> Tensor:
+    """Log decays -exp(A_log) softplus(a + dt_bias): [B, T, H], or [B, T, H, K] where `kda`.
+
+    softplus: its beta, and above what it is the identity. With a lower bound: lower_bound sigmoid(exp(A_log) (a + dt_bias)).
+    """
     heads = A_log.numel()
-    own = (heads, a.numel() // (heads * like.shape[0] * like.shape[1])) if kda else (heads,)
-    x = a.float().reshape(*like.shape[:2], *own) + dt_bias.float().reshape(own)
+    own = (heads, a.numel() // max(1, heads * like.shape[0] * like.shape[1])) if kda else (heads,)
+    x = a.float().reshape(*like.shape[:2], *own)
+    x = x if dt_bias is None else x + dt_bias.float().reshape(own)
     rate = A_log.float().exp().reshape(heads, *([1] if kda else []))
-    return -rate * torch.nn.functional.softplus(x, beta, threshold)
+    if lower_bound is not None:
+        return lower_bound * torch.sigmoid(rate * x)
+    return -rate * torch.nn.functional.softplus(x, *softplus)
+
+
+def packed_decode(
+    name: str,
+    mixed: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    scale: float | None,
+    state: Tensor,
+    out: Tensor,
+    rows: Tensor,
+    normalise: bool,
+    v_first: bool,
+    null: int | None,
+) -> tuple[Tensor, Tensor]:
+    """A step of each sequence from rows of the pool `state`, into `out` [B, 1, HV, V]; of padding that is zero.
+
+    mixed: [B, 2 H K + HV V], queries, keys and values as a layer's projection has them; a and b: the gates' part of it."""
+    if mixed.dim() != 2 or state.dim() != 4:
+        raise ArgumentError(
+            f"{name}: mixed_qkv must be [B, 2 H K + HV V], and states [rows, HV, ..], got {told(mixed)}"
+        )
+    count, heads = mixed.shape[0], state.shape[1]
+    width, own = (state.shape[3], state.shape[2]) if v_first else (state.shape[2], state.shape[3])
+    rest = mixed.shape[1] - heads * own
+    few = rest // (2 * width)
+    if rest <= 0 or rest != 2 * width * few or heads % few:
+        raise ArgumentError(
+            f"{name}: mixed_qkv must be [B, 2 H K + HV V] with HV = {heads}, V = {own}, K = {width}, got {told(mixed)}"
+        )
+    if tuple(out.shape) != (count, 1, heads, own):
+        raise ArgumentError(f"{name}: out must be [B, 1, HV, V] = {[count, 1, heads, own]}, got {told(out)}")
+    parts = mixed.unsqueeze(1).split([few * width, few * width, heads * own], -1)
+    q, k, v = (x.unflatten(-1, (h, -1)) for x, h in zip(parts, (few, few, heads), strict=True))
+    q, k = scaled(q, k, scale, normalise)
+    g = decays(A_log, a, dt_bias, v, name == "kimi_delta_attention")
+    given = {"q": q, "k": k, "v": v, "beta": b.float().sigmoid().reshape(count, 1, heads), "alpha": g}
+    take_steps(name, given, state, Rows(rows, null=null), v_first=v_first, last=True, out=out.zero_())
+    return out, state
+
+
+def refuse_others(name: str, others: Mapping[str, object]) -> None:
+    """An argument that isn't known may change what is asked for; nothing is left out in silence."""
+    for key, x in others.items():
+        if key not in HARMLESS and x is not None and x is not False:
+            raise ArgumentError(f"{name}: {key} isn't supported, got {told(x)}")
 
 
 def checked_packing(q: Tensor, cu_seqlens: Tensor | None) -> None:
@@ -122,10 +233,14 @@ def whole(
     return o, None if last is None else (last.mT.contiguous() if v_first else last)
 
 
-def _real(rows: Tensor | None, null: int | None) -> Tensor | None:
-    if rows is None or null is None:
-        return _contiguous(rows)
-    return torch.where(rows == null, -1, rows).contiguous()
+def _real(what: str, rows: Tensor | None, null: int | None, count: int) -> Tensor | None:
+    """The rows of so many sequences; padding is below 0."""
+    if rows is None:
+        return None
+    if rows.dtype not in (torch.int32, torch.int64) or rows.shape[0] < count:
+        raise ArgumentError(f"{what} must be int32 or int64, for {count} sequences, got {told(rows)}")
+    rows = rows[:count]
+    return (rows if null is None else torch.where(rows == null, -1, rows)).contiguous()
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:

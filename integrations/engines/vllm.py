@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
-from .pools import Rows, checked_packing, decays, scaled, take_steps, whole
+from .pools import Rows, checked_packing, decays, packed_decode, refuse_others, scaled, take_steps, whole
 
 
 def fused_recurrent_gated_delta_rule(
@@ -62,9 +62,10 @@ def fused_recurrent_kda(
     *,
     state_v_first: bool = True,
     null_block_id: int | None = None,
-    **_: object,
+    **others: object,
 ) -> tuple[Tensor, Tensor]:
     """The same for Kimi delta attention, whose log decays `g` are of channels, [B, T, HV, K]."""
+    refuse_others("kimi_delta_attention", others)
     return _steps(
         "kimi_delta_attention", q, k, v, g, beta, scale, initial_state, inplace_final_state, cu_seqlens,
         ssm_state_indices, num_accepted_tokens, None, use_qk_l2norm_in_kernel, state_v_first, null_block_id,
@@ -94,12 +95,34 @@ def fused_sigmoid_gating_delta_rule_update(
     null_block_id: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same from what a layer projects: log decays -exp(A_log) softplus(a + dt_bias), and strengths sigmoid(b)."""
-    g = decays(A_log, a, dt_bias, beta, threshold, q, is_kda)
+    g = decays(A_log, a, dt_bias, q, is_kda, (beta, threshold))
     strength = b.float().sigmoid().reshape(*v.shape[:3])
     return _steps(
         "kimi_delta_attention" if is_kda else "gated_delta_rule", q, k, v, g, strength, scale, initial_state,
         inplace_final_state, cu_seqlens, ssm_state_indices, num_accepted_tokens, None, use_qk_l2norm_in_kernel,
         state_v_first, null_block_id,
+    )  # fmt: skip
+
+
+def fused_recurrent_gated_delta_rule_packed_decode(
+    mixed_qkv: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    scale: float,
+    initial_state: Tensor,
+    out: Tensor,
+    ssm_state_indices: Tensor,
+    use_qk_l2norm_in_kernel: bool = False,
+    *,
+    state_v_first: bool = True,
+    null_block_id: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(out, states): a token of each sequence, from what a layer projects, [B, 2 H K + HV V], into `out` [B, 1, HV, V]."""
+    return packed_decode(
+        "gated_delta_rule", mixed_qkv, a, b, A_log, dt_bias, scale, initial_state, out, ssm_state_indices,
+        use_qk_l2norm_in_kernel, state_v_first, null_block_id,
     )  # fmt: skip
 
 
@@ -117,9 +140,10 @@ def chunk_gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     *,
     state_v_first: bool = True,
-    **_: object,
+    **others: object,
 ) -> tuple[Tensor, Tensor | None]:
     """(o, last states [N, HV, V, K]) of a prefill, from the states that are given, one for each sequence."""
+    refuse_others("gated_delta_rule", others)
     return _prefill(
         "gated_delta_rule", q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, head_first,
         use_qk_l2norm_in_kernel, state_v_first,
@@ -138,10 +162,20 @@ def chunk_kda(
     use_qk_l2norm_in_kernel: bool = False,
     cu_seqlens: Tensor | None = None,
     *,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    lower_bound: float | None = None,
+    use_gate_in_kernel: bool = False,
     state_v_first: bool = True,
-    **_: object,
+    **others: object,
 ) -> tuple[Tensor, Tensor | None]:
-    """The same for Kimi delta attention."""
+    """The same for Kimi delta attention. With `A_log` g is what a layer projects, of which log decays are made:
+    -exp(A_log) softplus(g + dt_bias), or lower_bound sigmoid(exp(A_log) (g + dt_bias))."""
+    refuse_others("kimi_delta_attention", others)
+    if A_log is not None:
+        g = decays(A_log, g, dt_bias, v, True, lower_bound=lower_bound)
+    elif use_gate_in_kernel or dt_bias is not None or lower_bound is not None:
+        raise ArgumentError("kimi_delta_attention: log decays are made of g in here where A_log is given, got None")
     return _prefill(
         "kimi_delta_attention", q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, False,
         use_qk_l2norm_in_kernel, state_v_first,
@@ -210,7 +244,7 @@ def _steps(
     if state is None:
         own = (v.shape[-1], k.shape[-1]) if v_first else (k.shape[-1], v.shape[-1])
         state = torch.zeros(count, v.shape[2], *own, dtype=torch.float32, device=q.device)
-    rows, each = _rows(name, indices, accepted)
+    rows, each = _rows(name, indices, accepted, count)
     q, k = scaled(q, k, scale, normalise)
     beta = torch.ones_like(v[..., 0]) if beta is None else beta
     given = {"q": q, "k": k, "v": v, "beta": beta, "alpha": g}
@@ -228,8 +262,10 @@ def _steps(
     return out, state
 
 
-def _rows(name: str, indices: Tensor | None, accepted: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The blocks that states are read from, and those that the states after each token go to."""
+def _rows(
+    name: str, indices: Tensor | None, accepted: Tensor | None, count: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """The blocks that states are read from, and those that the states after each token go to, of so many sequences."""
     if indices is None:
         return None, None
     if indices.dim() == 1:
@@ -240,7 +276,17 @@ def _rows(name: str, indices: Tensor | None, accepted: Tensor | None) -> tuple[T
         return indices, None
     if accepted is None:
         return indices[:, 0], indices
-    at = (accepted.long() - 1).clamp(min=0).unsqueeze(1)
+    if min(indices.shape[0], accepted.shape[0]) < count:
+        raise ArgumentError(
+            f"{name}: ssm_state_indices and num_accepted_tokens must be of {count} sequences, got "
+            f"{list(indices.shape)} and {list(accepted.shape)}"
+        )
+    most, indices, accepted = indices.shape[1], indices[:count], accepted[:count].long()
+    if accepted.device.type == "cpu" and count and int(accepted.max()) > most:
+        raise ArgumentError(
+            f"{name}: num_accepted_tokens must be {most} at most, the blocks of a sequence, got {accepted}"
+        )
+    at = (accepted - 1).clamp(min=0).unsqueeze(1)
     return indices.gather(1, at).squeeze(1), indices
 
 

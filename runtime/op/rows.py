@@ -22,13 +22,13 @@ def checked_rows(name: str, key: str, rows: object, pools: Sequence[Tensor], sha
             f"{name}: pools must have as many rows as each other, and be where {key} is ({rows.device}), got "
             + ", ".join(f"{list(x.shape)} on {x.device}" for x in pools)
         )
-    looking = debugging._on and debugging.can_look()
+    looking = debugging._on and debugging.canlook_at_rows()
     if looking or (rows.device.type == "cpu" and not torch.compiler.is_compiling()):  # nobody waits for a CPU
-        _look(f"{name}: {key}", rows.flatten().tolist(), pools[0].shape[0], once=looking)
+        look_at_rows(f"{name}: {key}", rows.flatten().tolist(), pools[0].shape[0], once=looking)
     return rows.contiguous()
 
 
-def _look(what: str, rows: Sequence[int], count: int, once: bool) -> None:
+def look_at_rows(what: str, rows: Sequence[int], count: int, once: bool) -> None:
     """Rows that there are; in debug mode each once."""
     first: dict[int, int] = {}
     for place, row in enumerate(rows):

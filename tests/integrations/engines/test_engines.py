@@ -229,6 +229,83 @@ def test_prefills(function, v_first):
     assert torch.allclose(o.double(), expected, atol=1e-5) and torch.allclose(last.double(), wanted[rows], atol=1e-5)
 
 
+@layouts
+@kinds
+@pytest.mark.parametrize("engine", [vllm, sglang], ids=["vllm", "sglang"])
+def test_a_step_from_what_a_layer_projects(engine, kda, v_first):
+    """Queries, keys and values as one tensor, a slice of a wider one; what `out` held is gone, also of padding."""
+    if kda and engine is vllm:
+        pytest.skip("vLLM has none")
+    torch.manual_seed(3)
+    wide = torch.randn(3, 2 * H * K + HV * V + 5)
+    A_log, b, indices = torch.rand(HV), torch.randn(3, HV), torch.tensor([5, -1, 2], dtype=torch.int32)
+    a, dt_bias = torch.randn(3, HV * (K if kda else 1)), torch.randn(HV * (K if kda else 1))
+    pool, wanted, out = blocks(v_first), blocks(v_first).double(), torch.full((3, 1, HV, V), 7.0)
+    call = engine.fused_recurrent_kda_packed_decode if kda else engine.fused_recurrent_gated_delta_rule_packed_decode
+    mixed = wide[:, :-5]
+    found, same = call(
+        mixed, a, b, A_log, dt_bias, 0.3, pool, out, indices, use_qk_l2norm_in_kernel=True, state_v_first=v_first
+    )
+    q, k, v = mixed[:, None].split([H * K, H * K, HV * V], -1)
+    own = (HV, K) if kda else (HV,)
+    g = -A_log.double().exp().reshape(HV, *([1] if kda else [])) * torch.log1p((a + dt_bias).double().exp()).reshape(
+        3, 1, *own
+    )
+    expected = loop(
+        q.reshape(3, 1, H, K), k.reshape(3, 1, H, K), v.reshape(3, 1, HV, V), g, b.double().sigmoid().reshape(3, 1, HV),
+        0.3, True, lambda n: None if n == 1 else of(wanted, int(indices[n]), v_first),
+        lambda n, t, s: put(wanted, int(indices[n]), s, v_first),
+    )  # fmt: skip
+    assert found is out and same is pool
+    assert torch.allclose(out.double(), expected, atol=1e-5) and torch.allclose(pool.double(), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("lowest", [None, -5.0])
+@pytest.mark.parametrize("engine", [vllm, sglang], ids=["vllm", "sglang"])
+def test_a_prefill_makes_its_own_decays(engine, lowest):
+    starts, rows = torch.tensor([0, 5, 12]), torch.tensor([2, 0])
+    given, A_log, dt_bias = tokens(1, 12, kda=True), torch.rand(HV), torch.randn(HV * K)
+    pool, wanted = blocks(True, 3), blocks(True, 3).double()
+    x = (given["g"] + dt_bias.reshape(HV, K)).double()
+    rate = A_log.double().exp()[:, None]
+    g = -rate * torch.log1p(x.exp()) if lowest is None else lowest / (1 + (-rate * x).exp())
+    more = {"cu_seqlens": starts, "A_log": A_log, "dt_bias": dt_bias, "lower_bound": lowest}
+    if engine is vllm:
+        o, last = engine.chunk_kda(**given, initial_state=pool[rows], output_final_state=True, **more)
+    else:
+        o = engine.chunk_kda(**given, initial_state=pool, initial_state_indices=rows, **more)
+        last = pool[rows]
+    expected = loop(
+        **(given | {"g": g}), scale=K**-0.5, normalise=False, starts=starts,
+        read=lambda n: of(wanted, int(rows[n]), True), written=lambda n, t, s: put(wanted, int(rows[n]), s, True),
+    )  # fmt: skip
+    assert torch.allclose(o.double(), expected, atol=1e-5) and torch.allclose(last.double(), wanted[rows], atol=1e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_captured_graph_has_more_rows_than_sequences_and_room_for_more_tokens(packed):
+    """Indices, counts and buffers of the largest batch and of the most drafts."""
+    given, starts = (tokens(1, 5), torch.tensor([0, 3, 5])) if packed else (tokens(2, 3), None)
+    indices = torch.tensor([[3, 4, 5, 1], [6, 7, 8, 2], [9, 10, 11, -1], [0, 0, 0, 0]])
+    accepted = torch.tensor([2, 1, 1, 1])
+    pools, outs = [blocks(True), blocks(True)], []
+    for pool, n, k in zip(pools, (4, 2), (4, 3), strict=True):
+        o, _ = vllm.fused_recurrent_gated_delta_rule(
+            **given, initial_state=pool, cu_seqlens=starts, ssm_state_indices=indices[:n, :k],
+            num_accepted_tokens=accepted[:n],
+        )  # fmt: skip
+        outs.append(o)
+    assert torch.equal(*outs) and torch.equal(*pools) and not torch.equal(pools[0], blocks(True))
+    pool, buffer = blocks(True), torch.zeros(5, 6, HV, V, K)
+    o = sglang.fused_recurrent_gated_delta_rule_update(
+        **given, initial_state_source=pool, initial_state_indices=indices[:, 1], cu_seqlens=starts,
+        intermediate_states_buffer=buffer, intermediate_state_indices=torch.tensor([4, 0, 2, 2]),
+    )  # fmt: skip
+    assert o.abs().amin((-1, -2)).gt(0).all()
+    assert torch.equal(buffer[4, 2], pool[4]) and torch.equal(buffer[0, 1 if packed else 2], pool[7])
+    assert not buffer[4, 3:].any() and not buffer[2].any()
+
+
 def test_lightning_attention_decodes_and_prefills():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 3, H, 1, 8) / 2
@@ -281,3 +358,30 @@ def test_mistakes_are_named():
             initial_state_indices=torch.tensor([0, 1]),
             intermediate_states_buffer=pool,
         )
+    with pytest.raises(ArgumentError, match="rows for 2 tokens of a sequence, which has 3"):
+        call(**tokens(2, 3), initial_state=pool, ssm_state_indices=torch.tensor([[0, 1], [2, 3]]))
+    starts, three = torch.tensor([0, 3, 4]), torch.tensor([[0, 1], [2, 3]])
+    with pytest.raises(ArgumentError, match="rows for 2 tokens of a sequence, but one has 3"):
+        call(**tokens(1, 4), initial_state=pool, ssm_state_indices=three, cu_seqlens=starts)
+    with pytest.raises(ArgumentError, match="must rise from 0 to 3 tokens at most"):
+        call(**tokens(1, 3), initial_state=pool, ssm_state_indices=torch.tensor([0, 1]), cu_seqlens=starts)
+    with pytest.raises(ArgumentError, match="got 99 at 1"):
+        call(**given, initial_state=pool, ssm_state_indices=torch.tensor([0, 99]))
+    with pytest.raises(ArgumentError, match="for 2 sequences, got"):
+        call(**given, initial_state=pool, ssm_state_indices=torch.tensor([0]))
+    with pytest.raises(ArgumentError, match="num_accepted_tokens must be 2 at most"):
+        call(**given, initial_state=pool, ssm_state_indices=three, num_accepted_tokens=torch.tensor([1, 3]))
+    with pytest.raises(ArgumentError, match="H = 2, but v has H = 3"):
+        call(
+            **(given | {n: given[n][:, :, :3] for n in ("v", "g", "beta")}), **(state | {"initial_state": pool[:, :3]})
+        )
+    with pytest.raises(ArgumentError, match="allow_neg_eigval isn't supported"):
+        vllm.chunk_kda(**tokens(1, 4, kda=True), allow_neg_eigval=True, chunk_indices=starts, safe_gate=False)
+    with pytest.raises(ArgumentError, match="where A_log is given"):
+        vllm.chunk_kda(**tokens(1, 4, kda=True), use_gate_in_kernel=True)
+    with pytest.raises(ArgumentError, match=r"one behind the other, got \[5, 2, 4, 6, 8\]"):
+        sglang.fused_recurrent_gated_delta_rule_update(
+            **given, initial_state_source=pool, initial_state_indices=torch.tensor([0, 1]),
+            intermediate_states_buffer=torch.zeros(5, 4, HV, V, K)[:, :2],
+            intermediate_state_indices=torch.tensor([0, 1]),
+        )  # fmt: skip
