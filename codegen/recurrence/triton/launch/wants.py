@@ -52,7 +52,7 @@ class Wants:
         found: dict[int, set[str]] = {k: set() for k in stages}
         while True:
             runs = self._runs_for(found)
-            prologues = {j: runs[j].union(*(found[i] for i, _ in made.values())) for j, made in self._prologues.items()}
+            prologues = {j: runs[j].union(*(found[i] for _, i in made)) for j, made in self._prologues.items()}
             more = {k: own[k].union(*(runs[j] for j in loaded_by[k])) for k in stages}
             more = {k: x.union(*(prologues[j] for j in ahead[k])) for k, x in more.items()}
             if more == found:
@@ -60,18 +60,19 @@ class Wants:
             found = more
 
     @cached_property
-    def _prologues(self) -> dict[int, dict[Node, tuple[int, Node]]]:
-        """By sweep, the matrices that its prologue kernel makes, of this sweep and of later ones: of which, and what they are."""
-        found: dict[int, dict[Node, tuple[int, Node]]] = {}
+    def _prologues(self) -> dict[int, dict[tuple[Node, int], Node]]:
+        """By sweep, the matrices that its prologue kernel makes, of this sweep and of later ones: what they are, by their leaf and
+        each sweep that has it, as several may."""
+        found: dict[int, dict[tuple[Node, int], Node]] = {}
         claimed = set[tuple[str, str]]()
         for k, o in self.opened.items():
-            made = {x: (k, n) for x, n in o.matrices.items() if x.attrs[:2] not in claimed}
+            made = {(x, k): n for x, n in o.matrices.items() if x.attrs[:2] not in claimed}
             if made or o.scaled or o.intra or o.own:
                 some = replace(o, streams={**o.streams}, decays={**o.decays})
                 for j, later in ((j, x) for j, x in self.opened.items() if j > k):
                     early = self.matrices_early(some, later, k)
-                    made |= {x: (j, n) for x, n in early.items() if x.attrs[:2] not in claimed and x not in made}
-            claimed |= {x.attrs[:2] for x in made}
+                    made |= {(x, j): n for x, n in early.items() if x.attrs[:2] not in claimed}
+            claimed |= {x.attrs[:2] for x, _ in made}
             found[k] = made
         return found
 
@@ -79,7 +80,7 @@ class Wants:
         """The later sweeps whose prologue kernels load what stage k stores."""
         found = []
         for j, made in self._prologues.items():
-            nodes = [y for i, n in made.values() for y in (n, *_made_of(self.opened[i], n))]
+            nodes = [y for (_, i), n in made.items() for y in (n, *_made_of(self.opened[i], n))]
             if j > k and any(uses(y, s.leaf) for y in nodes):
                 found.append(j)
         return found

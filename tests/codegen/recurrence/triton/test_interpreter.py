@@ -85,6 +85,7 @@ def test_a_gradient_whose_terms_come_from_several_sweeps():
         "other_axis",
         "early_read",
         "left_alone",
+        "higher_order",
     )
     assert_small(interpret(names, [ALONE]), 1e-5)
 
