@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ir.expr import dim_of
 from .chunkwise.compiled import Compiled, once
 from .gates.column_gate import gate_segment_maps
-from .step.column_maps import ColumnMaps, segment_maps
-from .stepwise import sequential_torch_source, sequential_triton_source, start_source
+from .step.adjoint import adjoint
+from .step.column_maps import ColumnMaps, segment_maps, without_added
+from .step.entries import EntryMaps
+from .stepwise import (
+    maps_torch_source,
+    maps_triton_source,
+    sequential_torch_source,
+    sequential_triton_source,
+    start_source,
+)
 from .stepwise.initial import depends_on_parameters
+from .stepwise.names import sizes
 from .strata.joined import MODULES as JOINED
 from .strata.joined import joined_features, joined_text
 from .torch_form.passes import torch_saved, torch_source
@@ -87,7 +96,7 @@ def torch_section(c: Compiled) -> Section:
     if c.family == "scan":
         return Section("torch", scan_torch_source(c), _SCANS, features=_torch_features(c), states=True)
     if c.forward is None:
-        return _over_steps("torch", sequential_torch_source, c, ("packed", "mixed"))
+        return _over_steps("torch", sequential_torch_source, c, _torch_features(c))
     text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
     return Section("torch", text, _TORCH, features=_torch_features(c), states=True, saved=torch_saved(c))
 
@@ -113,9 +122,12 @@ def _over_steps(
     if entries is None:
         return Section(backend, source(c, backend), _SEQUENTIAL, stepwise=stepwise, features=features)
     per_step = tuple(v.name for v in c.step.variables if v.per_step)
-    steps = source(c, f"{backend}_steps").rstrip()
-    columns = f", {entries.columns!r}" if isinstance(entries, ColumnMaps) else ""
-    run = f"InSegments({backend}_steps_forward, {backend}_steps_backward, {entries.groups!r}, {per_step!r}{columns})"
+    alone = without_added(c.step)
+    maps = {"torch": maps_torch_source, "triton": maps_triton_source}[backend]
+    linear = maps(replace(c, step=alone, adjoint=adjoint(alone)), f"{backend}_maps").rstrip()
+    steps = f"{source(c, f'{backend}_steps').rstrip()}\n\n\n{linear}"
+    begins = f"{backend}_steps_forward, {backend}_steps_backward, {backend}_maps, {entries.groups!r}, {per_step!r}"
+    run = f"InSegments({begins}, {_more(c, entries)})"
     taken = {
         name: [x for x in words if backend == "triton" or x != "needs_backward"] for name, words in _SEGMENTS.items()
     }
@@ -134,6 +146,22 @@ def _over_steps(
         features=tuple(x for x in features if x != "replays"),  # segments are joined between launches
         states=True,
     )
+
+
+def _more(c: Compiled, entries: EntryMaps | ColumnMaps) -> str:
+    """What `InSegments` takes besides: how many entries states have, how many runs make the maps of vectors, and the states that
+    the spec sets."""
+    layout = sizes(c.step).dims
+    rows = {s.name: " * ".join(layout[dim_of(a)] for a in s.axes) or "1" for s in c.step.states}
+    more = [f"entries={' + '.join(rows.values())}"]
+    if isinstance(entries, ColumnMaps):
+        more.append(f"columns={entries.columns!r}")
+        whole = [" + ".join(rows[n] for n in g) for g in entries.groups if entries.columns[g[0]][0] is None]
+        more += [f"runs=max({', '.join(['1', *whole])})"] if whole else []
+    if any(s.initial is not None for s in c.step.states):
+        more.append("start=torch_start")
+        more += ["start_gradients=torch_start_gradients"] if depends_on_parameters(c) else []
+    return ", ".join(more)
 
 
 _GIVEN = ["given", "states", "constants"]

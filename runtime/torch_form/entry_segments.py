@@ -4,13 +4,13 @@ Over a segment of a sequence such a step is S_out = A S_in + b, entry by entry, 
 sign, zeros, or a rotation of the entries of several states. So three runs make all steps, each of all segments at once:
 
     b     the last states of the recurrent form from zeros
-    A     the gradients of the first states by the last ones alone, which is a product of what the steps multiply by
+    A     the last states of the steps without what they add, from ones
     S_in  is known for each segment by then, and the recurrent form makes the outputs from there
 
 Backwards the same with the transposed map: dS_in = A^T dS_out + the gradient by the segment's own outputs.
 
-Where a step puts each column of the states through one matrix instead, A is that matrix, made by the same gradients: of last
-states that are columns of a unit matrix.
+Where a step puts each column of the states through one matrix instead, A is that matrix, made by the same steps from columns of
+a unit matrix. A vector is one column, so that A takes a run for each of its rows.
 """
 
 from __future__ import annotations
@@ -29,11 +29,18 @@ from .segment_maps import Map, Segment
 from .segment_products import ByColumn, ByEntry, Products, Tensors
 
 SHORT = 16  # steps of the shortest segment
-AT_ONCE = 8  # times as many of them with segments, where a segment's map costs as much as many steps
+TILE = 2048  # entries of a state that a program has
+FILL = (
+    256 * TILE
+)  # entries of all sequences and heads that fill a GPU: with segments they take some three times the work
+AT_ONCE = 16  # times as many of them with segments, where a segment's map costs as much as many steps
 
 Linear = dict[tuple[str, str], Tensor]
 Forward = Callable[..., tuple[Tensors, Tensors, Tensors]]
 Backward = Callable[..., tuple[Tensors, Tensors]]
+Start = Callable[..., Tensors]
+StartGradients = Callable[..., Tensors]
+Maybe = dict[str, Tensor | None]
 Times = Callable[[Tensor, Tensor], Tensor]
 Swap = Callable[[tuple[Segment, ...]], tuple[Map, ...]]  # a segment's maps, for what enters it
 
@@ -50,19 +57,29 @@ class _Segments:
 
 
 class InSegments:
-    """The two functions of a recurrent form, over segments of the sequence. `groups`: states that are mixed with each other;
-    `per_step`: arguments that run over steps; `columns`: of states each column of which goes through one matrix, the place of the
-    axis that counts them, and how many axes there are."""
+    """The two functions of a recurrent form, over segments of the sequence. `maps` takes the steps without what they add;
+    `groups`: states that are mixed with each other; `per_step`: arguments that run over steps; `entries`: how many numbers the
+    states have; `columns`: of states each column of which goes through one matrix, the place of the axis that counts them, and
+    how many axes there are; `runs`: how many make A, where these are many. `start` makes the states before the first step where
+    the spec sets any, and `start_gradients` what parameters get through them."""
 
     def __init__(
         self,
         forward: Forward,
         backward: Backward,
+        maps: Forward,
         groups: tuple[tuple[str, ...], ...],
         per_step: tuple[str, ...],
-        columns: Mapping[str, tuple[int, int]] | None = None,
+        entries: int,
+        columns: Mapping[str, tuple[int | None, int]] | None = None,
+        runs: int = 1,
+        start: Start | None = None,
+        start_gradients: StartGradients | None = None,
     ) -> None:
-        self._forward, self._backward, self.groups, self.per_step = forward, backward, groups, per_step
+        self._forward, self._backward, self._maps = forward, backward, maps
+        self.groups, self.per_step = groups, per_step
+        self._entries, self._runs = entries, runs
+        self._first, self._first_gradients = start, start_gradients
         self._by: Products = ByEntry() if columns is None else ByColumn(columns)
         self.states = tuple(n for g in groups for n in g)
 
@@ -79,10 +96,10 @@ class InSegments:
         if segments is None:
             return self._forward(given, states, constants, packed, **options)
         flat = self._flat(given)
-        _, local, kept = self._forward(flat, self._none(), constants, segments.packed)
-        linear = self._linear(flat, constants, kept, local, segments)
-        del kept
-        starts = {n: self._start(states[n], local[n], segments) for n in self.states}
+        begun, nothing = self._begun(given, states, constants, segments)
+        _, local, _ = self._forward(flat, nothing, constants, segments.packed, **dict.fromkeys(options, False))
+        linear = self._linear(flat, constants, local, segments)
+        starts = {n: self._start(begun[n], local[n], segments) for n in self.states}
         entering, leaving = self._chained(starts, linear, local, segments, backwards=False)
         outputs, _, saved = self._forward(flat, entering, constants, segments.packed, **options)
         finals = {n: x[segments.last] for n, x in leaving.items()}
@@ -112,13 +129,19 @@ class InSegments:
         kept = {n.removeprefix("segments "): x for n, x in saved.items() if n.startswith("segments ")}
         some = {n: None if x is None else self._joined(x) for n, x in cotangents.items()}
         wanted = frozenset({*needs, *self.states})
+        _, nothing = self._begun(given, states, constants, segments)
         _, local = self._backward(
-            flat, self._none(), constants, kept, some, self._none(), frozenset(self.states), segments.packed
+            flat, nothing, constants, kept, some, self._none(), frozenset(self.states), segments.packed
         )
         ends = self._leaving(final_cotangents, linear, local, segments)
-        gradients, first = self._backward(flat, self._none(), constants, kept, some, ends, wanted, segments.packed)
+        gradients, first = self._backward(flat, nothing, constants, kept, some, ends, wanted, segments.packed)
         out = {n: self._shaped(x, given) if n in self.per_step else x for n, x in gradients.items() if n in needs}
-        return out, {n: x[segments.first] for n, x in first.items() if n in needs}
+        first = {n: x[segments.first] for n, x in first.items()}
+        if self._first_gradients is not None:
+            for n, x in self._first_gradients(given, states, constants, first).items():
+                if n in out:
+                    out[n] = out[n] + x.sum(0).to(out[n].dtype)
+        return out, {n: x for n, x in first.items() if n in needs}
 
     # --- a segment of a sequence whose others lie on other ranks ------------------------------------------------------
 
@@ -128,9 +151,10 @@ class InSegments:
         """The states that enter this segment, by the maps of all."""
         segments = self._segments(given, None) or _one_each(given[self.per_step[0]])
         flat = self._flat(given)
-        _, local, kept = self._forward(flat, self._none(), constants, segments.packed)
-        linear = self._linear(flat, constants, kept, local, segments)
-        starts = {n: self._start(states[n], local[n], segments) for n in self.states}
+        begun, nothing = self._begun(given, states, constants, segments)
+        _, local, _ = self._forward(flat, nothing, constants, segments.packed)
+        linear = self._linear(flat, constants, local, segments)
+        starts = {n: self._start(begun[n], local[n], segments) for n in self.states}
         return self._exchanged(linear, local, starts, segments, exchange, backwards=False)
 
     def backward_states(
@@ -147,13 +171,14 @@ class InSegments:
         segments = self._segments(given, None) or _one_each(given[self.per_step[0]])
         flat = self._flat(given)
         kept = {n.removeprefix("segments "): x for n, x in saved.items() if n.startswith("segments ")}
+        _, nothing = self._begun(given, states, constants, segments)
         if not kept:  # it ran whole
-            kept = self._forward(flat, self._none(), constants, segments.packed)[2]
+            kept = self._forward(flat, nothing, constants, segments.packed)[2]
         some = {n: None if x is None else self._joined(x) for n, x in cotangents.items()}
         _, local = self._backward(
-            flat, self._none(), constants, kept, some, self._none(), frozenset(self.states), segments.packed
+            flat, nothing, constants, kept, some, self._none(), frozenset(self.states), segments.packed
         )
-        linear = self._linear(flat, constants, kept, local, segments)
+        linear = self._linear(flat, constants, local, segments)
         ends = {n: self._start(final_cotangents.get(n), local[n], segments) for n in self.states}
         return self._exchanged(self._transposed(linear), local, ends, segments, exchange, backwards=True)
 
@@ -191,14 +216,18 @@ class InSegments:
         """The segments of a call's sequences; None where the recurrent form takes them as they are."""
         some = given[self.per_step[0]]
         batch, steps = some.shape[:2]
-        heads = max(given[n].shape[2] for n in self.per_step)
+        heads = self._heads(given)
         count = batch if packed is None else packed.count
         longest = steps if packed is None else packed.longest
-        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and count * heads >= self._by.fill):
+        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and self._entries_of(count * heads) > FILL):
             return None
         size = max(SHORT, 1 << (math.isqrt(longest).bit_length() - 1))
         if some.is_cuda and self._by.dear:
-            size = max(size, longest * count * heads // (AT_ONCE * self._by.fill))
+            size = max(size, longest * self._entries_of(count * heads) // (AT_ONCE * FILL))
+        if self._runs > 1:  # half of the steps at most, one after the other
+            size = min(size, longest // (2 * (self._runs + 3)))
+            if size < SHORT:
+                return None
         if packed is None:
             return _equal_segments(batch, steps, size, some.device)
         return _packed_segments(packed, steps, size)
@@ -217,26 +246,38 @@ class InSegments:
     def _none(self) -> dict[str, Tensor | None]:
         return dict.fromkeys(self.states)
 
+    def _entries_of(self, rows: int) -> int:
+        """Of so many sequences and heads: a program has a tile of each, if not all of it."""
+        return rows * max(self._entries, TILE)
+
+    def _heads(self, given: Tensors) -> int:
+        return max(x.shape[2 if n in self.per_step else 0] for n, x in given.items())
+
+    def _begun(
+        self, given: Tensors, states: dict[str, Tensor | None], constants: dict[str, float], segments: _Segments
+    ) -> tuple[Maybe, Maybe]:
+        """The states before the first step, given or as the spec sets them; and, of a segment that runs from zeros, zeros
+        where the spec sets others."""
+        if self._first is None:
+            return states, self._none()
+        begun = self._first(given, states, constants, segments.last.shape[0], self._heads(given))
+        return {**begun}, {n: x.new_zeros((segments.sequence.shape[0], *x.shape[1:])) for n, x in begun.items()}
+
     # --- maps ---------------------------------------------------------------------------------------------------------
 
-    def _linear(
-        self, flat: Tensors, constants: dict[str, float], kept: Tensors, local: Tensors, segments: _Segments
-    ) -> Linear:
-        """A, by (to, of): the gradients of a segment's first states by each of its last ones, without outputs' gradients."""
+    def _linear(self, flat: Tensors, constants: dict[str, float], local: Tensors, segments: _Segments) -> Linear:
+        """A, by (to, of): the last states of the steps without what they add, from ones in one state after the other."""
         parts: dict[tuple[str, str], list[tuple[int, Tensor]]] = {}
+        zeros = {n: torch.zeros_like(x) for n, x in local.items()}
         for k in range(max(map(len, self.groups))):
             groups = [g for g in self.groups if k < len(g)]
             for units in itertools.zip_longest(*(self._by.units(g[k], local[g[k]]) for g in groups)):
-                last = {g[k]: unit for g, unit in zip(groups, units, strict=True) if unit is not None}
-                ends = self._none() | {n: x for n, (_, x) in last.items()}
-                nothing: dict[str, Tensor | None] = {}
-                _, found = self._backward(
-                    flat, self._none(), constants, kept, nothing, ends, frozenset(self.states), segments.packed
-                )
-                for g in (g for g in groups if g[k] in last):
-                    for of in g:
-                        parts.setdefault((g[k], of), []).append((last[g[k]][0], found[of]))
-        return {(to, of): self._by.gathered(of, x) for (to, of), x in parts.items()}
+                first = {g[k]: unit for g, unit in zip(groups, units, strict=True) if unit is not None}
+                _, last, _ = self._maps(flat, zeros | {n: x for n, (_, x) in first.items()}, constants, segments.packed)
+                for g in (g for g in groups if g[k] in first):
+                    for to in g:
+                        parts.setdefault((to, g[k]), []).append((first[g[k]][0], last[to]))
+        return {(to, of): self._by.gathered(to, x) for (to, of), x in parts.items()}
 
     def _start(self, state: Tensor | None, like: Tensor, segments: _Segments) -> Tensor:
         """The states that enter sequences."""

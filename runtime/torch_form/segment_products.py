@@ -14,9 +14,8 @@ Tensors = dict[str, Tensor]
 
 
 class Products(Protocol):
-    """`units` are last states of which the gradients of the first ones are parts of A; `gathered` joins these parts."""
+    """`units` are first states of which the last ones are parts of A; `gathered` joins these parts."""
 
-    fill: int  # sequences times heads that fill a GPU without segments
     dear: bool  # does A cost as much as many steps?
 
     def times(self, a: Tensor, x: Tensor) -> Tensor: ...
@@ -30,7 +29,7 @@ class Products(Protocol):
 class ByEntry:
     """A has a number for each entry of a state."""
 
-    fill, dear = 1024, False
+    dear = False
     times = staticmethod(torch.mul)
 
     def transposed(self, a: Tensor) -> Tensor:
@@ -51,11 +50,11 @@ class ByEntry:
 
 @dataclass(frozen=True)
 class ByColumn:
-    """A is a matrix over the rows of two states. `columns` has for each state the place of the axis that counts its columns, and
-    how many axes it has."""
+    """A is a matrix over the rows of two states. `columns` has for each state the place of the axis that counts its columns, None
+    where a vector or a number is one column, and how many axes it has."""
 
-    columns: Mapping[str, tuple[int, int]]
-    fill, dear = 64, True
+    columns: Mapping[str, tuple[int | None, int]]
+    dear = True
 
     def times(self, a: Tensor, x: Tensor) -> Tensor:
         """In float64, so that nothing is rounded to fewer digits than a step has, whatever float32 products are allowed to do."""
@@ -83,14 +82,18 @@ class ByColumn:
             yield count, self._stored(name, unit).contiguous()
 
     def gathered(self, name: str, parts: list[tuple[int, Tensor]]) -> Tensor:
-        """A, [.., rows after, rows before], of the gradients of the state `name` before."""
-        return torch.cat([self._lined(name, x)[..., :count].mT for count, x in parts], -2)
+        """A, [.., rows after, rows before], of the last states `name`."""
+        return torch.cat([self._lined(name, x)[..., :count] for count, x in parts], -1)
 
     def _lined(self, name: str, x: Tensor) -> Tensor:
         place, axes = self.columns[name]
+        if place is None:
+            return x[..., None] if axes else x[..., None, None]
         own = x.movedim(LEAD + place, -1)
         return own if axes > 1 else own.unsqueeze(-2)
 
     def _stored(self, name: str, x: Tensor) -> Tensor:
         place, axes = self.columns[name]
+        if place is None:
+            return x[..., 0] if axes else x[..., 0, 0]
         return x.movedim(-1, LEAD + place) if axes > 1 else x.squeeze(-2)

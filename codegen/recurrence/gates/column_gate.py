@@ -34,6 +34,8 @@ def gate_columns(step: StepProgram, found: ColumnMaps) -> GateResult:
         def lines(name: str, x: np.ndarray) -> np.ndarray:
             """[rows, columns]"""
             place, _ = found.columns[name]
+            if place is None:
+                return np.asarray(x, dtype=object).reshape(-1, 1)
             return np.moveaxis(np.asarray(x, dtype=object), place, -1).reshape(-1, x.shape[place])
 
         nothing = {n: m.mul(x, zero) for n, x in initial.items()}
@@ -45,7 +47,7 @@ def gate_columns(step: StepProgram, found: ColumnMaps) -> GateResult:
                 own = lines(name, nothing[name]).copy()
                 own[r] = one
                 place, axes = found.columns[name]
-                basis = (own if place else own.T) if axes > 1 else own[0]
+                basis = (own if place else own.T) if axes > 1 else own.reshape(initial[name].shape)
                 for to, x in last({**nothing, name: basis}).items():
                     factor = m.add(lines(to, x), m.mul(m.const(Fraction(-1)), lines(to, added[to])))
                     yield f"one number for all columns of {to}", factor, np.broadcast_to(factor[:, :1], factor.shape)

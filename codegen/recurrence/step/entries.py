@@ -27,9 +27,7 @@ class EntryMaps:
 
 
 def entry_maps(p: StepProgram) -> EntryMaps | None:
-    """The maps of a step's states; None where an update is anything else, or where the spec sets a state's first value."""
-    if any(s.initial is not None for s in p.states):
-        return None
+    """The maps of a step's states; None where an update is anything else."""
     factors: dict[tuple[str, str], Node] = {}
     added: dict[str, Node] = {}
     for s in p.states:

@@ -4,7 +4,13 @@ The states are kept every `segment` steps; the backward pass recomputes a segmen
 adjoint's steps backwards. Both forms are printed from the step program and its derived adjoint alone.
 """
 
-from .torch_form import sequential_torch_source, start_source
-from .triton_form import sequential_triton_source
+from .torch_form import maps_torch_source, sequential_torch_source, start_source
+from .triton_form import maps_triton_source, sequential_triton_source
 
-__all__ = ["sequential_torch_source", "sequential_triton_source", "start_source"]
+__all__ = [
+    "maps_torch_source",
+    "maps_triton_source",
+    "sequential_torch_source",
+    "sequential_triton_source",
+    "start_source",
+]

@@ -40,6 +40,11 @@ def sequential_torch_source(c: Compiled, begins: str = "torch") -> str:
     return _text([*_start(c), _forward(c, f"{begins}_forward"), _backward(c, f"{begins}_backward")])
 
 
+def maps_torch_source(c: Compiled, name: str) -> str:
+    """Text of a function that takes the steps of c forwards; it uses `torch_start`."""
+    return _text([_forward(c, name)])
+
+
 def start_source(c: Compiled, gradients: bool = True) -> str:
     """Text that defines `torch_start`, and where parameters set the first states `torch_start_gradients`."""
     return _text(_start(c)[: 2 if gradients else 1])

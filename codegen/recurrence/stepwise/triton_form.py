@@ -21,6 +21,7 @@ from .kernel_passes import finished
 from .launchers import Made, steps_backward, steps_forward
 from .loops import CHECKPOINT, Backward, Forward, backward_kernel, forward_kernel, room
 from .names import shape_text, tensors
+from .rows import row_plan
 from .rows_form import backward_rows, forward_rows, plans
 from .tiling import PART, WHOLE, tiling
 
@@ -44,6 +45,20 @@ def sequential_triton_source(c: Compiled, begins: str = "triton") -> str:
         steps_backward(c, f"{begins}_backward", backward, backward_rows),
     )
     return "\n\n\n".join([*printed, *(launch_text(f).rstrip() for f in launchers)]) + "\n"
+
+
+def maps_triton_source(c: Compiled, name: str) -> str:
+    """Text of a function that takes the steps of c forwards, and of its kernel, beside those of `sequential_triton_source`."""
+    forward = _forward(c)
+    plan = None if forward["tiled"] else row_plan(c.step.updates, {}, {s.name: s.axes for s in c.step.states})
+    rows = None if plan is None else forward_rows(c, plan)
+    printed = []
+    for x in (x for x in (forward, rows) if x):
+        function = finished(x["function"])
+        gate_kernel(c, x["kernel"], function, x.get("slots", 0))
+        printed.append(kernel_function_text(function))
+    text = "\n\n\n".join([*printed, launch_text(steps_forward(c, name, forward, rows)).rstrip()])
+    return text.replace("sequential_forward", "sequential_maps").replace("needs_backward=True", "needs_backward=False")
 
 
 def sequential_kernels(c: Compiled) -> tuple[Made, Made, Made | None, Made | None]:

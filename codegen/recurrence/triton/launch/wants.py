@@ -61,8 +61,8 @@ class Wants:
 
     @cached_property
     def _prologues(self) -> dict[int, dict[tuple[Node, int], Node]]:
-        """By sweep, the matrices that its prologue kernel makes, of this sweep and of later ones: what they are, by their leaf and
-        each sweep that has it, as several may."""
+        """By sweep, the matrices that its prologue kernel makes, of this sweep and of later ones: what they are, by their leaf
+        and each sweep that has it, as several may."""
         found: dict[int, dict[tuple[Node, int], Node]] = {}
         claimed = set[tuple[str, str]]()
         for k, o in self.opened.items():
