@@ -107,6 +107,7 @@ class Builder(Statements):
         self.ranges()
         self.functions()
         self.header_definitions()
+        self.sequences()
         for n, e in list(self.s.definitions.items()):
             if n not in self.s.names:
                 self.define(n, len(core(e.head).args))

@@ -8,7 +8,7 @@ from .lexer import Token, argument_at
 from .operators import Operators
 from .pieces import quotient, times
 from .row import Fault, split
-from .words import FONTS
+from .words import FONTS, LOSSES
 
 
 class Commands(Operators):
@@ -68,6 +68,8 @@ class Commands(Operators):
             self.i += 1
             transposed = self.exponent("", self.argument(), False, True) == ("transpose",)
         of = self.factor() if self.starts_factor() else Formula("at", (), ("L",))
+        if of.op == "transpose" and of.args[0].op == "at" and of.args[0].attrs[0] in LOSSES:  # a loss is a number
+            of, transposed = of.args[0], not transposed
         found = Formula("partial", (of, by))
         return found.T if transposed else found
 

@@ -14,11 +14,9 @@ from chunkform.errors import ChunkformError, LoadError
 from chunkform.spec.language.claims import LENGTH, Quantity
 from chunkform.spec.language.formula import (
     Formula,
-    add,
     cases,
     compare,
     free_indices,
-    inverse,
     matrix,
     stack,
     substitute,
@@ -28,21 +26,21 @@ from chunkform.spec.language.formula import (
 from .directions import limits_in, may_turn, turned_about
 from .document import Document, Equation, ReadRow
 from .header import header_path, in_comment, is_call, name_of
-from .heads import is_inverse_of, key_of, sized
+from .heads import key_of, sized
 from .lexer import expanded, tokens_of
 from .paper import Paper
 from .parser import read_row
 from .quantities import plain_head
-from .resolve import Resolver, statement_sides
+from .recursions import Recursions
+from .resolve import QuantityShapes, Resolver, fit, statement_sides
 from .row import Fault
-from .shapes import settled
 from .special_cases import says_nothing_of
-from .steps import OVER, base_of, core, flipped, index, letter_of, lower, safe
+from .steps import base_of, core, flipped, index, letter_of, lower
 from .symbols import CHUNK, CHUNKS, Symbols, hold_steps_in_columns, safe_in, size
 from .words import FUNCTIONS
 
 
-class Definitions:
+class Definitions(Recursions):
     """Defines the symbols of one part of a document, each when it is asked for first."""
 
     def __init__(
@@ -181,16 +179,6 @@ class Definitions:
                 f"{self.place(tex)} defines {tex!r}, which the document's recurrence says already"
             ) from None
 
-    def add(self, name: str, parameters: tuple[Formula, ...], bodies: dict[str, Formula]) -> None:
-        known = safe_in(self.s.setting, safe(name.partition("/")[0]))
-        if len(bodies) == 1:
-            self.s.setting.define(known, parameters, next(iter(bodies.values())))
-        else:
-            self.s.setting.ambiguous(known, parameters, bodies)
-        key = f"{name}/1" if parameters and name in self.s.names else name  # X and X_k are two things
-        self.s.names[key] = known
-        self.s.arity[name] = len(parameters)
-
     def define(self, name: str, count: int) -> Quantity | Formula | None:
         """The quantity of a name that no header says anything of: as the document defines it, or as its letter suggests."""
         if name in self.busy or name in self.refused:
@@ -249,17 +237,22 @@ class Definitions:
         if s.chunked and count >= 1:
             i, j = index("i"), index("j")
             at = (i - 1) * size(CHUNK) + j
-            rows = stack(j, CHUNK, q(at).T)
+            rows = stack(j, CHUNK, self.as_row_of(q(at)))
             self.add(key_of(name, 1), (i,), {"": rows.T if self.by_columns else rows})
             s.guess(f"{self.line} j of {plain}_i is {prefix}{low} at step j of chunk i")
             return True
         if count == 0 or (count == 1 and not s.chunked):
             t = index("t")
-            rows = stack(t, LENGTH, q(t).T)
+            rows = stack(t, LENGTH, self.as_row_of(q(t)))
             self.add(name, (), {"": rows.T if self.by_columns else rows})
             s.guess(f"{self.line} t of {plain} is {prefix}{low}_t")
             return True
         return False
+
+    def as_row_of(self, x: Formula) -> Formula:
+        """A vector as a row of the matrix that holds one for each step."""
+        rows, cols = self.resolve.shape(x)
+        return x if rows == "1" or (rows.startswith("?") and not cols.startswith("?")) else x.T
 
     def within_chunk(self, name: str) -> bool:
         """k_{[i]}^r: a quantity at step r of chunk i; of a state, the one after that step."""
@@ -282,11 +275,11 @@ class Definitions:
         """W_{[i]}, whose rows are the w_{[i]}^r that the document defines."""
         stem = name.removesuffix("[]")
         one = f"{stem[0].lower()}{stem[1:]}[]^"
-        if one == f"{stem}[]^" or one not in self.first or name in self.first:
+        if one not in self.first or name in self.first:
             return False
         i, j = index("i"), index("j")
         row = self.resolve.at(Formula("at", (i, j), (one,)))
-        self.add(key_of(name, 1), (i,), {"": stack(j, CHUNK, row if self.resolve.shape(row)[0] == "1" else row.T)})
+        self.add(key_of(name, 1), (i,), {"": stack(j, CHUNK, self.as_row_of(row))})
         self.s.guess(f"row j of {stem}_i is {one.removesuffix('[]^')} at step j of chunk i")
         return True
 
@@ -342,7 +335,7 @@ class Definitions:
         parameters = tuple(index(a.attrs[0]) for a in head.args)
         pieces = self.pieces_of(name, e)
         parts = [(c, self.resolve(flipped_to(x, head))) for x, c in pieces]
-        resolved = cases(*parts) if parts else self.resolve(body)
+        resolved = cases(*parts) if parts else self.fitting((body,))[0]
         extra = free_indices(resolved) - {p.attrs[0] for p in parameters}
         if extra:
             raise Fault(f"{name} is defined with {', '.join(sorted(extra))}, which its left side doesn't have")
@@ -350,6 +343,19 @@ class Definitions:
         self.add(name, parameters, {"": settled} if pieces else self.both_ways(name, e, settled))
         self.s.definitions[name] = e
         return True
+
+    def fitting(self, sides: tuple[Formula, ...]) -> tuple[Formula, ...]:
+        """The sides resolved. A vector or a matrix of which entries are defined, with no word on how many, as in D_{jl} =
+        gamma^{j-l}, has an entry for each step; or for each step of a chunk, where that alone fits."""
+        found = tuple(map(self.resolve, sides))
+        if self.s.chunked and not fit(found, QuantityShapes(self.s)):
+            self.resolve.gathers = CHUNK
+            try:
+                other = tuple(map(self.resolve, sides))
+                return other if fit(other, QuantityShapes(self.s)) else found
+            finally:
+                self.resolve.gathers = LENGTH
+        return found
 
     def pieces_of(self, name: str, first: Equation) -> list[tuple[Equation, Formula]]:
         """The rows that say what a quantity is, each under a condition on its indices, where there are several: M_{ij} = ..
@@ -395,104 +401,6 @@ class Definitions:
             f"{name} is 0 but for {said}": cases((condition, body), (None, 0)),
             f"{name} is so for all indices": body,
         }
-
-    def recursive(self, name: str) -> bool:
-        """A sequence that is defined by its value before, or whose inverse is: s_t^{-1} = ... s_{t-1}^{-1} ..."""
-        found = self.recursion(name)
-        starts = [
-            e
-            for e in self.document.equations
-            for head in [core(e.head)]
-            if head.op == "at"
-            and head.attrs[0] == name
-            and len(head.args) == 1
-            and head.args[0].op == "number"
-            and e.first
-        ]
-        if found is None or not starts:
-            return False
-        e, letter, inverted = found
-        first = int(core(starts[0].head).args[0].attrs[0])
-        own = safe_in(self.s.setting, safe(name) + ("inverse" if inverted else ""))
-        shape = self.s.shapes.get(name)
-        begin = self.resolve(flipped(starts[0]))
-        (begin,) = settled((begin,), {}, shape[0] if shape else self.default_dim())
-        begin = inverse(begin) if inverted else begin
-        t = index(letter)
-        marked = f"{name} before" if inverted else name
-        self.s.names[marked] = own
-        # while its own step is resolved, it is known by where it starts
-        self.s.setting.quantities[own] = Quantity(
-            own, "defined", parameters=(letter,), body=begin, start=(first, begin)
-        )
-        body = flipped(e) if not inverted else e.side
-        if inverted:
-            inside = {y: Formula("at", y.args[0].args, (marked,)) for y in walk(body) if is_inverse_of(y, name)}
-            body = substitute(body, inside)
-            if name in {y.attrs[0] for y in walk(body) if y.op == "at"}:
-                return False
-        (step,) = statement_sides((self.resolve(body),), self.s)
-        self.s.setting.quantities[own] = Quantity(own, "defined", parameters=(letter,), body=step, start=(first, begin))
-        if inverted:
-            self.add(name, (t,), {"": inverse(Formula("at", (t,), (own,)))})
-        self.s.definitions[name] = e
-        return True
-
-    def of_all_before(self, name: str, e: Equation, body: Formula) -> bool:
-        """A sequence that is defined by all of its values before, or after: w_t = k_t - \\sum_{i=1}^{t-1} w_i (k_i^\\top k_t); or
-        one in each chunk, by those before at its last index."""
-        head = core(e.head)
-        step = only_in_sums(body, name, head.args) if head.args else 0
-        if not step or (len(head.args) > 1 and step > 0):
-            return False
-        own = safe_in(self.s.setting, safe(name))
-        *rest, at = head.args
-        parameters = tuple(x.attrs[0] for x in (at, *rest))
-        key = f"{name}/1" if name in self.s.names else name
-        self.s.names[key] = own
-        if rest:  # it is recursive in its first index
-            self.s.setting.quantities[own] = Quantity(own, "defined", parameters=parameters)
-            self.add(name, head.args, {"": Formula("at", (at, *rest), (own,))})
-        # while its own body is resolved, it is known by the terms that it has no part in
-        (begin,) = statement_sides((self.resolve(without(body, name)),), self.s)
-        self.s.setting.quantities[own] = Quantity(own, "defined", parameters=parameters, body=begin)
-        (whole,) = statement_sides((self.resolve(body),), self.s)
-        self.s.setting.quantities[own] = Quantity(
-            own,
-            "defined",
-            parameters=parameters,
-            body=whole,
-            start=(1 if step < 0 else size(LENGTH), begin),
-            backwards=step > 0,
-        )
-        self.s.arity[name] = len(head.args)
-        self.s.definitions[name] = e
-        return True
-
-    def default_dim(self) -> str:
-        return next((d for d in self.s.setting.sizes if d not in (LENGTH, CHUNK, CHUNKS)), LENGTH)
-
-    def recursion(self, name: str) -> tuple[Equation, str, bool] | None:
-        """The first equation that says a symbol, or its inverse, by its value before."""
-        for e in self.document.equations:
-            head = core(e.head)
-            inverted = is_inverse_of(head, name)
-            head = head.args[0] if inverted else head
-            if (
-                head.op != "at"
-                or head.attrs[0] != name
-                or len(head.args) != 1
-                or not e.first
-                or e.relation not in ("=", ":=")
-            ):
-                continue
-            place = letter_of(head.args[0])
-            if place is None or place[1]:
-                continue
-            before = index(place[0]) - 1
-            if any(y.op == "at" and y.attrs[0] == name and y.args == (before,) for y in walk(e.side)):
-                return e, place[0], inverted
-        return None
 
     def mask(self, name: str) -> bool:
         """M, where nothing says what it is: the causal mask."""
@@ -549,50 +457,3 @@ def as_index(x: Formula) -> Formula:
 def flipped_to(e: Equation, head: Formula) -> Formula:
     """What an equation says of its head, with the indices of another head."""
     return substitute(flipped(e), dict(zip(core(e.head).args, head.args)))
-
-
-def only_in_sums(x: Formula, name: str, indices: tuple[Formula, ...]) -> int:
-    """-1 where a symbol stands in x only in sums from 1 to below its last index, 1 where only in sums from above it to the last
-    step."""
-    *rest, at = indices
-
-    def below(y: Formula, bound: frozenset[str], step: int) -> bool:
-        if y.op == "at" and y.attrs[0] == name:
-            counts = y.args[-1:] and y.args[-1].op == "index" and y.args[-1].attrs[0] in bound
-            return bool(counts) and list(y.args[:-1]) == rest
-        if y.op in OVER:
-            low, high, body = y.args
-            ends = (
-                [str(low), str(high)] == ["1", str(at - 1)]
-                if step < 0
-                else str(low) == str(at + 1) and high.op == "size"
-            )
-            inside = bound | {y.attrs[0]} if ends else bound - {y.attrs[0]}
-            return all(below(z, bound, step) for z in (low, high)) and below(body, inside, step)
-        return all(below(z, bound, step) for z in y.args)
-
-    return next((step for step in (-1, 1) if below(x, frozenset(), step)), 0)
-
-
-def without(x: Formula, name: str) -> Formula:
-    """x without the terms of its sums in which a symbol stands.
-
-    Raises:
-        Fault: nothing is left.
-    """
-
-    def visit(y: Formula) -> Formula | None:
-        if not any(z.op == "at" and z.attrs[0] == name for z in walk(y)):
-            return y
-        if y.op == "add":
-            kept = [v for a in y.args if (v := visit(a)) is not None]
-            return add(*kept) if kept else None
-        if y.op in ("product", "negative"):
-            made = [visit(a) for a in y.args]
-            return None if None in made else Formula(y.op, tuple(a for a in made if a is not None), y.attrs)
-        return None
-
-    found = visit(x)
-    if found is None:
-        raise Fault(f"{name} is defined by itself")
-    return found

@@ -14,10 +14,8 @@ from .header import Header
 from .lexer import Token, expanded, tokens_of
 from .parser import read_row
 from .reader import Slip, Source, SourceRow, read_source
-from .row import Fault, Item, Notation, Row, spelled, split
+from .row import Fault, Item, Notation, Row, depth_of, spelled, split
 from .words import FUNCTIONS, OPENING, RELATIONS
-
-LOSSES = {"l", "L", "Lcal", "ell", "J", "loss", "E_loss"}
 
 
 @dataclass
@@ -135,7 +133,7 @@ def read_document(text: str, path: str, header: Header) -> Document:
         except Fault as fault:
             place = "" if fault.token is None else f" (column {source.place(fault.token.at)[1]})"
             r.reason = fault.message + place
-            head = None if not starts_with_relation(r.source.tokens) else head
+            head = head if starts_with_relation(r.source.tokens) else left_side(r.source.tokens, notation)
             continue
         for message, token in r.row.slips:
             source.slip(message, token.at)
@@ -145,6 +143,16 @@ def read_document(text: str, path: str, header: Header) -> Document:
 
 def starts_with_relation(tokens: list[Token]) -> bool:
     return bool(tokens) and tokens[0].text in RELATIONS
+
+
+def left_side(tokens: list[Token], notation: Notation) -> Formula | None:
+    """What stands before the first relation of a row that can't be read: the rows behind may go on from it."""
+    end = next((k for k, t in enumerate(tokens) if t.text in RELATIONS and depth_of(tokens[:k]) == 0), 0)
+    try:
+        items = read_row(tokens[:end], notation).items if end else []
+    except Fault:
+        return None
+    return items[0].sides[0] if len(items) == 1 and not items[0].relations else None
 
 
 def sorted_out(r: ReadRow, head: Formula | None, chain: list[ReadRow]) -> Formula | None:

@@ -130,13 +130,17 @@ def _held(tokens: list[Token]) -> list[Token]:
     return out
 
 
+UNBOXED = {"smashoperator", "mathclap", "mathllap", "mathrlap", "adjustlimits"}
+
+
 def _unboxed(tokens: list[Token]) -> list[Token]:
-    r"""The tokens without the boxes around whole formulas, as in \boxed{x = y}."""
+    r"""The tokens without the boxes around whole formulas, as in \boxed{x = y}, and those that only move what is in them."""
     out: list[Token] = []
     i = 0
     while i < len(tokens):
         content, after = argument_at(tokens, i + 1)
-        if tokens[i].kind == "command" and tokens[i].text == "boxed" and any(t.text in ("=", "&") for t in content):
+        whole = tokens[i].text == "boxed" and any(t.text in ("=", "&") for t in content)
+        if tokens[i].kind == "command" and (whole or tokens[i].text in UNBOXED):
             tokens = [*tokens[:i], *content, *tokens[after:]]
             continue
         out.append(tokens[i])
@@ -257,6 +261,8 @@ _DEFINING = re.compile(
     r"\s*(?:\[(?P<default>[^\]]*)\])?\s*(?=\{)"
     r"|\\[gex]?def\s*\\(?P<def>[A-Za-z]+)\s*(?P<parameters>(?:#\d)*)\s*(?=\{)"
     r"|\\DeclareMathOperator\*?\s*\{?\s*\\(?P<operator>[A-Za-z]+)\s*\}?\s*(?=\{)"
+    r"|\\(?:New|Renew|Provide|Declare)(?:Expandable)?DocumentCommand\s*\{?\s*\\(?P<document>[A-Za-z]+)\s*\}?\s*"
+    r"\{(?P<arguments>(?:[^{}]|\{[^{}]*\})*)\}\s*(?=\{)"
     r"|\\let\s*\\(?P<let>[A-Za-z]+)\s*=?\s*\\(?P<same>[A-Za-z]+)"
 )
 
@@ -268,7 +274,7 @@ def macros_of(source: str) -> dict[str, Macro]:
         if m["let"]:
             found[m["let"]] = Macro(0, (Token("command", m["same"], m.start()),))
             continue
-        name = m["new"] or m["def"] or m["operator"]
+        name = m["new"] or m["def"] or m["operator"] or m["document"]
         rest = tokens_of(source[m.end() : m.end() + 4000], m.end())
         body, _ = argument_at(rest, 0)
         if m["operator"]:
@@ -276,7 +282,16 @@ def macros_of(source: str) -> dict[str, Macro]:
             body = [Token("command", "operatorname", at), Token("mark", "{", at), *body, Token("mark", "}", at)]
         count = int(m["count"] or 0) if m["new"] else len(m["parameters"] or "") // 2
         default = tuple(tokens_of(m["default"])) if m["default"] is not None else None
+        if m["document"]:
+            count, default = _arguments(m["arguments"])
         if name in DROPPED or any(x.kind == "command" and x.text == name for x in body):
             continue  # such as \renewcommand{\vec}[1]{\vec{#1}}: left as it is
         found[name] = Macro(count, tuple(body), default)
     return found
+
+
+def _arguments(said: str) -> tuple[int, tuple[Token, ...] | None]:
+    r"""How many arguments \NewDocumentCommand says, as in {O{t} m}, and what the first is where it is left out."""
+    kinds = re.findall(r"[OomdD](?:\{[^{}]*\})?", said)
+    first = kinds[0] if kinds and kinds[0][0] in "Oo" else None
+    return len(kinds), None if first is None else tuple(tokens_of(first[2:-1]))

@@ -61,6 +61,8 @@ def with_counted_powers(row: Row) -> Row:
 class Parser(Groups):
     """Reads one row."""
 
+    shaped: Formula | None = None  # the sizes of an interval that was read
+
     # --- rows
 
     def row(self) -> None:
@@ -97,6 +99,9 @@ class Parser(Groups):
                     raise Fault("a relation has nothing on its right", self.tokens[self.i - 1])
                 relations.append(relation)
                 sides.append(self.side(relation))
+            if self.shaped is not None and len(sides) > 1:
+                self.out.items.append(Item([sides[-2], self.shaped], ["in"]))
+                self.shaped = None
             self.out.items.append(Item(sides, relations, " ".join(words)))
             words, first = [], False
             if not (
@@ -211,6 +216,9 @@ class Parser(Groups):
             if len(parts) == 2 and all(parts):
                 closer = self.tokens[end].text if end < len(self.tokens) else "]"
                 self.i = end + 1
+                if self.is_mark("^"):  # (0, 1)^d: how large the vector is, beside what is in it
+                    self.i += 1
+                    self.shaped = Formula("reals", tuple(self.sizes(self.argument())))
                 return Formula("interval", tuple(self.whole(p) for p in parts), (low_open, closer))
         self.i = start
         return None

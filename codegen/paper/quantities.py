@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from chunkform.spec.language.claims import LENGTH, Quantity, Setting
 from chunkform.spec.language.formula import Formula, add, formula, inner, sum_over, transform, walk
 
-from .document import LOSSES, Document, Equation
+from .document import Document, Equation
 from .header import is_call, name_of
 from .rewritten import same_states, second_forms
 from .shapes import SCALAR, Dims, Misfit, Shape, shape_for, shape_of, symbols_in
@@ -30,6 +30,7 @@ from .symbols import (
     turned_in,
     with_recurrence,
 )
+from .words import LOSSES
 
 LONGEST = 200  # equations of a document from which shapes of what it doesn't define are told
 
@@ -87,7 +88,11 @@ def plain(
         and n not in kinds_without_shape(kinds)
         and n not in {e.head.attrs[0] for e in equations if e.head.op == "apply"}
     ]
-    for n in [n for n in given if n not in kinds and is_sequence(n, equations)]:
+    made = sequences_of(found, equations, kinds)
+    given += [n for n in made if n not in given]
+    for n in made:
+        found.definitions.pop(n, None)
+    for n in [n for n in given if n not in {*kinds, *made} and is_sequence(n, equations)]:
         given.remove(n)
         if not any(
             core(e.head).op == "at" and core(e.head).attrs == (n,) and not plain_head(core(e.head)) for e in equations
@@ -101,9 +106,11 @@ def plain(
         elif twin and n not in {*kinds, *fixed} and any(y.args for y in uses(n, equations)):
             found.unknown[n] = f"it may be a row or a column of {twin}"
     found.shapes = finished({n: s for n, s in shapes.items()}, dims, {}, [LENGTH, *names])
+    found.steps.sequences = {n: found.shapes[n] for n in made if n in found.shapes and n not in found.unknown}
     for n in given:
         if n in found.unknown:
             found.shapes.pop(n, None)
+    given = [n for n in given if n not in found.steps.sequences]
     sizes = {d for n in given if n in found.shapes for d in found.shapes[n] if d != "1"} | {
         d for s in fixed.values() for d in s if d != "1"
     }
@@ -116,6 +123,15 @@ def plain(
     for n in given:
         if n in found.shapes:
             declare(n, document, equations, found, kinds)
+
+
+def sequences_of(found: Symbols, equations: Sequence[Equation], kinds: dict[str, str]) -> list[str]:
+    """States of a step that is written down, and that no recurrence can be made of, such as one with the inverse of a matrix:
+    each is what its equation says from any first value on."""
+    by_inverses = [e for e in equations if e.head.op == "inverse"]  # P_t^{-1} = .. P_{t-1}^{-1} ..: those are recursive
+    return (
+        [n for n in found.steps.states if n not in kinds and not is_sequence(n, by_inverses)] if found.refused else []
+    )
 
 
 def is_sequence(name: str, equations: Sequence[Equation]) -> bool:

@@ -202,7 +202,7 @@ def rows_of(source: Source, tokens: list[Token], end: int, display: int, section
         if not r:
             continue
         if joined and (continues(r) or unfinished(joined[-1])):
-            joined[-1] = joined[-1] + r
+            joined[-1] = joined[-1] + without_space(r)
         else:
             joined.append(r)
     out = []
@@ -298,11 +298,18 @@ def aligned(row: list[Token]) -> list[Token]:
     return out
 
 
+def without_space(row: list[Token]) -> list[Token]:
+    """A row without the space before it: \\quad, and {}."""
+    rest = list(row)
+    while rest[1:] and (rest[0].text in ("quad", "qquad") or [t.text for t in rest[:2]] == ["{", "}"]):
+        rest = rest[2 if rest[0].text == "{" else 1 :]
+    return rest or row
+
+
 def continues(row: list[Token]) -> bool:
     """Whether a row goes on with the sum or product of the row before."""
+    row = without_space(row)
     first = row[0]
-    if first.text == "quad" and len(row) > 1:
-        first = next((t for t in row if t.text not in ("quad", "qquad")), first)
     return (
         first.kind in ("mark", "command")
         and first.text in ("+", "-", "minus", "cdot", "times", "odot", "otimes", "circ", "/")

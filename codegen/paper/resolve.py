@@ -28,12 +28,11 @@ from chunkform.spec.language.formula import (
     walk,
 )
 
-from .document import LOSSES
 from .row import Fault
 from .shapes import ONES, SCALAR, Dims, Misfit, Shape, settled, shape_of
 from .steps import base_of, lower, safe
 from .symbols import CHUNK, CHUNKS, Symbols, safe_in, size
-from .words import FUNCTIONS
+from .words import FUNCTIONS, LOSSES
 
 DEEPEST = 30
 
@@ -45,6 +44,7 @@ class Resolver:
         self.s = symbols
         self.define = lookup  # defines a name that the document defines, when it is asked for first
         self.depth = 0
+        self.gathers = LENGTH  # how many entries something has that is defined for each index, with no word on how many
 
     def __call__(self, x: Formula) -> Formula:
         """The formula of quantities.
@@ -184,7 +184,7 @@ class Resolver:
         """The size that an index counts up to; behind that of a chunk, it counts the steps of one."""
         if chunked and letter not in self.s.ranges:
             return CHUNK
-        high = self.s.ranges.get(letter, (formula(1), size(LENGTH)))[1]
+        high = self.s.ranges.get(letter, (formula(1), size(self.gathers)))[1]
         return high.attrs[0] if high.op == "size" else LENGTH
 
     def part(self, name: str, q: Formula, args: tuple[Formula, ...]) -> Formula:

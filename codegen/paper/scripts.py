@@ -138,6 +138,9 @@ class Scripts(Cursor):
     def label_of(self, name: str, content: list[Token]) -> str | None:
         """A subscript that is a part of the name: a word, a capital that is no size, a Greek letter."""
         text = "".join(t.text for t in content if t.text not in "{}")
+        sized = "?sizes" in self.bound or f"{name}_{text}" in self.notation.sizes
+        if name and sized and text.isalnum():  # n_x, of R^{n_x}
+            return "_" + text
         if name in self.notation.labels and all(t.kind in ("letter", "number", "mark") for t in content):
             return text if text.isdigit() else "_" + text
         first = content[0] if content else None

@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 
 from chunkform.spec.language.formula import Formula, walk
 
-from .document import LOSSES, Document, Equation
+from .document import Document, Equation
 from .row import Fault
 from .steps import base_of, core, lower
 from .symbols import Symbols
+from .words import LOSSES
 
 
 def special_case(s: Symbols, e: Equation) -> str:

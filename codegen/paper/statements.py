@@ -8,14 +8,25 @@ from dataclasses import replace
 
 from chunkform.codegen.claims.conditioned import FLIPPED
 from chunkform.spec.language.claims import LENGTH
-from chunkform.spec.language.formula import RANGED, Formula, formula, free_indices, substitute, transform, walk
+from chunkform.spec.language.formula import (
+    RANGED,
+    Formula,
+    formula,
+    free_indices,
+    inner,
+    product,
+    rebuild,
+    substitute,
+    transform,
+    walk,
+)
 from chunkform.spec.language.statements import AtMost, Differs, Equal, Integral, Statement, Together
 
 from .definitions import Definitions, as_index
 from .document import Equation, ReadRow
 from .heads import indexed, key_of, sized
 from .premises import ALWAYS, Under, product_that_is_bounded, step_of, under_conditions, with_bounded
-from .resolve import statement_sides
+from .resolve import QuantityShapes, fit, statement_sides
 from .row import Fault, Item
 from .special_cases import knows_its_chunks
 from .symbols import CHUNK, CHUNKS, size
@@ -26,6 +37,8 @@ class Statements(Definitions):
 
     def statement(self, e: Equation, r: ReadRow) -> Statement | None:
         """What an equation states; None where it says what is defined."""
+        if e.relation == "perp":
+            e = replace(e, head=Formula("inner", (e.head, e.side)), relation="=", side=formula(0))
         relation = e.relation
         if e.side.op in ("integral", "infinity"):
             return self.integral(e)
@@ -34,8 +47,10 @@ class Statements(Definitions):
         e = with_bounded(self.s, e, r.conditions, self.resolve)
         if relation == "in":
             return self.within(e)
-        left = self.resolve(self.with_constants(e.head))
-        right = self.as_row(left, self.resolve(self.with_constants(e.side)), e.side)
+        left, right = self.fitting((self.with_constants(e.head), self.with_constants(e.side)))
+        if "\\cdot" in r.source.text and not fit((left, right), QuantityShapes(self.s)):
+            left, right = self.dotted(left), self.dotted(right)
+        right = self.as_row(left, right, e.side)
         over = self.over(e, (left, right), [c for c in r.conditions if self.on_indices(c)])
         sides = statement_sides((left, right), self.s)
         if sides[0] == sides[1] and relation not in ("<", ">", "!="):
@@ -56,6 +71,16 @@ class Statements(Definitions):
         shapes = self.resolve.shape(left), self.resolve.shape(right)
         turned = stated.op == "diag" and shapes[0] == shapes[1][::-1] and shapes[1][1] == "1" != shapes[1][0]
         return right.T if turned else right
+
+    def dotted(self, x: Formula) -> Formula:
+        r"""x with the inner product of two columns, or of two rows, that stand side by side, as in q \\cdot k."""
+        args = [self.dotted(a) for a in x.args]
+        for k in range(len(args) - 1) if x.op == "product" else ():
+            one, two = (self.resolve.shape(a) for a in args[k : k + 2])
+            if one == two != ("1", "1") and "1" in one:
+                args[k : k + 2] = [inner(*args[k : k + 2])]
+                return self.dotted(product(*args)) if len(args) > 1 else args[0]
+        return rebuild(x, tuple(args))
 
     def within(self, e: Equation) -> Statement:
         """That a number is in an interval; or that both ends of an interval are."""

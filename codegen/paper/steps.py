@@ -28,6 +28,7 @@ class Steps:
     outputs: dict[str, Formula] = field(default_factory=dict)
     initial: dict[str, Formula] = field(default_factory=dict)
     equations: list[Equation] = field(default_factory=list)
+    sequences: dict[str, tuple[str, str]] = field(default_factory=dict)  # shapes of states that no spec can say
 
     @property
     def given(self) -> list[str]:

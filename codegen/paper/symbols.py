@@ -67,6 +67,7 @@ def declared(facts: Iterable[Item], steps_letter: str) -> tuple[dict[str, Shape]
     """Shapes that the document states: of symbols as they stand, and of matrices that hold a row for each step."""
     fixed: dict[str, Shape] = {}
     stacked: dict[str, Shape] = {}
+    stepwise: set[str] = set()  # symbols of which a shape is stated with an index: B_t in R^n, and B in R^{T x n}
     for item in facts:
         domain = item.sides[-1]
         if domain.op != "reals" or not domain.args or len(domain.args) > 2:
@@ -85,8 +86,11 @@ def declared(facts: Iterable[Item], steps_letter: str) -> tuple[dict[str, Shape]
                 shape = shape[::-1] if len(sizes) > 1 else ("1", shape[0])
             if shape[0] == steps_letter and not symbol.args:
                 stacked[name] = shape
+            if symbol.args and name not in stepwise:
+                fixed[name] = shape
+                stepwise.add(name)
             fixed.setdefault(name, shape)
-    return fixed, stacked
+    return fixed, {n: s for n, s in stacked.items() if n not in stepwise}
 
 
 def size_name(x: Formula) -> str | None:

@@ -65,7 +65,10 @@ FUNCTIONS = {
     **dict(
         x.split(":")
         for x in "ln:log ReLU:relu SiLU:silu swish:silu sgn:sign Diag:diag diagonal:diag Tril:tril StrictTril:stril "
-        "strictlower:stril lower:tril LowerTri:tril tr:trace Tr:trace ker:kernel Softmax:softmax".split()
+        "strictlower:stril strictLower:stril StrictLower:stril strictTril:stril StrictlyLower:stril strictlyLower:stril "
+        "LowerTriangular:tril lowerTriangular:tril RowSum:rowsum rowSum:rowsum ColSum:colsum colSum:colsum CumSum:cumsum "
+        "cumSum:cumsum SoftMax:softmax softMax:softmax Trace:trace "
+        "lower:tril LowerTri:tril tr:trace Tr:trace ker:kernel Softmax:softmax".split()
     ),
 }
 RELATIONS = {
@@ -82,6 +85,7 @@ RELATIONS = {
     **dict.fromkeys("Rightarrow implies".split(), "=>"),
     **dict.fromkeys("iff Leftrightarrow".split(), "<=>"),
     "propto": "propto",
+    "perp": "perp",
     "sim": "sampled",
 }
 OPENING = dict(
@@ -99,4 +103,5 @@ MATRICES = {"matrix", "pmatrix", "bmatrix", "Bmatrix", "vmatrix", "Vmatrix", "sm
 CASES = {"cases", "dcases", "rcases", "numcases"}
 TRANSPOSES = {"top", "intercal", "T-sup", "mathsf-T"}
 WORDS = set("if for where otherwise else and is with or s.t. when all as then let".split())
+LOSSES = {"l", "L", "Lcal", "ell", "J", "loss", "E_loss"}
 INDICES = frozenset("ijklmprstuv")  # what stands alone below a symbol counts them, and isn't a name
