@@ -2,6 +2,7 @@
 deadline for hypothesis."""
 
 import contextlib
+import gc
 import os
 import tempfile
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from shared.cpu import LIMIT, Recorder, refuse, seconds
+from shared.forked import SELDOM
 
 with contextlib.suppress(ImportError):  # absent on some GPU machines, where only tests/gpu runs
     from hypothesis import settings
@@ -41,6 +43,7 @@ def own_caches() -> None:
 
 
 own_caches()
+gc.set_threshold(*SELDOM)  # as in every command: the compiler makes nodes by the million, and hardly a cycle
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +97,11 @@ def _timed(item: pytest.Item, when: str) -> Generator[None]:
         bool(item.get_closest_marker("long")) or "gpu" in item.path.parent.parts
     )  # there it compiles kernels for a GPU
     refuse("the test" if when == "call" else "what it needs", taken, limit, free)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # modules stay
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from chunkform.spec.language import Declaration
 from ..checking.calls import Report
 from ..commands.check import Checked, calls_text, causes_text, check_all, check_table
 from ..commands.compile import one_of
+from ..ir.collector import seldom_collected
 from .shown import COLOURS, badge_html, json_of, latex_text, table_html, text_of
 
 
@@ -91,5 +92,6 @@ def check(
         device: cpu or cuda; cuda where there is one, where None.
     """
     r = one_of(spec, "check").validate()
-    rows, reports = check_all([r], device=device, quick=quick, seconds=seconds)
+    with seldom_collected():
+        rows, reports = check_all([r], device=device, quick=quick, seconds=seconds)
     return Check(r.name, tuple(rows), tuple(reports))

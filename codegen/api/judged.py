@@ -14,6 +14,7 @@ from ..claims.alone import SECONDS
 from ..claims.command import as_json, claims_of, judged, reason, summary, table
 from ..claims.html_page import claim_latex, stated
 from ..claims.verdict import Verdict
+from ..ir.collector import seldom_collected
 from .shown import COLOURS, badge_html, formula_html, latex_text, table_html, text_of
 
 
@@ -102,4 +103,5 @@ def verify(spec: Declaration | str | os.PathLike[str], seconds: float | None = N
         raise LoadError(
             f"{getattr(spec, 'name', spec)} states no claims: state one with r.claim(...), see docs/claims.md"
         )
-    return Verdicts(tuple(judged(claims, seconds=SECONDS if seconds is None else seconds)))
+    with seldom_collected():
+        return Verdicts(tuple(judged(claims, seconds=SECONDS if seconds is None else seconds)))

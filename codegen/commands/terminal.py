@@ -25,6 +25,8 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from chunkform.errors import ArgumentError, BuildError, ChunkformError, CompilerError
 from chunkform.runtime.launch.files import write_whole
 
+from ..ir.collector import seldom_collected
+
 if TYPE_CHECKING:
     from typer._click.core import Context, Parameter
 
@@ -71,7 +73,8 @@ class Commands(TyperGroup):
         before, _said["quiet"] = (logger.handlers, logger.level), False
         warnings.showwarning = warned
         try:
-            return super().main(*arguments, **options)
+            with seldom_collected():
+                return super().main(*arguments, **options)
         except OSError as error:  # of what is printed before a command begins, such as --help
             _unwritten(error)
             sys.exit(BAD_INPUT)

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, which waits while a declaration is compiled, printed or explained."""
+"""Python's collector of cycles, which waits while a declaration is compiled, printed or explained, and looks seldom in commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+SELDOM = (1_000_000, 20, 100)  # some 200 MB of new objects before a look at these
 
 _lock = threading.Lock()
 _inside = 0  # how many threads, or calls within calls, go without it
@@ -32,3 +34,15 @@ def uncollected() -> Iterator[None]:
             _inside -= 1
             if not _inside and _was_on:
                 gc.enable()
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """With a collector that looks seldom, for what may take minutes, where cycles would add up."""
+    usual = gc.get_threshold()
+    if usual[0]:  # else none is wanted at all
+        gc.set_threshold(max(usual[0], SELDOM[0]), *SELDOM[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)

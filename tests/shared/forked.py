@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -20,6 +21,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
+SELDOM = (1_000_000, 20, 100)  # how often cycles are looked for
 TESTS = Path(__file__).resolve().parents[1]
 INTERPRETED = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
 MODULES = (
@@ -63,6 +65,8 @@ def main() -> None:
     sys.path.insert(1, str(TESTS.parent))
     for name in (*MODULES, "shared.fast_interpreter"):
         importlib.import_module(name)
+    gc.freeze()  # what is imported is looked at by no child
+    gc.set_threshold(*SELDOM)
     for line in sys.stdin:
         path, words, folder, environment = json.loads(line)
         child = os.fork()
