@@ -5,7 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from shared.cpu import Recorder, refuse
+from shared.cpu import Recorder, refuse, seconds
+from shared.forked import script
 
 
 def test_a_test_that_takes_too_long_fails_unless_it_is_long():
@@ -13,6 +14,17 @@ def test_a_test_that_takes_too_long_fails_unless_it_is_long():
         refuse("the test", 61.0, 60.0, is_long=False)
     refuse("the test", 61.0, 60.0, is_long=True)
     refuse("the test", 61.0, 0.0, is_long=False)
+
+
+def test_what_a_forked_script_takes_counts(tmp_path: Path):
+    (tmp_path / "busy.py").write_text("raise SystemExit(3)\n")
+    assert script(tmp_path / "busy.py").returncode == 3  # the process that forks has imported what it needs
+    begun = seconds()
+    (tmp_path / "busy.py").write_text(
+        "import time\nbegun = time.process_time()\nwhile time.process_time() < begun + 0.3: pass\n"
+    )
+    assert script(tmp_path / "busy.py").returncode == 0
+    assert 0.3 <= seconds() - begun < 3
 
 
 def test_a_record_has_outcomes_and_the_seconds_of_each_file(tmp_path: Path):

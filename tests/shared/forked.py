@@ -18,12 +18,14 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
 SELDOM = (1_000_000, 20, 100)  # how often cycles are looked for
 TESTS = Path(__file__).resolve().parents[1]
 INTERPRETED = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+TAKEN: list[float] = []  # seconds of the processor, of each script that was run; of the first, with what it waited for
 MODULES = (
     "torch triton triton.language sympy chunkform chunkform.codegen.commands.compile chunkform.codegen.commands.kinds "
     "chunkform.codegen.commands.recurrence_kind chunkform.codegen.commands.attention_kind chunkform.runtime.op.op "
@@ -39,7 +41,8 @@ def script(path: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write(json.dumps([str(path), list(words), folder, {**os.environ} | INTERPRETED]) + "\n")
         server.stdin.flush()
-        code = json.loads(server.stdout.readline())
+        code, taken = json.loads(server.stdout.readline())
+        TAKEN.append(taken)
         out, err = (Path(folder, name).read_text() for name in ("out", "err"))
     return subprocess.CompletedProcess([str(path), *words], code, out, err)
 
@@ -61,6 +64,7 @@ def _server() -> subprocess.Popen[str]:
 
 def main() -> None:
     """Answer each line of the input, a script with its arguments, with its exit code."""
+    began = 0.0
     sys.path[0] = str(TESTS)
     sys.path.insert(1, str(TESTS.parent))
     for name in (*MODULES, "shared.fast_interpreter"):
@@ -73,7 +77,9 @@ def main() -> None:
         if child == 0:
             os.environ.update(environment)
             os._exit(_run(path, words, Path(folder)))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        _, status, used = os.wait4(child, 0)
+        taken, began = used.ru_utime + used.ru_stime + time.process_time() - began, time.process_time()
+        print(json.dumps([os.waitstatus_to_exitcode(status), taken]), flush=True)
 
 
 def _run(path: str, words: list[str], folder: Path) -> int:
