@@ -49,6 +49,11 @@ def compiled(name: str) -> Compiled:
     return compile_spec(_specs(EXTRA, CRASHED)[name])
 
 
+def load_specs() -> None:
+    """Read all of them, for processes that are forked."""
+    _specs(EXTRA, CRASHED)
+
+
 @functools.cache
 def _specs(*folders: Path) -> dict[str, Any]:
     specs = [*catalogue(), *(r for x in folders for path in sorted(x.glob("*.py")) for r in find(str(path)))]
