@@ -1,10 +1,10 @@
 """Modules by their former names (chunkform/renamed.py)."""
 
 import importlib
-import subprocess
 import sys
 
 import pytest
+from shared.forked import code
 
 from chunkform.renamed import RENAMED
 
@@ -19,9 +19,9 @@ def test_a_former_name_is_the_new_module_and_warns(name):
 
 
 def test_the_warning_names_the_line_that_imports():
-    code = "import warnings\nwith warnings.catch_warnings(record=True) as w:\n    warnings.simplefilter('always')\n"
-    code += "    from chunkform.runtime.fla import chunk_gated_delta_rule\nprint(w[0].lineno, w[0].filename)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    text = "import warnings\nwith warnings.catch_warnings(record=True) as w:\n    warnings.simplefilter('always')\n"
+    text += "    from chunkform.runtime.fla import chunk_gated_delta_rule\nprint(w[0].lineno, w[0].filename)"
+    done = code(text)
     assert done.stdout.strip() == "4 <string>", done.stderr
 
 

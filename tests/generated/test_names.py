@@ -1,9 +1,7 @@
 """`from chunkform.generated import name` gives the op, in whatever order its module and the package are imported."""
 
-import subprocess
-import sys
-
 import pytest
+from shared.forked import code
 
 IMPORTS = {
     "the op": "from chunkform.generated import retention",
@@ -16,8 +14,8 @@ IMPORTS = {
 
 @pytest.mark.parametrize("how", IMPORTS)
 def test_a_name_is_its_op(how):
-    code = f"{IMPORTS[how]}\nimport types; assert isinstance(retention, types.FunctionType), retention"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    text = f"{IMPORTS[how]}\nimport types; assert isinstance(retention, types.FunctionType), retention"
+    done = code(text)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,14 +1,17 @@
-"""Scripts in Triton's interpreter, each in a process of its own that is forked from one which has imported what all need.
+"""Scripts and code, each in a process of its own that is forked from one which has imported what takes seconds to import.
 
-The interpreter must be chosen before Triton is imported, and scripts change what the compiler finds profitable, so that none may
-run in the process of the tests; but torch, Triton and the compiler take seconds to import.
+A script runs in Triton's interpreter, which must be chosen before Triton is imported, and may change what the compiler finds
+profitable; torch, Triton and the compiler are imported, and the specs of the tests are read. Code finds torch imported, and of
+chunkform nothing, as in a new process of a user.
 
     done = script(HERE / "interpret.py", json.dumps(job))   # returncode, stdout, stderr, as subprocess.run has them
+    done = code("import chunkform; print('sympy' in sys.modules)")
 """
 
 from __future__ import annotations
 
 import atexit
+import builtins
 import functools
 import gc
 import importlib
@@ -36,40 +39,59 @@ MODULES = (
 
 def script(path: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a script, or a module by its name, with these arguments, as `python path words` does from the repository's folder."""
+    return _asked("interpreted", [str(path), *words], INTERPRETED)
+
+
+def code(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code, as `python -c text` does from the repository's folder, with more in the environment."""
+    return _asked("plain", ["-c", text], environment)
+
+
+def _asked(kind: str, words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
-        server = _server()
+        server = _server(kind)
         assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(json.dumps([str(path), list(words), folder, {**os.environ} | INTERPRETED]) + "\n")
+        server.stdin.write(json.dumps([*words[:1], words[1:], folder, {**os.environ} | environment]) + "\n")
         server.stdin.flush()
-        code, taken = json.loads(server.stdout.readline())
+        ended, taken = json.loads(server.stdout.readline())
         TAKEN.append(taken)
         out, err = (Path(folder, name).read_text() for name in ("out", "err"))
-    return subprocess.CompletedProcess([str(path), *words], code, out, err)
+    return subprocess.CompletedProcess(words, ended, out, err)
 
 
 @functools.cache
-def _server() -> subprocess.Popen[str]:
-    """One for each process of the tests, which ends with it: it reads until its input ends."""
+def _server(kind: str) -> subprocess.Popen[str]:
+    """One of each kind for each process of the tests, which ends with it: it reads until its input ends."""
+    plain = kind == "plain"
     found = subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(Path(__file__))],
+        [sys.executable, *(() if plain else ("-W", "ignore")), str(Path(__file__)), kind],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | INTERPRETED,
+        env=os.environ | ({} if plain else INTERPRETED),
         cwd=TESTS.parent,
     )
-    atexit.register(found.kill)
+    atexit.register(_ended, found)
     return found
+
+
+def _ended(server: subprocess.Popen[str]) -> None:
+    with server:  # which closes its input
+        server.kill()
 
 
 def main() -> None:
     """Answer each line of the input, a script with its arguments, with its exit code."""
     began = 0.0
-    sys.path[0] = str(TESTS)
-    sys.path.insert(1, str(TESTS.parent))
-    for name in MODULES:
-        importlib.import_module(name)
-    ready()
+    if sys.argv[1] == "plain":
+        sys.path[0] = ""
+        importlib.import_module("torch")
+    else:
+        sys.path[0] = str(TESTS)
+        sys.path.insert(1, str(TESTS.parent))
+        for name in MODULES:
+            importlib.import_module(name)
+        ready()
     gc.freeze()  # what is imported is looked at by no child
     gc.set_threshold(*SELDOM)
     for line in sys.stdin:
@@ -104,9 +126,12 @@ def _run(path: str, words: list[str], folder: Path) -> int:
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), stream)
     os.close(0)
     sys.argv = [path, *words]
-    sys.path.insert(0, str(Path(path).parent))
+    if path.endswith(".py"):
+        sys.path.insert(0, str(Path(path).parent))
     try:
-        if path.endswith(".py"):
+        if path == "-c":
+            exec(compile(words[0], "<string>", "exec"), {"__name__": "__main__", "__builtins__": builtins})
+        elif path.endswith(".py"):
             runpy.run_path(path, run_name="__main__")
         else:
             runpy.run_module(path, run_name="__main__", alter_sys=True)

@@ -3,12 +3,11 @@
 import copy
 import json
 import pickle
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
 import torch
+from shared.forked import code
 
 import chunkform
 from chunkform.errors import LoadError, SpecError
@@ -155,7 +154,7 @@ def test_an_op_says_what_it_was_made_of(r):
 
 
 def test_an_op_of_the_catalogue_loads_the_compiler_when_it_is_asked():
-    code = """
+    text = """
 import sys
 from chunkform.generated import retention
 assert "def retention(" in retention.source()
@@ -167,7 +166,7 @@ assert isinstance(retention.spec, Recurrence)
 assert retention.derivation["The recurrence"].formulas[0].plain == "S_t = gamma S_{t-1} + k_t v_t^T"
 assert repr(retention.derivation).startswith("<Derivation of retention: The recurrence, ")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = code(text)
     assert done.returncode == 0, done.stderr
 
 

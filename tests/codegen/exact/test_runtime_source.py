@@ -1,7 +1,6 @@
 """Kernels are proved where there is no Triton, too: what they call is read with a stand-in, of which nothing is left."""
 
-import subprocess
-import sys
+from shared.forked import code
 
 CODE = """
 import sys
@@ -24,5 +23,5 @@ except ModuleNotFoundError as error:
 
 
 def test_kernels_are_proved_without_triton() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
+    done = code(CODE)
     assert done.stdout.strip() == "chunkform.runtime.nothing", done.stderr

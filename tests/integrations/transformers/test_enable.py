@@ -3,12 +3,11 @@
 import importlib
 import inspect
 import itertools
-import subprocess
-import sys
 
 import pytest
 import torch
 from shared import tiny_models
+from shared.forked import code
 from shared.tiny_models import differences, greedy, of_rounding, tiny, tokens, trained
 
 from chunkform.errors import ArgumentError
@@ -172,5 +171,5 @@ def test_a_model_without_such_a_layer_is_told_of_those_that_have_one():
 
 
 def test_chunkform_loads_no_transformers():
-    code = "import sys, chunkform.generated, chunkform.integrations; print('transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+    text = "import sys, chunkform.generated, chunkform.integrations; print('transformers' in sys.modules)"
+    assert code(text).stdout.strip() == "False"

@@ -4,12 +4,11 @@ import io
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from shared.forked import script
 from typer.testing import CliRunner
 
 from chunkform.codegen.commands import tune
@@ -228,7 +227,7 @@ def test_a_configuration_that_raises_or_dies_leaves_the_others(monkeypatch):
     assert tune._processes(os._exit, [3, 4], 2) == {3: "its process died", 4: "its process died"}
 
 
-def test_a_configuration_is_checked_against_the_oracle():
+def test_a_configuration_is_checked_against_the_oracle(tmp_path):
     code = (
         "import json; from chunkform.codegen.commands import tune; from chunkform.runtime.launch.launch import candidates\n"
         "from chunkform.spec.language import find\n"
@@ -237,12 +236,8 @@ def test_a_configuration_is_checked_against_the_oracle():
         "job = tune.Job(where, 'lightning_attention', 'float32', 24, candidates(4, 32)[0], (1, 40, 1))\n"
         "r = tune.checked(job); print(json.dumps([r.kernels, r.errors, r.problem, r.calls]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-    )
+    (tmp_path / "checked.py").write_text(code)
+    done = script(tmp_path / "checked.py")
     assert done.returncode == 0, done.stderr[-2000:]
     kernels, errors, problem, calls = json.loads(done.stdout)
     assert (len(kernels), problem) == (16, "")

@@ -1,10 +1,8 @@
 """Layers before they compute: on the meta device, from a spec file; what inputs are made by; how long importing takes."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from shared.forked import code
 from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError, LoadError
@@ -103,10 +101,9 @@ def test_inputs_say_what_they_are_made_by():
 
 def test_importing_layers_is_quick():
     """Beyond torch; the processor's time. What would take long is not loaded: SymPy, and torch's compiler."""
-    code = (
+    done = code(
         "import sys, time, torch; start = time.process_time(); import chunkform.runtime.nn; "
         "print(time.process_time() - start, *({'sympy', 'torch._dynamo'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seconds, *loaded = done.stdout.split()
     assert not loaded and float(seconds) < 0.5

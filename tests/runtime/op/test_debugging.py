@@ -1,12 +1,10 @@
 """With debugging on, values that can't be meant are named before anything is computed; off, nobody looks."""
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from shared.forked import code
 
 import chunkform
 from chunkform.errors import ArgumentError
@@ -127,8 +125,5 @@ def test_graphs_are_not_looked_at():
 
 @pytest.mark.parametrize(("value", "on"), [("1", True), ("0", False)])
 def test_the_environment_turns_it_on(value, on):
-    code = "from chunkform.runtime.op import debugging; print(debugging._on)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"CHUNKFORM_DEBUG": value}
-    )
+    done = code("from chunkform.runtime.op import debugging; print(debugging._on)", CHUNKFORM_DEBUG=value)
     assert done.stdout.strip() == str(on)
