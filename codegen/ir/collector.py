@@ -1,4 +1,4 @@
-"""Python's collector of cycles, which waits while a declaration is compiled, printed or explained, and looks seldom in commands."""
+"""Python's collector of cycles: it waits while a declaration is compiled or printed, and looks seldom in commands."""
 
 from __future__ import annotations
 
