@@ -185,7 +185,7 @@ class Triton:
         if free_a[0] > free_b[0]:
             (a, own_a, free_a), (b, own_b, free_b) = (b, own_b, free_b), (a, own_a, free_a)
         left, right = self.align(a, own_a, (free_a[0], bound)), self.align(b, own_b, (bound, free_b[0]))
-        return Call("tl.dot", (left, right), (("input_precision", Literal("ieee")),))
+        return Call("tl.dot", (left, right), (("input_precision", Literal("tf32x3")),))  # as float32, on tensor cores
 
     def sum(self, value: Code, position: int, rank: int) -> Code:
         return call("tl.sum", value, axis=position)

@@ -19,6 +19,8 @@ from .stepwise import (
     start_source,
 )
 from .stepwise.initial import depends_on_parameters
+from .stepwise.kernel import takes_functions
+from .stepwise.launchers import NARROW
 from .stepwise.names import sizes
 from .strata.joined import MODULES as JOINED
 from .strata.joined import joined_features, joined_text
@@ -149,11 +151,13 @@ def _over_steps(
 
 
 def _more(c: Compiled, entries: EntryMaps | ColumnMaps) -> str:
-    """What `InSegments` takes besides: how many entries states have, how many runs make the maps of vectors, and the states that
-    the spec sets."""
+    """What `InSegments` takes besides: how many entries states have, in the narrower tiles the more, how many runs make the maps
+    of vectors, and the states that the spec sets."""
     layout = sizes(c.step).dims
     rows = {s.name: " * ".join(layout[dim_of(a)] for a in s.axes) or "1" for s in c.step.states}
-    more = [f"entries={' + '.join(rows.values())}"]
+    entries_text = " + ".join(rows.values())
+    narrow = takes_functions(c, c.step.updates.values())
+    more = [f"entries={NARROW} * ({entries_text})" if narrow else f"entries={entries_text}"]
     if isinstance(entries, ColumnMaps):
         more.append(f"columns={entries.columns!r}")
         whole = [" + ".join(rows[n] for n in g) for g in entries.groups if entries.columns[g[0]][0] is None]

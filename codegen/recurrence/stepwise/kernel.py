@@ -27,7 +27,7 @@ from ...ir.code import (
     walk_code,
     zeros,
 )
-from ...ir.expr import Node, dim_of
+from ...ir.expr import Node, dim_of, leaf_names, walk
 from ...ir.kernel_ir import KernelFunction, Let, Parameter, Statement, Store, added, expressions, let, statements
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import FINITE, ZERO, NodePrinter, Triton
@@ -57,8 +57,10 @@ class Pointer:
 class Kernel:
     """Collects what a kernel needs while its parts are made."""
 
-    def __init__(self, c: Compiled, tiling: Tiling) -> None:
+    def __init__(self, c: Compiled, tiling: Tiling, nodes: Iterable[Node] = ()) -> None:
+        """`nodes`: what each step makes."""
         self.c, self.tiling = c, tiling
+        self.narrow = takes_functions(c, nodes)
         self.dims = list(sizes(c.step).dims)
         reserved = {f"{p}_{d}" for d in self.dims for p in ("at", "wide", "in", "SIZE", "BLOCK", "size", "block")}
         self.names = names_of(c.step, reserved)
@@ -132,7 +134,9 @@ class Kernel:
 
     def step_load(self, name: str, x: Pointer, decay: bool = False) -> Let:
         """`name` as a variable's value at step `now`; vectors and numbers are prefetched by a step, where registers are left."""
-        matrices = any(len(v.axes) > 1 for v in self.c.step.variables if v.kind.endswith("parameter"))
+        matrices = (
+            any(len(v.axes) > 1 for v in self.c.step.variables if v.kind.endswith("parameter")) and not self.narrow
+        )
         if len(x.axes) > 1:
             self.matrices[name] = x.axes
         if len(x.axes) > 1 or matrices:
@@ -234,6 +238,7 @@ class Kernel:
             "kernel": self,
             "dims": self.dims,
             "tiled": self.tiling.dim,
+            "narrow": self.narrow,
             "beside": max(beside, key=lambda text: text.count("block_")) or "1",
             "calls": [passed(x) for x in self.pointers],
             "strided": [passed(x) for x in self.pointers if x.strides],
@@ -246,6 +251,15 @@ class Kernel:
             "loaded": _entries(list(self.matrices.values())),
             "fixed": _entries([axes for axes in parameters if len(axes) > 1]),
         }
+
+
+def takes_functions(c: Compiled, nodes: Iterable[Node]) -> bool:
+    """Does a step take a function of inputs for each entry of a state, such as a selective scan's exponentials? Those of a tile
+    keep a warp busy for long, so that narrow tiles in many programs are faster than wide ones, whose sums cost less."""
+    states = [set(s.axes) for s in c.step.states if len(s.axes) > 1]
+    kinds = ((x, {kind for kind, _ in leaf_names(x)}) for x in walk(*nodes) if x.op == "fn")
+    found = [x for x, of in kinds if of & {"input", "decay"} and not of & {"state", "trajectory"}]
+    return any(whole <= set(x.axes) for x in found for whole in states)
 
 
 def passed(x: Pointer) -> str:

@@ -35,6 +35,7 @@ from .names import first_input, sizes, tensors
 
 Made = dict[str, Any]  # a kernel, and what its launcher is made of
 LIKE = ref("like")
+NARROW = 8  # times as narrow are tiles each entry of which takes a function
 STORED = ("kept", "finals", "outputs", "parts", "workspace", "initial_gradients", "gradients", "moment", "scratch")
 LOADED = ("given", "start", "saved", "incoming_steps", "ends", "workspace", "moment", "scratch")
 
@@ -140,13 +141,14 @@ def _heads_of(c: Compiled) -> dict[str, str]:
 
 
 def _cut(k: Made, entries: int) -> Body:
-    """The widths of tiles."""
+    """The widths of tiles, of so many entries; of less where each takes a function, but of 8 columns."""
     smallest, tiled = k["smallest"], k["tiled"]
     found = [Define((f"block_{d}",), Expr(f"block_of(size_{d}, {smallest})")) for d in k["dims"] if d != tiled]
     if not tiled:
         return tuple(found)
     most = ", most=8" if k["parts"] else ""
-    tile = Expr(f"tile_of(size_{tiled}, {k['beside']}, {entries}, {smallest}{most})")
+    count = f"max({entries // NARROW}, 8 * {k['beside']})" if k["narrow"] else f"{entries}"
+    tile = Expr(f"tile_of(size_{tiled}, {k['beside']}, {count}, {smallest}{most})")
     return (*found, Define((f"block_{tiled}",), tile), Define(("tiles",), Expr(f"-(-size_{tiled} // block_{tiled})")))
 
 

@@ -90,8 +90,9 @@ def _result(key: str, lead: str, axes: Axes, kind: str) -> Made:
 
 def _forward(c: Compiled) -> Made:
     p = c.step
-    k = Kernel(c, tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states]))
-    nodes = p.updates | {f"out {n}": x for n, x in k.tiling.outputs.items()}
+    found = tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states])
+    nodes = p.updates | {f"out {n}": x for n, x in found.outputs.items()}
+    k = Kernel(c, found, nodes.values())
     read = _read(*nodes.values())
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
     before: list[Statement] = []
@@ -139,8 +140,9 @@ def _forward(c: Compiled) -> Made:
 def _backward(c: Compiled) -> Made:
     p, a = c.step, c.adjoint.program
     updates = [*p.updates.values(), *a.updates.values()]
-    k = Kernel(c, tiling(updates, a.outputs, [s.axes for s in p.states]))
-    nodes = a.updates | {f"out {n}": x for n, x in k.tiling.outputs.items()}
+    found = tiling(updates, a.outputs, [s.axes for s in p.states])
+    nodes = a.updates | {f"out {n}": x for n, x in found.outputs.items()}
+    k = Kernel(c, found, [*p.updates.values(), *nodes.values()])
     forward_read, backward_read = _read(*p.updates.values()), _read(*nodes.values())
     read = forward_read | backward_read
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]

@@ -14,6 +14,11 @@ from shared.forked import script
 from shared.recurrent_programs import arguments, compiled, printed, specs
 from shared.structures import few_of, sweep
 
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.stepwise import sequential_triton_source
+from chunkform.codegen.recurrence.stepwise.kernel import takes_functions
+from chunkform.spec.language import load
+
 triton = pytest.importorskip("triton")
 TESTS = Path(__file__).parents[3]
 
@@ -129,3 +134,18 @@ def test_odd_kernels_compile(name, tmp_path) -> None:
     for kernel, args, options in launches(name, 12, tmp_path):
         registers, _ = resources(kernel, args, options)
         assert registers <= 255
+
+
+def test_tiles_are_narrow_where_each_entry_takes_a_function_of_inputs_and_only_there() -> None:
+    """So that many programs are under way: a selective scan's exponentials keep a warp busy."""
+    found = {r.name: compile_spec(r) for r in load(TESTS / "codegen" / "specs" / "entries.py")}
+    assert [n for n, c in found.items() if takes_functions(c, c.step.updates.values())] == ["mamba1"]
+    source = sequential_triton_source(found["mamba1"])
+    assert "tile_of(size_c, block_n, max(256, 8 * block_n), 1)" in source and "dt_ahead" in source
+
+
+def test_products_of_matrices_run_on_tensor_cores() -> None:
+    """As products on others take so much text and so many registers that compiling takes minutes."""
+    found = {r.name: r for r in load(TESTS / "codegen" / "recurrence" / "step" / "specs" / "column_maps.py")}
+    source = sequential_triton_source(compile_spec(found["several_corrected"]))
+    assert source.count("tl.dot(") == source.count('input_precision="tf32x3"') > 5
