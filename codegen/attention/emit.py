@@ -11,6 +11,7 @@ from chunkform.spec.language.attention import Attention
 
 from ..ir.expr import Node, leaves, walk
 from ..ir.launch_ir import Expr, Function, If, Return, Set, joined, py, ref
+from ..printing.code_passes import finished_function, told
 from ..printing.launch_text import launch_text
 from ..printing.parameters import OPTIONS, TENSOR, Parameter, constant, listed, result
 from ..printing.spelling import spelled
@@ -26,6 +27,7 @@ from .kernels_text import features_text, kernels_text
 from .lettered import attention_in_letters
 from .lower import QUERY, Lowered, lower
 from .pairs import product_of_averages
+from .pipeline import PASSES
 from .print_maps import Printed, gradient_names, is_product, print_gradients, print_map, setup_statements, where_needed
 from .torch_tile import torch_functions
 
@@ -47,7 +49,11 @@ IMPORTS = {
 @blaming
 def emit(c: CompiledAttention, tidy: bool = True) -> str:
     """The generated file of an attention, formatted where `tidy`."""
-    spec = c
+    with told(c.name, len(PASSES)):
+        return _emitted(c, tidy)
+
+
+def _emitted(spec: CompiledAttention, tidy: bool) -> str:
     c, alphabet = attention_in_letters(spec)
     made = made_by_kernels(c.lowered, c.features)
     outputs = print_map(c.lowered, c.outputs)
@@ -118,7 +124,7 @@ def _map_text(name: str, more: str, told: str, p: Printed, results: list[tuple[s
     values = joined((py('"{}": {}', n, x) for n, x in results), ", ")
     head = f"(given, constants, at{', ' if more else ''}{more})"
     body = (*p.setup, *p.lines, Return(py("{{{},}}", values)))
-    return launch_text(Function(name, head, told, body, frees=False)).rstrip()
+    return launch_text(finished_function(Function(name, head, told, body, frees=False))).rstrip()
 
 
 def _gradient_text(c: CompiledAttention, name: str, more: str, told: str, made: Map) -> str:
@@ -127,7 +133,8 @@ def _gradient_text(c: CompiledAttention, name: str, more: str, told: str, made: 
     kept, cotangents = (kept_features(c), joined_cotangents(c)) if of_features else ({}, None)
     p = print_gradients(c.lowered, made, kept, cotangents)
     body = (*p.setup, *where_needed(p, gradient_names(c.lowered, made)), Return(ref("found")))
-    return launch_text(Function(name, f"(given, constants, at, {more}, needs)", told, body, frees=False)).rstrip()
+    f = Function(name, f"(given, constants, at, {more}, needs)", told, body, frees=False)
+    return launch_text(finished_function(f)).rstrip()
 
 
 def moved_sizes(c: CompiledAttention) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from ..ir.expr import Node
 from ..ir.kernel_ir import KernelFunction
 from ..ir.launch_ir import Call, Expr, Function, Return
+from ..printing.code_passes import finished_function, finished_kernel
 from ..printing.kernel_text import kernel_function_text, tile_function_text
 from ..printing.launch_text import launch_text, lines_of
 from .feature_maps import Derivative, Map
@@ -34,19 +35,19 @@ def kernels_text(s: Split, outputs: Map, found: Mapping[Node, Derivative], norma
     p = pairs_of(s, outputs, derivatives, rule, scaled, same)
     functions = [*energy_functions(s, derivatives, normaliser), *weight_functions(s, rule)]
     functions += shifted_functions(s, rule) if scaled else []
-    made = kernels(p)
+    made = tuple(map(finished_kernel, kernels(p)))
     gate_pairs(Derivation(s, outputs, derivatives, rule, scaled), p, functions, made)
     texts = [*map(tile_function_text, functions)]
     if scaled:
         texts.append(scale_function(s, scaled.numbers))
     texts += map(kernel_function_text, made)
     texts.append("\n".join(lines_of((record(p),))))
-    return "\n\n\n".join([*texts, *(launch_text(f).rstrip() for f in launchers(p))])
+    return "\n\n\n".join([*texts, *(launch_text(finished_function(f)).rstrip() for f in launchers(p))])
 
 
 def features_text(m: Made) -> str:
     """The kernel that makes features of positions."""
-    k = features_kernel(m)
+    k = finished_kernel(features_kernel(m))
     gate_features(m, k)
     return kernel_function_text(k)
 

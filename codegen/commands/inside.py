@@ -10,22 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from chunkform.errors import ChunkformError, LoadError, nearest
-from chunkform.spec.language import Recurrence
 from chunkform.spec.language.declaration import Declaration
 
 from ..printing.passes import Record, recorded
-from ..recurrence.pipeline import compile_spec
-from ..recurrence.triton import kernels_after
-from ..recurrence.triton.kernel_passes import PASSES as KERNEL_PASSES
 from .kinds import kind_of
 
 
 def show_after(declarations: Iterable[Declaration], name: str) -> None:
     """Print what a pass made of each declaration that it was run for, also where a later pass ends in an error."""
-    if name in (each.__name__ for each in KERNEL_PASSES):
-        for d in declarations:
-            sys.stdout.write(_kernels_after(d, name))
-        return
     runs = [_run(d, texts=True) for d in declarations]
     found = [r for records, _ in runs for r in records if r.path == name]
     for record in found:
@@ -37,15 +29,6 @@ def show_after(declarations: Iterable[Declaration], name: str) -> None:
         raise failed[0]
     if not found:
         raise LoadError(_why_not(runs, name))
-
-
-def _kernels_after(d: Declaration, name: str) -> str:
-    """The kernels over chunks as a pass over kernels leaves them."""
-    if isinstance(d, Recurrence):
-        c = compile_spec(d)
-        if c.family in ("chunk-parallel", "scan"):
-            return kernels_after(c, name) + "\n"
-    raise LoadError(f"--after {name} is for recurrences with kernels over chunks or scans, and {d.name} has none")
 
 
 def show_passes(declarations: Iterable[Declaration], console: Console | None) -> list[dict[str, Any]]:
@@ -62,10 +45,11 @@ def show_passes(declarations: Iterable[Declaration], console: Console | None) ->
 
 
 def _run(d: Declaration, texts: bool) -> tuple[list[Record], ChunkformError | None]:
-    """The passes that were run, and the error that ended them."""
+    """The passes that were run, those over code with them, and the error that ended them."""
     with recorded(texts) as records:
         try:
-            kind_of(d).compile_spec(d)
+            kind = kind_of(d)
+            kind.emit(kind.compile_spec(d), tidy=False)
         except ChunkformError as error:
             return records, error
     return records, None

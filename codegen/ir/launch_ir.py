@@ -2,14 +2,16 @@
 
 Names of tensors, of states and of what else is made on the way are fields (`Expr.names`, `assigned`, `Launch.loads`), and so is
 which results a statement is wanted for (`Wanted`, `If.wanted`). Sizes, the configuration and the layout of chunks are words
-(`Define`): nothing frees them. `launch_passes.py` is what is done to a function before it is printed; `print/launch_text.py`
-prints it.
+(`Define`): nothing frees them. `printing/code_passes` is what is done to a function before it is printed;
+`printing/launch_text.py` prints it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from .expr import plain_name
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ def joined(parts: Iterable[Expr | str], separator: str = ", ") -> Expr:
 def in_needs(result: str) -> Expr:
     """The condition that a result is wanted."""
     return Expr(f'"{result}" in needs')
+
+
+def any_wanted(wanted: frozenset[str] | set[str]) -> Expr:
+    """The condition that one of these results is wanted."""
+    return Expr("needs & {" + ", ".join(f'"{n}"' for n in sorted(wanted, key=plain_name)) + "}")
 
 
 SOME = Expr("some")

@@ -63,7 +63,8 @@ class Notation:
 
     tex: LaTeX in the place of plain text; a page: LaTeX with macros, which can be broken into lines; step: write the step as
     an index; order: declared names, in the order in which factors and terms are to stand; shift: by how many steps later
-    everything is to be read; at: a number in the place of t; letter: another letter for t.
+    everything is to be read; at: a number in the place of t; letter: another letter for t; subscripts: write numbers at the
+    ends of names as such.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class Notation:
         shift: int = 0,
         at: int | None = None,
         letter: str = "t",
+        subscripts: bool = True,
     ) -> None:
         self.tex = tex
-        self.symbols = Symbols(tex, step, {n: i for i, n in enumerate(order)}, shift, at, letter)
+        self.symbols = Symbols(tex, step, {n: i for i, n in enumerate(order)}, shift, at, letter, subscripts)
         self.symbol = self.symbols.symbol
         self.order = tuple(order)
         self.names: dict[Node, str | Node] = dict(names or {})

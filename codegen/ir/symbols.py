@@ -50,6 +50,7 @@ class Symbols:
     shift: int = 0
     at: int | None = None
     letter: str = "t"
+    subscripts: bool = True  # are numbers at the ends of names subscripts?
     gradients_of: frozenset[str] = frozenset()  # names that have gradients, beside those in `order`
 
     def place(self, name: str) -> int:
@@ -68,7 +69,9 @@ class Symbols:
         tangent = not log and self.is_tangent(base, kind)
         if tangent:
             base = base[1:]
-        if match := re.fullmatch(r"([^\W\d_]+)(\d+)", base):
+        if not self.subscripts:
+            base, sub = (base + sub, "") if sub.isdigit() else (base, sub)
+        elif match := re.fullmatch(r"([^\W\d_]+)(\d+)", base):
             base, sub = match[1], ",".join(s for s in (match[2], sub) if s)
         if self.tex:
             shown = self.letters(base, axes)

@@ -100,6 +100,23 @@ def untold() -> Iterator[None]:
         _told.reset(token)
 
 
+def is_watched() -> bool:
+    """Is what passes make recorded, or written to files?"""
+    return _told.get() and (_records.get() is not None or bool(os.environ.get(VARIABLE)))
+
+
+def tell(name: str, number: int, pass_name: str, what: str, text: str, seconds: float) -> None:
+    """Record a pass that was run elsewhere for the declaration `name`, the `number`-th, and write what it made."""
+    record = Record((*_place.get(), name), number, pass_name, what, text, seconds)
+    records, root = _records.get(), os.environ.get(VARIABLE)
+    if records is not None:
+        records.append(record)
+    if root:
+        folder = Path(root, *record.place)
+        folder_made(folder)
+        _write(folder, record)
+
+
 def run_passes(
     passes: Sequence[Pass[K]],
     known: K,

@@ -39,6 +39,14 @@ class TorchText:
             self.names[x] = name
         return self.names[x]
 
+    def is_name(self, x: Node) -> bool:
+        """Is the value of x a name, or that of a leaf with its axes swapped? So is one that was printed."""
+        return x in self.names or (x.op == "leaf" and is_sorted_or_transposed(x.attrs[2]) and self.names_leaf(x))
+
+    def names_leaf(self, x: Node) -> bool:
+        """Is a leaf's text a name?"""
+        return True
+
     def define(self, name: str, text: str) -> None:
         """A statement that gives a name to a text."""
         self.lines.append(f"{name} = {text}")
@@ -243,6 +251,10 @@ def taken_whole(text: str) -> str:
         if depth == 0 and c == " ":
             return f"({text})"
     return f"({text})" if text.startswith("-") else text
+
+
+def is_sorted_or_transposed(order: tuple[str, ...]) -> bool:
+    return len(order) <= 2 or tuple(sorted(order)) == tuple(order)
 
 
 def swapped(text: str, order: tuple[str, ...]) -> str:

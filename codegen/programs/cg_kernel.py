@@ -26,8 +26,10 @@ from ..ir.expr import (
     walk,
 )
 from ..ir.expr import replace as substituted
-from ..ir.kernel_ir import let
+from ..ir.kernel_ir import KernelFunction, let
 from ..ir.launch_ir import Expr, Passed, py, ref
+from ..printing.cannot_print import CannotPrint
+from ..printing.code_passes import finished_function, finished_kernel
 from ..printing.kernel_text import kernel_function_text
 from ..printing.launch_text import launch_text
 from ..recurrence.chunkwise.chunk_program import chunk_program
@@ -37,7 +39,7 @@ from ..recurrence.triton.kernels.arguments import Argument, Role
 from ..recurrence.triton.kernels.tile_lowering import Tiles
 from ..recurrence.triton.kernels.tile_values import Once, Value
 from ..recurrence.triton.plan_passes.hoist import Opened, opened
-from ..recurrence.triton.plan_passes.roles import CannotPrint, at_row
+from ..recurrence.triton.plan_passes.roles import at_row
 from ..recurrence.triton.print.axis_names import axis_name, block_name, size_name
 from .graph import Operation
 from .solve_kernels import Part, Square, borders_kernel, solves_kernel, sums_kernel
@@ -411,10 +413,10 @@ class _Solve:
             self.fine,
             lambda part: tuple(map(self.passed, part.arguments)),
         )
-        texts = [kernel_function_text(borders_kernel(walked, s.name, swept, full, tile))]
-        texts.append(kernel_function_text(solves_kernel(solved, solving, place)))
+        texts = [_kernel_text(borders_kernel(walked, s.name, swept, full, tile))]
+        texts.append(_kernel_text(solves_kernel(solved, solving, place)))
         functions = [matrix_launcher(solve, walked), solve_launcher(solve, solved)]
-        texts += [launch_text(f).rstrip() for f in functions]
+        texts += [launch_text(finished_function(f)).rstrip() for f in functions]
         if found:
             tensors = [
                 (self.name_of(a.source), _given(a.source))
@@ -422,8 +424,8 @@ class _Solve:
                 if a.source is not None and a.layout in ("step", "head")
             ]
             wide = {name: over_dim for name, (_, over_dim) in found.items()}
-            texts.append(kernel_function_text(sums_kernel(sums, solving, place, found)))
-            texts.append(launch_text(sums_launcher(solve, sums, tensors, wide)).rstrip())
+            texts.append(_kernel_text(sums_kernel(sums, solving, place, found)))
+            texts.append(launch_text(finished_function(sums_launcher(solve, sums, tensors, wide))).rstrip())
         return "\n\n\n".join(texts)
 
     def square(self, o: Opened, down: str) -> Square:
@@ -472,3 +474,7 @@ def _given(x: Node) -> str:
     if kind == "cotangent":
         return "steps(cotangent)"
     return f'steps(given["{name}"])' if kind == "input" else f'given["{name}"].contiguous()'
+
+
+def _kernel_text(k: KernelFunction) -> str:
+    return kernel_function_text(finished_kernel(k))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from ..printing.code_passes import told
 from ..printing.parameters import OPTIONS, Parameter, constant, last_states, listed, options, result, tensor
 from ..printing.spelling import spelled, with_names
 from ..printing.stub import Results, Stub
@@ -26,6 +27,7 @@ from .compiled import CompiledProgram
 from .derivation import derivation_lines
 from .lettered import program_in_letters
 from .op_sources import torch_texts, triton_texts
+from .pipeline import PASSES
 from .sentences import node_text
 
 _MODULES = {
@@ -40,6 +42,11 @@ _MODULES = {
 @blaming
 def emit(c: CompiledProgram, tidy: bool = True) -> str:
     """The generated file of a program, formatted where `tidy`."""
+    with told(c.name, len(PASSES)):
+        return _emitted(c, tidy)
+
+
+def _emitted(c: CompiledProgram, tidy: bool) -> str:
     lettered, alphabet, words = program_in_letters(c)
     torch, triton = torch_texts(lettered.graph), triton_texts(lettered.graph)
     body = []

@@ -6,8 +6,6 @@ few matrix products over all chunks at once.
 
 from __future__ import annotations
 
-import re
-
 from ..ir.expr import ROW, Node, dim_of, walk
 from ..printing.torch_expressions import TorchText, swapped
 from ..recurrence.chunkwise.chunk_program import chunk_program
@@ -71,7 +69,8 @@ class _Fixed(TorchText):
     def __init__(self, parent: _Matrix, sweep: Sweep, lines: list[str], number: int) -> None:
         super().__init__(self._leaf, lines, {}, f"fixed_{number + 1}_")
         self.parent, self.sweep = parent, sweep
-        self.streams = Streams({x: n for x, n in sweep.chunk.streams.items() if not parent.depends(n)})
+        given = {x: n for x, n in sweep.chunk.streams.items() if not parent.depends(n)}
+        self.streams = Streams(given, f"chunks_{number + 1}_", parent.size_now)
         self.mixes: dict = {}
 
     def _leaf(self, x: Node) -> str:
@@ -97,7 +96,7 @@ class _Product(TorchText):
         if x.op in ("const", "number", "size") or self.moves(x):
             return super().value(x)
         text = self.fixed.value(x)
-        if not text.removesuffix(".mT").isidentifier():
+        if not self.fixed.is_name(x):
             name = f"{self.fixed.prefix}{len(self.fixed.lines)}"
             self.fixed.lines.append(f"{name} = {text}")
             self.fixed.names[x] = text = name
@@ -150,8 +149,8 @@ class _Matrix(PassText):
         """The sweep that keeps the states before each chunk."""
         names = tuple(x.name for x in s.group)
         bare = Sweep(s.group, False, s.side, (), names, chunk_program(s.group, (), False, self.p.form.reads))
-        printer = SweepText(self, bare, names)
-        self.sweeps.append(printer.text().replace(printer.name, f"_{'_'.join(names)}_borders"))
+        printer = SweepText(self, bare, names, f"_{'_'.join(names)}_borders")
+        self.sweeps.append(printer.text())
         arguments = []
         for node in printer.streams.nodes:
             self.text_of.count([node])
@@ -161,7 +160,7 @@ class _Matrix(PassText):
         results = [*(f"{n}_edges" for n in names), *(f"{n}_last" for n in names)]
         sizes = ", ".join(f"size_{d}" for d in self.c.step.dims)
         streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, firsts))
-        call = f"in_segments(_{'_'.join(names)}_borders, {streams}, {states}, lead, 1, {size}, dtype, device, {sizes})"
+        call = f"in_segments({printer.name}, {streams}, {states}, lead, 1, {size}, dtype, device, {sizes})"
         self.lines.append(f"{', '.join(results)} = {call}")
         self.size_now = size
 
@@ -187,19 +186,12 @@ class _Matrix(PassText):
         for node in fixed.streams.nodes:
             self.text_of.count([node])
         arguments = [self.text_of.value(node) for node in fixed.streams.nodes]
-        size = self.size_now
-        opened = [x.replace("lead, size", f"lead, {size}") for x in fixed.streams.lines()]
-        body = [x.replace("order_mask(size,", f"order_mask({size},") for x in (*opened, *fixed_lines)]
-        body, lines = ([_renamed(x, number) for x in part] for part in (body, lines))
-        results = [_renamed(x, number) for x in results]
-        for n, argument in reversed(list(enumerate(arguments))):
-            body = [x.replace(f"to_chunks(s{n + 1},", f"to_chunks({argument},") for x in body]
-        self.lines += body
+        self.lines += [*fixed.streams.lines(arguments), *fixed_lines]
         lines_ahead: list[str] = []
         inner = TorchText(self.leaf, lines_ahead, {}, "step_")
         inner.count(vectors.nodes)
         ahead = [
-            f"vector_{n + 1} = to_chunks({inner.value(node)}, lead, {size}, {len(node.axes)})"
+            f"vector_{n + 1} = to_chunks({inner.value(node)}, lead, {self.size_now}, {len(node.axes)})"
             for n, node in enumerate(vectors.nodes)
         ]
         return [*lines_ahead, *ahead, *lines, *results]
@@ -219,8 +211,3 @@ class _Matrix(PassText):
         if x.op == "leaf" and x.attrs[:2] == ("input", self.vector):
             return self.vector
         return super().leaf(x)
-
-
-def _renamed(text: str, number: int) -> str:
-    """Chunks of streams, which the sweep's printer calls x1, x2, .., by names that nothing else here has."""
-    return re.sub(r"\bx(\d+(?:_kept)?)\b", rf"chunks_{number + 1}_\1", text)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from chunkform.spec.language.methods import cg
 
+from ..printing.code_passes import part_of
 from ..printing.side_by_side import function_name, named
 from ..recurrence.backends import torch_section, triton_section
 from ..recurrence.triton import Fine
@@ -46,7 +47,7 @@ def torch_texts(g: Graph) -> Texts:
     out = Texts("torch")
     solved = {id(n.op) for n in g.solves}
     repeated = {x.name: x for x in g.repeated.values()}
-    for op in g.operations:
+    for op in _each(g):
         if isinstance(op, AttentionOperation):
             out.add(f"{attention_text(op)}\n\n\n{pass_texts(op, 'torch')}", ATTENTION)
             continue
@@ -70,7 +71,7 @@ def triton_texts(g: Graph) -> Texts:
     out = Texts("triton")
     solved = {id(n.op): n for n in g.solves}
     kernels: dict[int, tuple[str, dict[str, str]]] = {}
-    for op in g.operations:
+    for op in _each(g):
         if isinstance(op, AttentionOperation):
             continue
         try:
@@ -79,7 +80,7 @@ def triton_texts(g: Graph) -> Texts:
         except CannotSolve as why:
             out.reasons[op.name] = f"its products are made in torch, because {why}"
     out.fine = _fine(g, kernels)
-    for op in g.operations:
+    for op in _each(g):
         if isinstance(op, AttentionOperation):
             out.add(pass_texts(op, "triton"), ATTENTION)
             continue
@@ -101,6 +102,13 @@ def triton_texts(g: Graph) -> Texts:
             roots = ["triton_matrix", "triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
             out.add(named(text, op.name, "triton", roots), modules)
     return out
+
+
+def _each(g: Graph) -> Iterator[Operation | AttentionOperation]:
+    """The operations, each as a part of what is told meanwhile."""
+    for op in g.operations:
+        with part_of(op.name):
+            yield op
 
 
 def _fine(g: Graph, kernels: Iterable[int]) -> frozenset[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ..ir.expr import dim_of
+from ..printing.code_passes import part_of
 from .chunkwise.compiled import Compiled, once
 from .gates.column_gate import gate_segment_maps
 from .step.adjoint import adjoint
@@ -94,13 +95,19 @@ def sections(c: Compiled) -> tuple[Section, Section]:
 
 def torch_section(c: Compiled) -> Section:
     if c.strata:
-        return _joined(c, [torch_section(p.compiled) for p in c.strata])
+        return _joined(c, list(_of_strata(c, torch_section)))
     if c.family == "scan":
         return Section("torch", scan_torch_source(c), _SCANS, features=_torch_features(c), states=True)
     if c.forward is None:
         return _over_steps("torch", sequential_torch_source, c, _torch_features(c))
     text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
     return Section("torch", text, _TORCH, features=_torch_features(c), states=True, saved=torch_saved(c))
+
+
+def _of_strata(c: Compiled, section: Callable[[Compiled], Section]) -> Iterator[Section]:
+    for n, x in enumerate(c.strata, 1):
+        with part_of(f"part{n}"):
+            yield section(x.compiled)
 
 
 def _torch_features(c: Compiled) -> tuple[str, ...]:
@@ -222,7 +229,7 @@ def triton_section(
     """Kernels over chunks; over steps where the recurrence, or the chunk program that the kernels would need, asks for it."""
     alone = fine is None and unwanted is None
     if c.strata:
-        return _joined(c, [triton_section(p.compiled, False) for p in c.strata])
+        return _joined(c, list(_of_strata(c, lambda x: triton_section(x, False))))
     if alone and scanned(c):
         return Section("triton", triton_source(c), TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
     if c.forward is None:

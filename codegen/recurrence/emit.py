@@ -18,6 +18,7 @@ from chunkform.spec.language import Declaration, Recurrence
 from ..ir.expr import dim_of
 from ..ir.letters import Alphabet, is_lettered, step_names
 from ..ir.step_program import StepProgram
+from ..printing.code_passes import told
 from ..printing.parameters import Parameter, constant, last_states, listed, options, result, tensor
 from ..printing.spelling import spelled, with_names
 from ..printing.stub import Results, Stub
@@ -27,7 +28,7 @@ from .chunkwise.compiled import Compiled
 from .compiler_fault import blaming, blaming_with
 from .docstring import docstring
 from .notation.derivation import derivation_lines
-from .pipeline import compile_spec, in_letters
+from .pipeline import OTHERWISE, PASSES, compile_spec, in_letters
 from .step.lower import lower
 from .stepwise.decode import MODULES as DECODE_IMPORTS
 from .stepwise.decode import Decoding, decoding, public_step, step_parameters
@@ -42,6 +43,11 @@ NAME = re.compile(r"\w+")
 @blaming_with(compile_spec)
 def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
+    with told(c.name, len(PASSES) + len(OTHERWISE)):
+        return _emitted(c, tidy)
+
+
+def _emitted(c: Compiled, tidy: bool) -> str:
     alphabet = Alphabet.of(step_names(c.step))
     lettered = in_letters(c, alphabet)
     parts = sections(lettered)

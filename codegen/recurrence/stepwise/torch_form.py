@@ -23,6 +23,7 @@ from ...ir.launch_ir import (
     ref,
 )
 from ...ir.step_program import StepProgram, Var
+from ...printing.code_passes import finished_function
 from ...printing.expressions import NodePrinter, Torch
 from ...printing.launch_text import launch_text
 from ..chunkwise.compiled import Compiled
@@ -51,7 +52,7 @@ def start_source(c: Compiled, gradients: bool = True) -> str:
 
 
 def _text(functions: list[Function]) -> str:
-    return "\n\n\n".join(launch_text(f).rstrip() for f in functions) + "\n"
+    return "\n\n\n".join(launch_text(finished_function(f)).rstrip() for f in functions) + "\n"
 
 
 @dataclass

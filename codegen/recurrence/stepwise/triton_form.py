@@ -11,13 +11,13 @@ from ...ir.code import Code, Name
 from ...ir.expr import Node, leaves
 from ...ir.kernel_ir import Let, Statement, added, let
 from ...ir.step_program import Var
+from ...printing.code_passes import finished_function, finished_kernel
 from ...printing.kernel_text import kernel_function_text
 from ...printing.launch_text import launch_text
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .kernel import Axes, Kernel
 from .kernel_gate import gate_kernel
-from .kernel_passes import finished
 from .launchers import Made, steps_backward, steps_forward
 from .loops import CHECKPOINT, Backward, Forward, backward_kernel, forward_kernel, room
 from .names import shape_text, tensors
@@ -37,14 +37,14 @@ def sequential_triton_source(c: Compiled, begins: str = "triton") -> str:
     forward, backward, forward_rows, backward_rows = kernels = sequential_kernels(c)
     printed = []
     for x in (x for x in kernels if x):
-        function = finished(x["function"])
+        function = finished_kernel(x["function"])
         gate_kernel(c, x["kernel"], function, x.get("slots", 0))
         printed.append(kernel_function_text(function))
     launchers = (
         steps_forward(c, f"{begins}_forward", forward, forward_rows),
         steps_backward(c, f"{begins}_backward", backward, backward_rows),
     )
-    return "\n\n\n".join([*printed, *(launch_text(f).rstrip() for f in launchers)]) + "\n"
+    return "\n\n\n".join([*printed, *(launch_text(finished_function(f)).rstrip() for f in launchers)]) + "\n"
 
 
 def maps_triton_source(c: Compiled, name: str) -> str:

@@ -25,10 +25,12 @@ class Parent(Protocol):
 
 
 class Streams:
-    """Step-level quantities as parameters of a printed function, and as chunks inside of it."""
+    """Step-level quantities as parameters of a printed function, and as chunks of `size` steps inside of it, whose names begin
+    with `stem`."""
 
-    def __init__(self, nodes: dict[Node, Node]) -> None:
+    def __init__(self, nodes: dict[Node, Node], stem: str = "x", size: str = "size") -> None:
         self.node_of = {x.attrs[1]: node for x, node in nodes.items()}
+        self.stem, self.size = stem, size
         self.nodes: list[Node] = []  # in the order of the parameters
         self.texts: dict[tuple[str, bool, float], str] = {}
         self.valid = False
@@ -41,7 +43,7 @@ class Streams:
             if node not in self.nodes:
                 self.nodes.append(node)
             index = self.nodes.index(node) + 1
-            self.texts[key] = f"x{index}" if fill == 0.0 else f"x{index}_kept"
+            self.texts[key] = f"{self.stem}{index}" if fill == 0.0 else f"{self.stem}{index}_kept"
         return self.texts[key]
 
     def inside(self) -> str:
@@ -61,14 +63,19 @@ class Streams:
     def parameters(self) -> list[str]:
         return [f"s{n + 1}" for n in range(len(self.nodes))]
 
-    def lines(self) -> list[str]:
+    def lines(self, given: list[str] | None = None) -> list[str]:
+        """Statements that make chunks of the parameters, or of what is `given` in their place."""
+        given = self.parameters() if given is None else given
         out = []
         for key, name in self.texts.items():
             node = self._node(*key)
             fill = "" if key[2] == 0.0 else f", {key[2]}"
-            out.append(f"{name} = to_chunks(s{self.nodes.index(node) + 1}, lead, size, {len(node.axes)}{fill})")
+            out.append(
+                f"{name} = to_chunks({given[self.nodes.index(node)]}, lead, {self.size}, {len(node.axes)}{fill})"
+            )
         if self.valid:
-            out.append("valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)")
+            ones = "torch.ones((1, 1, lead[2]), dtype=dtype, device=device)"
+            out.append(f"valid = to_chunks({ones}, lead, {self.size}, 0)")
         return out
 
 
@@ -109,7 +116,7 @@ def operation_text(
         channels = "" if len(x.axes) == 2 else ", channels=True"
         return f"triangular_inverse({printer.value(x.args[0])}, {x.attrs[0]}{channels})"
     if x.op in ("order_mask", "apart_mask"):
-        return f"{x.op}(size, {x.attrs[0]}, {x.attrs[1]}, {streams.any()})"
+        return f"{x.op}({streams.size}, {x.attrs[0]}, {x.attrs[1]}, {streams.any()})"
     g = streams.text(x.args[0], logged=True)
     dim = ", dim=-2" if len(x.args[0].axes) > 1 else ""
     return f"{x.op}({', '.join([g, *map(str, x.attrs)])}{dim})"
@@ -179,10 +186,10 @@ class _Unrolled(TorchText):
 class SweepText:
     """The function of one sweep."""
 
-    def __init__(self, parent: Parent, s: Sweep, edges: tuple[str, ...]) -> None:
+    def __init__(self, parent: Parent, s: Sweep, edges: tuple[str, ...], name: str = "") -> None:
         self.parent, self.s = parent, s
         self.edges = edges  # states whose value before each chunk is returned too
-        self.name = f"_{parent.kind}_sweep_{len(parent.sweeps) + 1}"
+        self.name = name or f"_{parent.kind}_sweep_{len(parent.sweeps) + 1}"
         self.pre: list[str] = []
         self.loop: list[str] = []
         self.post: list[str] = []
@@ -311,11 +318,17 @@ class _Phase(TorchText):
             return super().value(x)
         if self.sweep.depends(x):
             return super().value(x)
-        text = self.sweep.pre_text.value(x)
-        if not self.sweep.bare(x) and not text.removesuffix(".mT").isidentifier():
-            name = f"{self.sweep.pre_text.prefix}{len(self.sweep.pre)}"
+        before, bare = self.sweep.pre_text, self.sweep.bare(x)
+        text = before.value(x)
+        if not bare and not before.is_name(x):
+            name = f"{before.prefix}{len(self.sweep.pre)}"
             self.sweep.pre.append(f"{name} = {text}")
-            self.sweep.pre_text.names[x] = text = name
-        if self.sweep.bare(x) or self is self.sweep.post_text:
+            before.names[x] = text = name
+        if bare or self is self.sweep.post_text:
             return text
-        return f"{text}[:, :, n]" if not text.endswith(".mT") else f"{text[:-3]}[:, :, n].mT"
+        if x in before.names:
+            return f"{text}[:, :, n]"
+        return swapped(f"{before.leaf_text(x)}[:, :, n]", x.attrs[2])
+
+    def names_leaf(self, x: Node) -> bool:
+        return x.attrs[0] != "inner" or self.is_name(self.sweep.definition(x))

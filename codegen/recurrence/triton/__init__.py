@@ -1,10 +1,10 @@
 """The Triton backend: a plan's sweeps as kernels, and the functions that launch them."""
 
+from ...printing.cannot_print import CannotPrint
 from .kernels.fused_backward import FusedBackward
 from .kernels.tile_values import Fine
 from .launch.elementwise_scan import scanned
 from .plan_passes.checkpoint_schedule import CheckpointSchedule
-from .plan_passes.roles import CannotPrint
 from .plan_passes.scale_reads import simplified
 from .print.reserved import IMPORTS
 from .section import (

@@ -11,6 +11,7 @@ from ...ir.expr import plain_name
 from ...ir.kernel_ir import KernelFunction
 from ...ir.launch_ir import Function
 from ...ir.warp_schedule import WithRoles
+from ...printing.code_passes import after, finished_function, finished_kernel
 from ...printing.gluon_text import gluon_text
 from ...printing.kernel_text import kernel_function_text
 from ...printing.launch_text import launch_text
@@ -19,7 +20,6 @@ from ..chunkwise.plan import Plan
 from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_sweep
 from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
-from . import kernel_passes
 from .chunk_gate import gate_chunks
 from .fused_gate import gate_fused
 from .kernel_gate import gate_kernel
@@ -33,7 +33,6 @@ from .launch.fused_backward import FusedBackwardHost
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
 from .launch_gate import gate_launches
-from .launch_passes import finished
 from .output_gate import gate_outputs
 from .plan_passes.checkpoint_schedule import CheckpointSchedule, by_checkpoints, checkpoint_schedule
 from .plan_passes.scale_reads import simplified
@@ -87,7 +86,7 @@ def _form(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None)
     form = _unproved(c, exchanges, fine, unwanted)
     for f in form.functions.values():
         gate_launches(f)
-        gate_launches(finished(f))
+        gate_launches(finished_function(f))
     return form
 
 
@@ -201,10 +200,10 @@ def cuttable(c: Compiled) -> bool:
 def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[KernelFunction, ...]:
     """What stands in a file for a kernel, after all passes, gated."""
     if isinstance(k, Kernel):
-        found = tuple(map(kernel_passes.finished, k.functions))
+        found = tuple(map(finished_kernel, k.functions))
         gate_over_chunks(k, found)
         return found
-    f = kernel_passes.finished(k.function)
+    f = finished_kernel(k.function)
     gate_kernel(k, f)
     return (f,)
 
@@ -229,11 +228,11 @@ def built(kernels: Iterable[Kernel | RowKernel | TransitionKernel]) -> tuple[Ker
 
 
 def kernels_after(c: Compiled, name: str) -> str:
-    """The kernels, printed as they are after the pass of this name, one of `kernel_passes.PASSES`."""
-    return "\n\n".join(kernel_function_text(kernel_passes.after(k, name)) for k in triton_form(c).built)
+    """The kernels, printed as they are after the pass of this name, one of `KERNEL_PASSES`."""
+    return "\n\n".join(kernel_function_text(after(k, name)) for k in triton_form(c).built)
 
 
 def _text(x: KernelFunction | WithRoles | Function) -> str:
     if isinstance(x, WithRoles):
         return f"{gluon_text(x)}\n"
-    return launch_text(finished(x)) if isinstance(x, Function) else kernel_function_text(x)
+    return launch_text(finished_function(x)) if isinstance(x, Function) else kernel_function_text(x)

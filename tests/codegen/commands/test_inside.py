@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from chunkform.codegen.attention import pipeline as of_attentions
 from chunkform.codegen.commands.cli import app
 from chunkform.codegen.commands.kinds import kind_of
+from chunkform.codegen.printing.code_passes import CODE_PASSES
 from chunkform.codegen.printing.passes import recorded
 from chunkform.codegen.programs import pipeline as of_programs
 from chunkform.codegen.recurrence import pipeline as of_recurrences
@@ -54,7 +55,8 @@ def two_corrections() -> Recurrence:
 def test_the_list_of_a_kind_is_what_is_run_and_shown(name):
     result = explain(name, "--passes", "--json", "-")
     data = json.loads(result.stdout)
-    assert [p["name"] for p in data["passes"] if "/" not in p["name"]] == [p.name for p in KINDS[name].PASSES]
+    both = [*KINDS[name].PASSES, *CODE_PASSES]
+    assert [p["name"] for p in data["passes"] if "/" not in p["name"]] == [p.name for p in both]
     assert all(p["seconds"] >= 0 and p["refused"] is None for p in data["passes"])
     c = compiled(find(name)[0])
     assert [g["name"] for p in data["passes"] if "/" not in p["name"] for g in p["gates"]] == [g.name for g in c.gates]
@@ -86,11 +88,42 @@ def test_what_a_pass_made_can_be_read():
     assert explain("gated_delta_rule", "--after", "stabilize").stdout == "stabilized: as after lower\n"
 
 
-def test_kernels_are_printed_as_a_pass_over_kernels_leaves_them():
+def test_code_is_printed_as_a_pass_over_it_leaves_it():
+    """Kernels over chunks, kernels of the recurrent form, kernels of attentions, and those of a program's operations."""
     text = explain("linear_attention", "--after", "in_slices").stdout
-    assert "def forward_sweep_1(" in text and "def backward_whole(" in text
-    result = explain("sherman_morrison", "--after", "guarded")
-    assert result.exit_code == 2 and "sherman_morrison has none" in result.stderr
+    assert "def forward_sweep_1(" in text and "def backward_whole(" in text and "def step_kernel(" in text
+    logistic = code_of("gradient_descent_logistic")
+    assert (
+        "def sequential_forward_kernel(" in logistic["guarded"] != logistic["prefetched"]
+        and logistic["freed"].isascii()
+    )
+    pairs = code_of("softmax_attention")
+    assert "def rows_kernel(" in pairs["in_slices"] and "def triton_forward(" in pairs["freed"]
+    program = code_of("mesa_net")
+    assert "# x_system\n" in program["prefetched"] and "def solves(" in program["prefetched"]
+    assert "def triton_solve(" in program["wanted"] and "# o\n" in program["wanted"]
+
+
+def code_of(name: str) -> dict[str, str]:
+    """What each pass over code makes of an op of the catalogue."""
+    c = compiled(find(name)[0])
+    with recorded(texts=True) as records:
+        kind_of(find(name)[0]).emit(c, tidy=False)
+    return {x.name: x.text for x in records}
+
+
+def test_files_hold_what_passes_over_code_make(tmp_path, monkeypatch):
+    r, spec = decayed_sum(), kind_of(decayed_sum())
+    c = spec.compile_spec(r)
+    monkeypatch.setenv("CHUNKFORM_DUMP", str(tmp_path))
+    spec.emit(c, tidy=False)
+    monkeypatch.delenv("CHUNKFORM_DUMP")
+    files = [f.name[3:-4] for f in sorted((tmp_path / "decayed_sum").glob("*.txt"))]
+    assert files == [p.name for p in CODE_PASSES]
+    with recorded(texts=True) as records:
+        spec.emit(c, tidy=False)
+    texts = [f.read_text().split("\n\n", 1)[1] for f in sorted((tmp_path / "decayed_sum").glob("*.txt"))]
+    assert texts == [x.text for x in records] and all("def " in x for x in texts)
 
 
 def test_names_made_of_hashes_are_numbered_alike_in_all_passes(tmp_path, monkeypatch):
@@ -150,12 +183,12 @@ def test_what_a_gate_refuses_is_shown_and_trials_are_not(tmp_path, monkeypatch):
     assert "dlog_lam = " in (text := (tmp_path / "decayed_sum" / "04_adjoint.txt").read_text()) and "dz" in text
 
 
-def test_printing_code_tells_no_passes():
-    """Printers run the passes again, with names in letters of their own."""
+def test_printing_code_tells_passes_over_code_alone():
+    """Printers run the others again, with names in letters of their own."""
     c = compiled(decayed_sum())
     with recorded() as records:
         kind_of(c.spec).emit(c, tidy=False)
-    assert records == []
+    assert [x.name for x in records] == [p.name for p in CODE_PASSES]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....ir.expr import Node, leaves
+from ....printing.code_passes import finished_kernel
 from ....printing.expressions import NodePrinter, Torch
 from ....printing.kernel_text import kernel_function_text
 from ....printing.templates import render
 from ...chunkwise.compiled import Compiled
 from .. import start_source
-from ..kernel_passes import finished
 from ..names import names_of, sizes, tensors
 from .kernel import step_kernel, step_rows
 from .kernel_gate import gate_step, gate_steps
@@ -39,7 +39,7 @@ def decoding(c: Compiled, has_start: bool) -> Decoding:
     k = step_kernel(c)
     rows = None if k["tiled"] else step_rows(c)
     several = several_steps(c)
-    kernels = [finished(x["function"]) for x in (k, rows, several) if x]
+    kernels = [finished_kernel(x["function"]) for x in (k, rows, several) if x]
     for x, f in zip((x for x in (k, rows) if x), kernels, strict=False):
         gate_step(c, x["kernel"], f, x.get("slots", 0))
     gate_steps(c, several["kernel"], kernels[-1])

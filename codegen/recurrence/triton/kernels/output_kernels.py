@@ -27,10 +27,11 @@ from ....ir.kernel_ir import (
     let,
 )
 from ....ir.kernel_ir import Store as StoreTo
+from ....printing.cannot_print import CannotPrint
 from ...chunkwise.plan import Unroll
 from ...normal_form.form import StateForm
 from ..plan_passes.hoist import Opened, Sums, made_here
-from ..plan_passes.roles import PER_HEAD, PER_STEP, CannotPrint, at_row, is_state
+from ..plan_passes.roles import PER_HEAD, PER_STEP, at_row, is_state
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import KEPT, block_name
 from .arguments import Role

@@ -7,7 +7,6 @@ values that leave one axis each is a product on tensor cores; every other one is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import replace as replaced
 from fractions import Fraction
@@ -56,7 +55,8 @@ from ....ir.expr import (
 )
 from ....ir.kernel_ir import Body, If, Let, Statement, Store, let
 from ....ir.notation import plain
-from ..plan_passes.roles import PER_HEAD, PER_STEP, STEPS, WEIGHT, CannotPrint, at_row, is_state
+from ....printing.cannot_print import CannotPrint
+from ..plan_passes.roles import PER_HEAD, PER_STEP, STEPS, WEIGHT, at_row, is_state
 from ..print.axis_names import axis_name, block_name, size_name
 from .arguments import Argument, Role
 from .tile_values import Cumulative, Elements, Fine, Once, Value, added_to, dot_of, matrix_place, running, zeros_of
@@ -234,9 +234,8 @@ class Tiles:
                 names[y] = made[0] if made else "w"
             elif y.op == "leaf" and y.attrs[0] == "stream":
                 known = [n for d, n in (*self.streams.items(), *self.decays.items()) if d.attrs[:2] == y.attrs[:2]]
-                names[y] = f"({plain(known[0], step=False)})" if known else "x"
-        text = plain(x, names, step=False).replace("%ik", "m").replace("%i", "i").replace("%j", "j")
-        return re.sub(r"_\{?(\d+)\}?", r"\1", text)
+                names[y] = f"({plain(known[0], step=False, subscripts=False)})" if known else "x"
+        return plain(x, names, step=False, subscripts=False)
 
     # --- values -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ....ir.code import (
     zeros,
 )
 from ....ir.expr import COL, Node, factors_of
-from ..plan_passes.roles import CannotPrint
+from ....printing.cannot_print import CannotPrint
 
 
 @dataclass(frozen=True)

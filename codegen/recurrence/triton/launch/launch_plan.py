@@ -39,12 +39,15 @@ from ....ir.launch_ir import (
     Statement,
     Update,
     Wanted,
+    any_wanted,
     joined,
     py,
     ref,
     stored,
 )
 from ....ir.step_program import StateVar, StepProgram, Var
+from ....printing.cannot_print import CannotPrint
+from ....printing.code_passes import finished_function
 from ....printing.expressions import NodePrinter, Printed, Torch
 from ....printing.launch_text import launch_text
 from ...chunkwise.compiled import Compiled
@@ -69,10 +72,9 @@ from ..kernels.per_step import Result, RowKernel, launched, matrix_product, oute
 from ..kernels.prologue_kernels import intra_chunk_kernel
 from ..kernels.sweep_kernels import sweep_kernel
 from ..kernels.tile_values import Fine
-from ..launch_passes import any_wanted, finished
 from ..plan_passes.checkpoint_schedule import checkpoint_schedule
 from ..plan_passes.hoist import Opened, in_prologue, made_in_prologue, opened, owned, uses
-from ..plan_passes.roles import PER_STEP, CannotPrint, is_state
+from ..plan_passes.roles import PER_STEP, is_state
 from ..plan_passes.value_placement import Fused, Store, fuse, is_made
 from ..print.axis_names import size_name
 from ..print.names import Names
@@ -166,7 +168,7 @@ class Host:
             self.names(leaf("state", s.name))
 
     def text(self) -> str:
-        return launch_text(finished(self.function_ir()))
+        return launch_text(finished_function(self.function_ir()))
 
     def function_ir(self) -> Function:
         """The function as data."""

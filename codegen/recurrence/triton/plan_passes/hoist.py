@@ -31,9 +31,10 @@ from ....ir.expr import (
     total,
     walk,
 )
+from ....printing.cannot_print import CannotPrint
 from ...chunkwise.plan import BoundarySums, Sweep
 from ..print.axis_names import KEPT
-from .roles import PER_STEP, STEPS, CannotPrint, at_row
+from .roles import PER_STEP, STEPS, at_row
 
 PROLOGUE_LEAVES = ("matrix", "scaled", "intra", "own")
 

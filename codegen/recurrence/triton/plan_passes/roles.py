@@ -26,10 +26,6 @@ WEIGHT = "weight"  # of each step, how much of one state is in another (see `cou
 PER_HEAD = ("parameter", "decay parameter")
 
 
-class CannotPrint(Exception):
-    """A node that no Triton statement here computes."""
-
-
 def is_state(x: Node) -> bool:
     """Is x the state at the chunk's start?"""
     return x.op == "leaf" and x.attrs[0] == "state in"

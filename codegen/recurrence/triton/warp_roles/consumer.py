@@ -30,7 +30,7 @@ from ....ir.warp_schedule import (
     Step,
     WhereGiven,
 )
-from ..plan_passes.roles import CannotPrint
+from ....printing.cannot_print import CannotPrint
 from .parts import CHUNK, SweepParts, written
 
 WARPS = "num_warps"

@@ -7,9 +7,9 @@ consumer has the states in registers and makes everything else. Refused with Can
 from __future__ import annotations
 
 from ....ir.warp_schedule import Schedule
+from ....printing.cannot_print import CannotPrint
 from ..kernels.arguments import Role
 from ..kernels.chunk_kernel import Kernel
-from ..plan_passes.roles import CannotPrint
 from .consumer import Consumer
 from .parts import SweepParts
 from .straight import straight

@@ -22,8 +22,8 @@ from ....ir.expr import Node
 from ....ir.functions import TABLE
 from ....ir.kernel_ir import Let, Statement, Store, argument_of
 from ....ir.warp_schedule import Arrive, Await, Barriers, Fetch, Make, Put, Ring, Role, Step, Tile
+from ....printing.cannot_print import CannotPrint
 from ..kernels.chunk_kernel import Kernel
-from ..plan_passes.roles import CannotPrint
 from .shapes import ONE, Shapes, expanded_along, factors_of, parts_of_sum
 from .straight import Straight
 

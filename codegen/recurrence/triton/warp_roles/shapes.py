@@ -21,7 +21,7 @@ from ....ir.code import (
     Power,
 )
 from ....ir.kernel_ir import Body, Let
-from ..plan_passes.roles import CannotPrint
+from ....printing.cannot_print import CannotPrint
 
 Shape = tuple[str, ...]
 ONE = "1"

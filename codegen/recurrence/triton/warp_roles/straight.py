@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from ....exact.jit_source import helper
 from ....ir.code import Binary, Call, Code, Either, Group, Items, Literal, Name, Not, code, rebuilt, substituted
 from ....ir.kernel_ir import Body, For, If, KernelFunction, Let, Note, Return, Statement, Store
+from ....printing.cannot_print import CannotPrint
 from ..kernel_gate import runtime_function
-from ..plan_passes.roles import CannotPrint
 
 WORDS: dict[str, bool | int] = {"YIELD": True, "EXACT": False, "EVEN": False, "PRODUCTS": False, "READ": 0, "PIECE": 0}
 ABSENT = object()

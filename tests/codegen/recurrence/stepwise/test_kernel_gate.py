@@ -24,9 +24,9 @@ from chunkform.codegen.ir.kernel_ir import (
     statements,
     stores,
 )
+from chunkform.codegen.printing.code_passes import finished_kernel as finished
 from chunkform.codegen.recurrence.stepwise import triton_form
 from chunkform.codegen.recurrence.stepwise.kernel_gate import gate_kernel
-from chunkform.codegen.recurrence.stepwise.kernel_passes import finished
 from chunkform.codegen.recurrence.stepwise.triton_form import sequential_kernels, sequential_triton_source
 from chunkform.errors import GateError
 

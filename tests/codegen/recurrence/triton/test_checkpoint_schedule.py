@@ -7,10 +7,10 @@ from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.expr import ROW, leaf, make, mul, terms_of, walk
 from chunkform.codegen.ir.kernel_ir import For
+from chunkform.codegen.printing.code_passes import finished_kernel as finished
 from chunkform.codegen.printing.kernel_text import lines_of
 from chunkform.codegen.recurrence.chunkwise.plan import Sweep
 from chunkform.codegen.recurrence.triton import kernel_plan, simplified
-from chunkform.codegen.recurrence.triton.kernel_passes import finished
 from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
 from chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule import checkpoint_schedule
 from chunkform.codegen.recurrence.triton.plan_passes.hoist import _Opening, opened

@@ -50,11 +50,12 @@ from chunkform.codegen.ir.kernel_ir import (
     statements,
     stores,
 )
+from chunkform.codegen.printing.code_passes import finished_kernel as finished
+from chunkform.codegen.printing.code_passes.guarded import guarded
 from chunkform.codegen.printing.kernel_text import kernel_function_text, lines_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import kernels_after, section, triton_form
 from chunkform.codegen.recurrence.triton.kernel_gate import gate_kernel
-from chunkform.codegen.recurrence.triton.kernel_passes import finished, guarded
 from chunkform.codegen.recurrence.triton.kernels.coupling_weights import TransitionKernel
 from chunkform.codegen.recurrence.triton.kernels.per_step import RowKernel
 from chunkform.errors import GateError
@@ -305,7 +306,7 @@ def test_kernels_are_printed_after_each_pass() -> None:
     assert "static_range" in before and "static_range" not in "".join(map(kernel_function_text, triton_form(c).built))
     text = triton_form(c).text
     assert last != before and all(x in text for x in last.split("\n\n"))
-    with pytest.raises(ValueError, match="one of in_slices, falling_back, guarded, got 'fused'"):
+    with pytest.raises(ValueError, match="one of in_slices, falling_back, guarded, prefetched, got 'fused'"):
         kernels_after(c, "fused")
 
 

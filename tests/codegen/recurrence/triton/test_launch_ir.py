@@ -35,11 +35,13 @@ from chunkform.codegen.ir.launch_ir import (
     stored,
 )
 from chunkform.codegen.ir.warp_schedule import with_roles_name
+from chunkform.codegen.printing.code_passes import finished_function as finished
+from chunkform.codegen.printing.code_passes.freed import freed
+from chunkform.codegen.printing.code_passes.wanted import wanted as guarded
 from chunkform.codegen.printing.launch_text import lines_of
 from chunkform.codegen.recurrence.cost import launches
 from chunkform.codegen.recurrence.triton import TritonForm, triton_form
 from chunkform.codegen.recurrence.triton.launch_gate import gate_launches
-from chunkform.codegen.recurrence.triton.launch_passes import finished, freed, guarded
 from chunkform.errors import GateError
 
 OPS = [

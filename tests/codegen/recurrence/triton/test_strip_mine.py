@@ -10,13 +10,13 @@ from chunkform.codegen.exact.jit_source import body_of
 from chunkform.codegen.ir.code import Literal, Name, call
 from chunkform.codegen.ir.kernel_ir import For, KernelFunction, Slices
 from chunkform.codegen.performance.compile_report import inspect_op
+from chunkform.codegen.printing.cannot_print import CannotPrint
+from chunkform.codegen.printing.code_passes.in_slices import in_slices
 from chunkform.codegen.printing.kernel_text import lines_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import triton_source
-from chunkform.codegen.recurrence.triton.kernels.strip_mine import in_slices
 from chunkform.codegen.recurrence.triton.kernels.sweep_kernels import needed_for
 from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
-from chunkform.codegen.recurrence.triton.plan_passes.roles import CannotPrint
 from chunkform.codegen.recurrence.triton.print.axis_names import axis_name, block_name, size_name
 from chunkform.codegen.recurrence.triton.print.reserved import RESERVED
 from chunkform.codegen.recurrence.triton.section import kernel_plan

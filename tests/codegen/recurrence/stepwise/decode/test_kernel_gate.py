@@ -22,11 +22,11 @@ from chunkform.codegen.ir.kernel_ir import (
     statements,
     stores,
 )
+from chunkform.codegen.printing.code_passes import finished_kernel as finished
 from chunkform.codegen.recurrence.stepwise.decode import decoding, source
 from chunkform.codegen.recurrence.stepwise.decode.kernel import step_kernel, step_rows
 from chunkform.codegen.recurrence.stepwise.decode.kernel_gate import gate_step, gate_steps
 from chunkform.codegen.recurrence.stepwise.decode.several import several_steps
-from chunkform.codegen.recurrence.stepwise.kernel_passes import finished
 from chunkform.errors import GateError
 
 NAMES = ["tanh_layer", "channels", "sherman_morrison"]

@@ -22,11 +22,11 @@ from chunkform.codegen.ir.warp_schedule import (
     Shared,
     WhereGiven,
 )
+from chunkform.codegen.printing.cannot_print import CannotPrint
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section, triton_form
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
-from chunkform.codegen.recurrence.triton.plan_passes.roles import CannotPrint
 from chunkform.codegen.recurrence.triton.warp_roles.derive import schedule_of_sweep
 from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_schedule
 from chunkform.errors import GateError

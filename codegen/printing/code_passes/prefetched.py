@@ -1,8 +1,7 @@
-"""What is done to the kernels of the recurrent form between building them and printing them: functions IR -> IR, in order."""
+"""A pass: what a loop loads ahead is loaded a round before it is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from ...ir.code import Code, Load, Name, loads_in, rebuilt, substituted
@@ -13,16 +12,6 @@ def prefetched(k: KernelFunction) -> KernelFunction:
     """What a loop loads ahead is loaded a round before it is needed, as nothing else would fill the time that memory takes; for
     the first round before the loop."""
     return replace(k, body=_prefetched(k.body))
-
-
-PASSES: tuple[Callable[[KernelFunction], KernelFunction], ...] = (prefetched,)
-
-
-def finished(k: KernelFunction) -> KernelFunction:
-    """A kernel as it is printed."""
-    for each in PASSES:
-        k = each(k)
-    return k
 
 
 def _prefetched(body: Body) -> Body:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from ....ir.code import Code, Item, Items, Name, call
-from ....ir.expr import plain_name
-from ....ir.kernel_ir import (
+from ...ir.code import Code, Item, Items, Name, call
+from ...ir.expr import plain_name
+from ...ir.kernel_ir import (
     Body,
     For,
     KernelFunction,
@@ -25,7 +25,7 @@ from ....ir.kernel_ir import (
     reads,
     renamed,
 )
-from ..plan_passes.roles import CannotPrint
+from ..cannot_print import CannotPrint
 
 NONE = Items(())
 
