@@ -1,0 +1,206 @@
+"""Sums over the writes of a chunk with a decay for each channel, which work by halves of the chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace as replaced
+
+from ....ir.code import (
+    Binary,
+    Code,
+    Either,
+    Group,
+    Literal,
+    Name,
+    Not,
+    both,
+    call,
+    plus,
+    shape,
+    times,
+    where,
+)
+from ....ir.expr import (
+    COL,
+    ROW,
+    Node,
+    dim_of,
+    factors_of,
+    leaf,
+    mul,
+    rebuild,
+    rename,
+    split_constant,
+    terms_of,
+    walk,
+)
+from ....ir.kernel_ir import If, Statement, Store, let
+from ....printing.cannot_print import CannotPrint
+from ..plan_passes.roles import STEPS
+from ..print.axis_names import size_name
+from .arguments import Role
+from .tile_products import TileProducts
+from .tile_values import Value
+
+
+class ChannelDecays(TileProducts):
+    """Lowers sums in which a decay has an axis of its own."""
+
+    def __init__(
+        self,
+        full: tuple[str, ...],
+        tile: tuple[str, ...],
+        direction: int,
+        decays: dict[Node, Node],
+        streams: dict[Node, Node],
+        definitions: dict[Node, Node],
+        name_of: Callable[[Node], str],
+        sweeps: bool = False,
+    ) -> None:
+        super().__init__(full, tile, direction, decays, streams, definitions, name_of, sweeps)
+        # sums over the writes of a chunk without those that no decay lies before, where a kernel needs both
+        self.apart: dict[Node, Value] | None = None
+        self.split = False  # are rows that are of a large decay range stored by a kernel of their own?
+        self.intra: dict[
+            str, Node
+        ] = {}  # sums over the writes of a chunk, each with its decay, made here and not loaded
+
+    def decayed_sums(self, x: Node, reads: ChannelDecays | None = None) -> Value:
+        """What reads take of the writes of their own chunk, with a decay for each channel. What each read takes of each write but
+        for that is the same for all channels: `reads` prints it, where a loop takes these block by block, and sums of each write
+        over another axis."""
+        for _, summed in map(split_constant, terms_of(x)):
+            factors = factors_of(summed.args[0])
+            (axis,) = {a for f in factors if f.op == "decay_mask" for a in f.axes} - {ROW, COL}
+            where = reads or self
+            for y in walk(*(rename(f, {COL: ROW}) for f in factors if f.axes == (COL,))):
+                if y.op == "sum":
+                    self.memo[y] = where.value(y)
+            p = where.reads_of_writes(factors, axis)
+            p = where.assign("p", p.over((ROW, COL)), (ROW, COL))
+            self.memo[summed] = self.decayed_sum(summed, COL, factors, p)
+        return self.value(x)
+
+    def decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...], p: Value | None = None) -> Value:
+        """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept."""
+        masks = [f for f in factors if f.op == "decay_mask" and len(f.axes) == 3]
+        (axis,) = set(masks[0].axes) - {ROW, COL}
+        if len(masks) > 1 or bound != COL or axis not in x.axes:
+            raise CannotPrint(f"decays over three axes in {x!r}")
+        p = p or self.reads_of_writes(factors, axis)
+        w = self.tile_of(tuple(f for f in factors if f is not masks[0] and (axis in f.axes or f.axes == (COL,))), axis)
+        late, write_late, inclusive, _ = masks[0].attrs
+        alone = (
+            self.apart is not None and inclusive and late == write_late
+        )  # a step's own write, which no decay is before
+        made = call(
+            "decayed_sum",
+            p.over((ROW, COL)),
+            w.over((ROW, axis)),
+            *self.halves(masks[0], axis),
+            "C",
+            self.chunk,
+            "LEVELS",
+            masks[0].attrs[3] > 0,
+            inclusive and not alone,
+            Literal(False) if self.by_range is None else "FLAT",
+            "EXACT",
+            "DT",
+        )
+        own = self.assign("own", call("diagonal", p.over((ROW, COL)), "C"), (ROW,)) if alone else None
+        v = self.assign("p", made, (ROW, axis), note=self.note(x))
+        if own is not None and self.apart is not None:
+            self.apart[x] = v
+            with_own = plus(v.code, times(own.over((ROW, axis)), w.over((ROW, axis))))
+            v = self.assign("p", with_own, (ROW, axis), note="with each step's own")
+        self.from_slow_path(
+            masks[0], axis, None if masks[0].attrs[3] > 0 else (p.over((ROW, COL)), w.over((ROW, axis)))
+        )
+        return v
+
+    def halves(self, mask: Node, axis: str) -> list[Code]:
+        """What the helpers of `runtime/chunk_kernels/kernels.py` that work by halves take of a decay over an axis."""
+        (d,) = mask.args
+        late, write_late, _, direction = mask.attrs
+        high, low = (late, write_late) if direction > 0 else (not write_late, not late)
+        name = self._decay_name(d)
+        width = Name(size_name(dim_of(axis)))
+        sums, counts = (plus(f"{name}_{x}", times("step", width)) for x in ("sums", "rests"))
+        if self.by_range is not None and name not in self.by_range:
+            self.by_range.append(name)
+            self.argument(name, Role.EXTENTS, "extent", self.decays[d], (axis,))
+        edges = [Name(y) for x in (high, low) for y in self._cumulative(d, x, over=(ROW, axis))]
+        index = self.index(axis)
+        given = Either(counts, Name("EXACT"), Literal(None))
+        return [sums, given, *edges, Name(index), Name(f"{index}_ok"), Name("last"), Name("H") * width]
+
+    def reads_of_writes(self, factors: tuple[Node, ...], axis: str) -> Value:
+        """What each read takes of each write, but for decays over `axis` and numbers of each write: so that it is rounded as it
+        is where these take from those."""
+        others = tuple(f for f in factors if axis not in f.axes and f.axes != (COL,))
+        square = shape("C", "C")
+        p = self._product(others) if others else Value(call("tl.full", square, 1.0, "tl.float32"), (ROW, COL))
+        return p if len(p.axes) == 2 else Value(call("tl.broadcast_to", p.over((ROW, COL)), square), (ROW, COL))
+
+    def tile_of(self, factors: tuple[Node, ...], axis: str) -> Value:
+        """A product of what the steps of a chunk have, over an axis, even if all of it is the same along that."""
+        v = self._product(factors) if factors else Value(Literal(1.0), ())
+        v = replaced(v, axes=tuple(ROW if a == COL else a for a in v.axes))
+        if axis in v.axes:
+            if self._vanishes(mul(*factors), axis):
+                return v
+            return Value(self.until_ends(v.over(v.axes), mul(*factors), v.axes, (axis,)), v.axes)
+        axes = self.ordered((ROW, axis))
+        return self.assign("x", where(self.inside(axes), v.over(axes), 0.0), axes)
+
+    def from_slow_path(self, mask: Node, axis: str, read: tuple[Code, Code] | None = None) -> None:
+        """Which rows are stored by the kernel for those that are of a large decay range: from the first of these on, and the rows
+        before it
+        where they `read`, by a matrix, what these write."""
+        if self.by_range is None:
+            return
+        late, write_late, _, direction = mask.attrs
+        later = self._cumulative(mask.args[0], late if direction > 0 else not write_late, over=(ROW, axis))
+        first = call("first_steep", "steep_from", *later, self.ok(axis), "C", "DT")
+        lines: list[Statement] = [let("steep_from", first)]
+        if read is not None:
+            lines.append(let("again", call("adds_steep", "again", *read, "steep_from", "C")))
+        lines.append(let("i_new", Name("i_ok") & Binary("|", Name("i") >= "steep_from", Name("again") > 0)))
+        self.body.append(If(Not(Name("FLAT")), tuple(lines)))
+
+    def without_own(self, x: Node) -> Node:
+        """x with what there is of sums without each step's own write in their place, and without what a chunk's last step writes
+        to states beyond the chunk: of these pairs no decay of the chunk lies between."""
+        if x.op == "leaf" and x.attrs[0] == "intra" and x.attrs[1] in self.intra:
+            return self.without_own(self.intra[x.attrs[1]])
+        if self.apart and x in self.apart:
+            y = leaf("apart", x.key[:12], x.axes)
+            self.memo[y] = self.apart[x]
+            return y
+        edges = [f for f in factors_of(x) if f.op == "decay_in" and not f.attrs[0] and len(f.axes) > 1]
+        if edges and self.apart is not None and not self.forward:
+            y, v = leaf("apart", x.key[:12], x.axes), self.value(x)
+            if y not in self.memo:
+                before_last = self.along(Group(Name("i") < "last"), ROW, v.axes)
+                self.memo[y] = Value(where(before_last, v.over(v.axes), 0.0), v.axes)
+            return y
+        return rebuild(x, map(self.without_own, x.args)) if x.args else x
+
+    def ends(self, mask: Node, axis: str) -> None:
+        """Store the sums of a whole chunk for others, where the kernel makes them."""
+        (d,) = mask.args
+        name = self._decay_name(d)
+        if name not in self.making:
+            return
+        end, _ = self._cumulative(d, True, end=True)
+        index, width = self.index(axis), Name(size_name(dim_of(axis)))
+        place = plus(f"{name}_sums", times("step", width), times("last", Group(Name("H") * width)), index)
+        self.body.append(If(Name("SUMS"), (Store(place, Name(end), Name(f"{index}_ok")),)))
+
+    def stored(self, axes: tuple[str, ...]) -> Code:
+        """Where a tile has an entry that this kernel stores."""
+        return both(*(self.along(self.stored_rows if a in STEPS else self.ok(a), a, axes) for a in axes))
+
+    @property
+    def stored_rows(self) -> str:
+        return "i_new" if self.split else "i_ok"
