@@ -88,6 +88,11 @@ class TileLeaves(ChannelDecays):
             raise CannotPrint(f"{name} has two axes")
         if kind in PER_HEAD:
             return self._per_head(x, own)
+        return self._of_each_step(x, own)
+
+    def _of_each_step(self, x: Node, own: tuple[str, ...]) -> Value:
+        """Numbers of each step, or a tile of them."""
+        kind, name, _ = x.attrs
         if kind not in PER_STEP:
             raise CannotPrint(f"the leaf {x!r}")
         base = self.name_of(leaf(kind, name, own))

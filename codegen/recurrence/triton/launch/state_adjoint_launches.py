@@ -1,0 +1,263 @@
+"""Products of states with their gradients: at ends of segments, from checkpoints, and at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ....ir.expr import (
+    ZERO,
+    Node,
+    add,
+    dim_of,
+    leaf,
+    rename,
+    terms_of,
+    walk,
+)
+from ....ir.launch_ir import (
+    NONE,
+    Alloc,
+    Call,
+    Do,
+    Expr,
+    If,
+    Set,
+    any_wanted,
+    joined,
+    py,
+    ref,
+)
+from ....ir.step_program import StepProgram, Var
+from ....printing.cannot_print import CannotPrint
+from ...chunkwise.compiled import Compiled
+from ...chunkwise.plan import Accumulate, Plan, Unroll
+from ...normal_form.form import StateAdjointProduct
+from ...step.adjoint import gradient_name
+from ..kernels.coupling_weights import (
+    unroll_with_transitions,
+)
+from ..kernels.fused_backward import FusedBackward
+from ..kernels.output_kernels import kept_apart, unroll_kernel
+from ..kernels.per_step import Result, printable
+from ..kernels.tile_values import Fine
+from ..plan_passes.hoist import in_prologue
+from ..plan_passes.roles import is_state
+from ..print.axis_names import size_name
+from .one_pass import OnePass
+from .prologue_launches import PrologueLaunches
+
+OWN = ".own"  # ends the names of sums of pairs of steps inside a block
+
+
+class StateAdjointLaunches(PrologueLaunches):
+    """Launches what gradients of decays and of parameters are summed from."""
+
+    def __init__(
+        self,
+        c: Compiled,
+        plan: Plan,
+        backward: bool,
+        fine: Fine | None = None,
+        later: OnePass | None = None,
+        whole: FusedBackward | None = None,
+        stem: str = "triton",
+    ) -> None:
+        super().__init__(c, plan, backward, fine, later, whole, stem)
+        self.entered: set[str] = set()  # states whose values before each segment are known
+        self.left: set[str] = set()  # states whose last values are known
+        self.paired: set[str] = set()  # states whose state-adjoint products at the ends of segments are known
+
+    def _unroll(self, stage: Unroll) -> None:
+        """The products at each step, by a kernel over all blocks."""
+        walked = {n for s in self.schedule.sweeps.values() for n in s.states}
+        walked |= self.schedule.given
+        if not self._unrolled_from() <= walked:
+            raise CannotPrint(f"no walk over {', '.join(sorted(self._unrolled_from() - walked))}")
+        stage, transitions = unroll_with_transitions(stage)
+        stage = kept_apart(stage)  # before streams are named: a kernel loads them by the axes that they have there
+        streams: dict[Node, Node] = {}
+        for x, node in stage.streams.items():
+            if in_prologue(node):
+                self.origins[leaf("ahead", node.key[:12], node.axes)] = node
+                node = leaf("ahead", node.key[:12], node.axes)
+            streams[x] = node
+        kernels = []
+        channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
+        for part in [stage] if channels is not None else _parts_of(stage):
+            number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1
+            kernel = unroll_kernel(f"{self.kind}_unroll_{number}", part, streams, self.names)
+            self._inputs(kernel, "block_")
+            self.kernels.append(kernel)
+            kernels.append((kernel, list(part.outputs)))
+        with self._apart() as found:
+            self._launch_transitions(transitions, "block_")
+            made: dict[str, list[Expr]] = {x.attrs[1]: [] for x in stage.outputs}
+            for kernel, outputs in kernels:
+                axis = kernel.tiled
+                tiles = (
+                    "1" if axis is None else f"cdiv({size_name(dim_of(axis))}, {self.launches.tile(axis, reads=True)})"
+                )
+                for x in outputs:
+                    made[x.attrs[1].removesuffix(OWN)].append(ref(self.names(x)))
+                    shape = f"B, H, {tiles}, T" if channels is None else f"B, T, H, {size_name(dim_of(channels))}"
+                    found.append(Alloc(self.names(x), Expr(shape)))
+                found += self.launches.launch(kernel, block="block_")
+            for state_adjoint, parts in made.items():
+                name = f"{self.names(leaf('state', state_adjoint))}_pairing"
+                whole = Expr("(B, T, H)")
+                if channels is not None:
+                    found.append(Set((name,), parts[0]))
+                elif parts:
+                    found.append(Call((name,), "total", (whole, Expr("torch.float32"), *parts)))
+                else:
+                    found.append(Call((name,), "spread", (Expr("0.0"), whole, Expr("some"))))
+        self._under(set().union(*(self.wants.paired(x.attrs[1]) for x in stage.outputs)), found)
+
+    def _summed_over_steps(self, v: Var, node: Node, made: Mapping[str, str]) -> Expr | None:
+        """The gradient of a parameter: the sum over sequences and steps of what it is at each."""
+        name = gradient_name(v)
+        if name in made:
+            return py("{}.sum(0)", ref(made[name]))
+        if _is_zero(node):
+            shape = ", ".join(["H", *(size_name(dim_of(a)) for a in v.axes)])
+            return Expr(f"some.new_zeros(({shape}), dtype=torch.float32)")
+        value = self._outer(node, v.axes) if len(v.axes) == 2 else None
+        return value or py("{}.float().sum((0, 1))", self._values({name: node}, {name: v.axes}, made)[name])
+
+    def _gradients_per_step(self, variables: list[Var], values: dict[str, Node]) -> dict[str, str]:
+        """The names of gradients that one per-step kernel makes, or sums over some steps each, which it launches."""
+        per_step = [v for v in variables if v.per_step]
+        found = self._per_step_results(
+            {gradient_name(v): values[gradient_name(v)] for v in per_step}, _orders(per_step)
+        )
+        for name, order in _orders([v for v in variables if not v.per_step]).items():
+            if printable(values[name], order, summed=True):
+                tensor = self.names(leaf("stored", f"{name}.summed", order))
+                found[name] = Result(tensor, values[name], order, "torch.float32", summed=True)
+        wanted = {v.name: gradient_name(v) for v in variables if gradient_name(v) in found}
+        if found:
+            rows = [replace(found[name], wanted=n) for n, name in wanted.items()]
+            self._under(set(wanted), self._per_step(rows))
+        return {n: r.name for n, r in found.items()}
+
+    def _through_initial(self, state: str, program: StepProgram) -> None:
+        """What parameters get through the initial value that is made of them."""
+        known = self.names(leaf("state", f"d{state}"))
+        for v in program.variables:
+            if gradient_name(v) not in program.outputs:
+                continue
+            node = program.outputs[gradient_name(v)]
+            self.initial_gradient = f"{known}_last"
+            made, results = self._torch({"x": node}, {"x": v.axes})
+            shape = ", ".join(["lay.sequences", "H", *(size_name(dim_of(a)) for a in v.axes)])
+            value = py('{}["{}"] += spread({}, ({}), some).sum(0)', ref("gradients"), v.name, results["x"], shape)
+            given = Expr(f'"{v.name}" in needs and states.get("{state}") is None')
+            self.body.append(If(given, (*made, Do(value)), wanted=frozenset({v.name})))
+
+    def _state_adjoints_at_ends(self) -> None:
+        """<S, dS> after the last step of each segment, as soon as both are known there: the states needn't be kept for longer."""
+        for p in (x.state_adjoint for x in self.plan.stages if isinstance(x, Accumulate)):
+            known = p.state in self.left and f"d{p.state}" in self.entered
+            wanted = self.wants.paired(p.state)
+            if not known or not wanted or p.state in self.paired or p.state in self.schedule.spans:
+                continue
+            self.paired.add(p.state)
+            axes = self.c.step.state(p.state).axes
+            name, gradient = (self.names(leaf("state", n)) for n in (p.state, f"d{p.state}"))
+            dims = tuple(n - len(axes) for n, a in enumerate(axes) if a not in p.leaf.axes)
+            arguments = (ref(f"{name}_last"), ref(f"{gradient}_starts"), Expr(str(dims)))
+            self._under(wanted, [Call((f"{name}_at_ends",), "pair", arguments)])
+
+    def _state_adjoint(self, stage: Accumulate) -> None:
+        p = stage.state_adjoint
+        wanted = self.wants.paired(p.state)
+        if not wanted:
+            return
+        name, axes = self.names(leaf("state", p.state)), p.leaf.axes
+        target = f"{name}_pairing"
+        if p.state in self.schedule.spans and (not axes or p.state in self.schedule.whole):
+            made = ref(self.names(leaf("stored" if axes else "sums", f"{p.state}.pairing", axes)))
+            if not axes:
+                self._under(wanted, [Call((target,), "total", (Expr("(B, T, H)"), Expr("torch.float32"), made))])
+            elif made != ref(target):
+                self._under(wanted, [Set((target,), made)])
+            return
+        assert p.state in self.paired or p.state in self.schedule.spans  # which need none
+        start = f"{name}_at_ends"
+        with self._apart() as inner:
+            if stage.by_channel:
+                self._summed(p, name, start, stage.at_boundaries)
+            else:
+                self._from_checkpoints(p, name, start)
+        comment = f"the decay times <{p.state}_(t-1), d{p.state}_t>"
+        self.body.append(If(any_wanted(wanted), tuple(inner), comment=comment, wanted=frozenset(wanted)))
+
+    def _summed(self, p: StateAdjointProduct, name: str, start: str, at_boundaries: bool) -> None:
+        axes = p.leaf.axes
+        late, early = self._multiplied(dict(enumerate(self.fused.state_adjoints[p.state]))).values()
+        shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
+        sides = {"late": late, "early": early}
+        rows = [Result(n, x, axes, "torch.float32") for n, x in sides.items() if x.op != "leaf" and printable(x, axes)]
+        self.body += self._per_step(rows) if rows else []
+        for side in (n for n in sides if all(r.name != n for r in rows)):
+            value = self.torch_text({side: sides[side]}, {side: axes})[side]
+            if sides[side] is not ZERO:
+                self.body.append(Call((side,), "spread", (value, Expr(f"({shape})"), Expr("some"))))
+            else:
+                zeros = NONE if side == "early" else Expr(f"some.new_zeros(({shape}), dtype=torch.float32)")
+                self.body.append(Set((side,), zeros))
+        made = (ref("late"), ref("early"))
+        if p.state in self.schedule.spans:
+            ends = ref(self.names(leaf("sums", f"{p.state}.ends", axes)))
+            self.body.append(Call((f"{name}_pairing",), "block_sums", (*made, ends, Expr("blocks"))))
+            return
+        totals = [ref(self.names(leaf("sums", f"{p.state}.{kind}"))) for kind in ("in", "out") if at_boundaries]
+        arguments = (*made, ref(start), Expr("lay"), Expr("parts"), *totals)
+        self.body.append(Call((f"{name}_pairing",), "suffix_sum", arguments))
+
+    def _from_checkpoints(self, p: StateAdjointProduct, name: str, start: str) -> None:
+        """What the sweeps over the state and over its gradient have summed, put together."""
+        found: dict[str, str] = {}
+        for sums in (s for o in self.opened.values() for s in o.sums if s.state == p.state):
+            made = {f"{sums.kind}.{slot}": leaf("sums", f"{p.state}.{sums.kind}.{slot}") for slot in sums.reads}
+            made |= {f"own.{n}": sums.prologue.get(n, leaf("sums", f"{p.state}.own.{n}")) for n in sums.slots}
+            found |= {slot: self.names(x) for slot, x in made.items()}
+        scale = self.plan.form.state(p.state).decay
+        assert scale is not None
+        decay = self.names(scale)
+        given = joined([ref(f"{decay}_sums"), ref(f"{decay}_rests"), ref(start)])
+        arguments = [
+            py("{}, lay, parts, config.exact", given),
+            *(py("{}={}", slot.replace(".", "_"), ref(x)) for slot, x in found.items()),
+        ]
+        arguments += [Expr("at_once=True")] if p.state in self.fused.at_once else []
+        self.body.append(Call((f"{name}_pairing",), "border_sums", tuple(arguments), lines=True))
+
+    def _decay_of(self, state_adjoint: Node, k: int) -> str:
+        """The name of the decay whose gradient a state-adjoint product goes into, as the piece of stage k has it."""
+        decay = self.plan.form.state(state_adjoint.attrs[1].removesuffix(".pairing")).decay
+        assert decay is not None
+        return self.names(rename(decay, self.from_checkpoints[k].rename))
+
+
+def _parts_of(stage: Unroll) -> list[Unroll]:
+    """What is of states, and what is of pairs of steps inside a block alone: no program has the registers for both."""
+    parts: dict[str, dict[Node, Node]] = {}
+    for x, node in stage.outputs.items():
+        for term in () if node == ZERO else terms_of(node):
+            kind = "" if any(map(is_state, walk(term))) else OWN
+            made = parts.setdefault(kind, {})
+            y = leaf("sums", f"{x.attrs[1]}{kind}")
+            made[y] = add(made[y], term) if y in made else term
+    return [replace(stage, outputs=made) for made in parts.values()]
+
+
+def _orders(variables: list[Var]) -> dict[str, tuple[str, ...]]:
+    """The axes of variables, by the names of their gradients."""
+    return {gradient_name(v): v.axes for v in variables}
+
+
+def _is_zero(node: Node) -> bool:
+    """Is a value zero, over whichever axes?"""
+    return node is ZERO or (node.op == "expand" and _is_zero(node.args[0]))
