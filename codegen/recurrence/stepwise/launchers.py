@@ -46,8 +46,11 @@ def entry(table: str, key: str) -> Expr:
     return Expr(name, frozenset({name}))
 
 
-def steps_forward(c: Compiled, name: str, k: Made, rows: Made | None) -> Function:
-    """The function that makes outputs, last states and checkpoints."""
+def steps_forward(
+    c: Compiled, name: str, k: Made, rows: Made | None, kernels: str = "sequential_forward", keeps: bool = True
+) -> Function:
+    """The function that makes outputs, last states and checkpoints; these where it isn't told, if it `keeps` them. The names of
+    its kernels begin with `kernels`."""
     body: list[Statement] = [
         *_measure(c),
         *_cut(k, 2048),
@@ -67,7 +70,7 @@ def steps_forward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functio
         If(
             Expr("needs_backward"), tuple(Alloc(f'saved["{x["key"]}"]', _shape(x), None, like=LIKE) for x in k["saved"])
         ),
-        *_launched(c, k, rows, "sequential_forward", _warps(k, "warps_for({}, 128)", "warps_for({}, 64)")),
+        *_launched(c, k, rows, kernels, _warps(k, "warps_for({}, 128)", "warps_for({}, 64)")),
     ]
     for x in k["outputs"]:
         if x["part"]:
@@ -76,7 +79,7 @@ def steps_forward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functio
     body.append(Return(joined(map(ref, ("outputs", "finals", "saved")))))
     told = "(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."
     return Function(
-        name, "(given, states, constants, packed=None, needs_backward=True)", told, tuple(body), frees=False
+        name, f"(given, states, constants, packed=None, needs_backward={keeps})", told, tuple(body), frees=False
     )
 
 

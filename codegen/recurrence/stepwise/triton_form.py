@@ -7,6 +7,8 @@ segment from its checkpoint into a workspace, then goes through the adjoint's st
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...ir.code import Code, Name
 from ...ir.expr import Node, leaves
 from ...ir.kernel_ir import Let, Statement, added, let
@@ -54,11 +56,12 @@ def maps_triton_source(c: Compiled, name: str) -> str:
     rows = None if plan is None else forward_rows(c, plan)
     printed = []
     for x in (x for x in (forward, rows) if x):
-        function = finished(x["function"])
+        f = x["function"]
+        function = finished_kernel(replace(f, name=f"sequential_maps{f.name.removeprefix('sequential_forward')}"))
         gate_kernel(c, x["kernel"], function, x.get("slots", 0))
         printed.append(kernel_function_text(function))
-    text = "\n\n\n".join([*printed, launch_text(steps_forward(c, name, forward, rows)).rstrip()])
-    return text.replace("sequential_forward", "sequential_maps").replace("needs_backward=True", "needs_backward=False")
+    launcher = finished_function(steps_forward(c, name, forward, rows, "sequential_maps", keeps=False))
+    return "\n\n\n".join([*printed, launch_text(launcher).rstrip()])
 
 
 def sequential_kernels(c: Compiled) -> tuple[Made, Made, Made | None, Made | None]:
