@@ -33,6 +33,7 @@ from ....printing.launch_text import launch_text
 from ...chunkwise.plan import Accumulate, Map, Plan, Stage, Sweep
 from ...step.adjoint import gradient_name
 from ...stepwise.initial import initial_adjoints
+from ..kernels.chunk_kernel import Kernel
 from ..plan_passes.value_placement import is_made
 from ..print.axis_names import size_name
 from .inputs import entries, if_wanted, inputs
