@@ -18,18 +18,21 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, Literal
 
 import torch
 import uvicorn
 from fastapi import FastAPI
 from fastapi import Request as Connection
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from serving_engine import Closed, Engine, Full, LanguageModel, Request
+from starlette.exceptions import HTTPException
 
 LOOK = 0.2  # seconds between two looks at whether a client is still there
+ROOM = 65536  # bytes of a request beside its prompt
 
 
 Byte = Annotated[str, Field(pattern=r"^[\x00-\x7f]$")]  # a character of one token
@@ -41,14 +44,31 @@ class Message(BaseModel):
 
 
 class Options(BaseModel):
-    """What is asked for: the parameters of OpenAI's endpoint that mean something here."""
+    """What is asked for: the parameters of OpenAI's endpoint that mean something here. null is what isn't said; another
+    parameter, or another value of one that has no effect here, is refused."""
+
+    model_config = ConfigDict(extra="forbid")
 
     model: str = ""
     max_tokens: int = Field(16, ge=1, le=4096)
     temperature: float = Field(0.0, ge=0, le=10)
-    seed: int = 0
+    seed: int = Field(0, ge=-(2**63), lt=2**63)
     stop: Byte | list[Byte] | None = None
     stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    user: str = ""
+    n: Literal[1] = 1
+    best_of: Literal[1] = 1
+    top_p: Literal[1] = 1
+    presence_penalty: Literal[0] = 0
+    frequency_penalty: Literal[0] = 0
+    echo: Literal[False] = False
+    logprobs: Literal[False] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def said(cls, given: Any) -> Any:
+        return {n: x for n, x in given.items() if x is not None} if isinstance(given, dict) else given
 
 
 class Completion(Options):
@@ -87,14 +107,16 @@ class Stream:
 
     async def pieces(self, connection: Connection) -> AsyncIterator[str]:
         """Text, piece by piece; raises what the engine tells. The request of a client that goes away is cancelled."""
-        ended = False
+        ended, looked = False, time.monotonic()
         try:
             while not ended:
+                if time.monotonic() - looked > LOOK:
+                    looked = time.monotonic()
+                    if await connection.is_disconnected():
+                        return
                 try:
                     found = await asyncio.wait_for(self.queue.get(), LOOK)
                 except TimeoutError:
-                    if await connection.is_disconnected():
-                        return
                     continue
                 if isinstance(found, Exception):
                     ended = True
@@ -118,6 +140,16 @@ class Stream:
 def app_of(engine: Engine, name: str) -> FastAPI:
     """The endpoint."""
     app = FastAPI(title="chunkform")
+    app.add_middleware(Bounded, most=ROOM + 16 * engine.limits.longest)
+
+    @app.exception_handler(RequestValidationError)
+    async def misread(connection: Connection, error: RequestValidationError) -> JSONResponse:
+        said = "; ".join(f"{'.'.join(map(str, x['loc'][1:]))}: {x['msg']}".lstrip(": ") for x in error.errors())
+        return refused(400, ValueError(said))
+
+    @app.exception_handler(HTTPException)
+    async def failed(connection: Connection, error: HTTPException) -> JSONResponse:
+        return refused(error.status_code, ValueError(error.detail), error.headers)
 
     async def complete(kind: str, asked: Completion | Chat, connection: Connection) -> Any:
         try:
@@ -177,8 +209,39 @@ async def events(kind: str, name: str, stream: Stream, connection: Connection) -
     yield f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n"
 
 
-def refused(status: int, error: Exception, headers: dict[str, str] | None = None) -> JSONResponse:
+def refused(status: int, error: Exception, headers: Mapping[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": {"message": str(error), "type": type(error).__name__}}, status, headers)
+
+
+class Bounded:
+    """Refuses a request whose body has more bytes than a prompt may take, before it is read to its end."""
+
+    def __init__(self, app: Any, most: int) -> None:
+        self.app, self.most = app, most
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        said = dict(scope["headers"]).get(b"content-length", b"0")
+        read = 0
+
+        async def counted() -> Any:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            return message if read <= self.most else {"type": "http.disconnect"}
+
+        answer = refused(413, ValueError(f"a request has {self.most} bytes at most"), {"Connection": "close"})
+
+        async def told(message: Any) -> None:  # what it makes of a body that was cut off is of no interest
+            if read <= self.most:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                await answer(scope, receive, send)
+
+        if int(said) > self.most:
+            return await answer(scope, receive, send)
+        return await self.app(scope, counted, told)
 
 
 class Server(uvicorn.Server):
@@ -205,12 +268,13 @@ def main() -> None:
     said.add_argument("--rows", type=int, default=64, help="sequences served at the same time")
     said.add_argument("--waiting", type=int, default=128, help="requests that may wait")
     said.add_argument("--drafts", type=int, default=3, help="tokens tried at once beside the next one")
+    said.add_argument("--longest", type=int, default=8192, help="tokens of a prompt")
     said.add_argument("--grace", type=float, default=10.0, help="seconds for what runs when the server is told to end")
     given = said.parse_args()
     model = LanguageModel(given.op, given.width, given.heads, given.layers)
     if given.weights:
         model.load_state_dict(torch.load(given.weights, weights_only=True))
-    engine = Engine(model, given.rows, given.waiting, given.drafts)
+    engine = Engine(model, given.rows, given.waiting, given.drafts, longest=given.longest)
     config = uvicorn.Config(app_of(engine, given.op), given.host, given.port, log_level="warning", backlog=2048)
     Server(config, engine, given.grace).run()
 

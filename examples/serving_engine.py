@@ -10,6 +10,7 @@ random numbers, whether it was drafted or not.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import math
 import threading
@@ -142,10 +143,15 @@ class Request:
         init=False, default=0
     )  # tokens that the states have seen: all but the last, once the prompt is done
     random: torch.Generator = field(init=False, repr=False)
+    marks: list[bytes] = field(init=False, repr=False)  # of the prompt's first EVERY tokens, twice as many, and so on
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
         self.random = torch.Generator().manual_seed(self.seed)
+        read, self.marks = hashlib.blake2b(digest_size=16), []
+        for at in range(0, len(self.prompt) // EVERY * EVERY, EVERY):
+            read.update(bytes(self.prompt[at : at + EVERY]))
+            self.marks.append(read.digest())
 
     @property
     def made(self) -> int:
@@ -155,7 +161,8 @@ class Request:
         """A token, drawn with this request's own random numbers, of which each token takes one."""
         if self.temperature <= 0:
             return int(logits.argmax())
-        weights = torch.softmax(logits.double() / self.temperature, -1).cumsum(-1)
+        logits = logits.double()
+        weights = torch.softmax((logits - logits.max()) / self.temperature, -1).cumsum(-1)
         drawn = torch.rand((), generator=self.random, dtype=torch.float64) * weights[-1]
         return min(int((weights < drawn).sum()), VOCABULARY - 1)
 
@@ -181,26 +188,38 @@ class Closed(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """Sequences that are served at the same time, requests that may wait, tokens that are tried at once beside the next one, and
-    checkpoints of prefixes that are kept."""
+    """Sequences that are served at the same time, requests that may wait, tokens that are tried at once beside the next one,
+    checkpoints of prefixes that are kept, and tokens of a prompt."""
 
     rows: int
     waiting: int
     drafts: int
     prefixes: int
+    longest: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("rows", 1), ("waiting", 1), ("drafts", 0), ("prefixes", 0), ("longest", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be {least} or more, got {getattr(self, name)}")
 
 
 class Engine:
     """Serves requests round by round, in a thread of its own. `Limits` says what its numbers are."""
 
     def __init__(
-        self, model: LanguageModel, rows: int = 64, waiting: int = 128, drafts: int = 3, prefixes: int = 256
+        self,
+        model: LanguageModel,
+        rows: int = 64,
+        waiting: int = 128,
+        drafts: int = 3,
+        prefixes: int = 256,
+        longest: int = 8192,
     ) -> None:
+        self.limits, self.free = Limits(rows, waiting, drafts, prefixes, longest), list(range(rows))
         self.model, self.pools = model, model.pools(rows + 1)  # the last row stays as it is: where sequences start
-        self.limits, self.free = Limits(rows, waiting, drafts, prefixes), list(range(rows))
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        self.prefixes: OrderedDict[tuple[int, ...], list[tuple[Tensor, ...]]] = OrderedDict()
+        self.prefixes: OrderedDict[bytes, list[tuple[Tensor, ...]]] = OrderedDict()
         self.counts = {"tokens": 0, "rounds": 0, "drafted": 0, "accepted": 0, "prefix tokens": 0, "prompt tokens": 0}
         self.closing = self.ended = False
         self.changed = threading.Condition()
@@ -211,6 +230,8 @@ class Engine:
         """Raises: Full, Closed."""
         if not request.prompt or request.max_tokens < 1:
             raise ValueError("a request needs a prompt, and at least one token to make")
+        if len(request.prompt) > self.limits.longest:
+            raise ValueError(f"a prompt has {self.limits.longest} tokens at most, got {len(request.prompt)}")
         with self.changed:
             if self.closing:
                 raise Closed("the server is shutting down")
@@ -270,20 +291,20 @@ class Engine:
             request = self.waiting.popleft()
             request.row = self.free.pop()
             self.running.append(request)
-            known = self._known(request.prompt)
-            states = None if known == 0 else self.prefixes[tuple(request.prompt[:known])]
+            known = self._known(request)
+            states = None if known == 0 else self.prefixes[request.marks[known // EVERY - 1]]
             for n, pool in enumerate(self.pools):
                 for i, x in enumerate(pool):
                     x[request.row] = x[self.limits.rows] if states is None else states[n][i]
             request.taken = known
             self.counts["prefix tokens"] += known
 
-    def _known(self, prompt: list[int]) -> int:
+    def _known(self, request: Request) -> int:
         """How many of the prompt's tokens, but for the last, have a checkpoint after them."""
-        for n in range((len(prompt) - 1) // EVERY * EVERY, 0, -EVERY):
-            if tuple(prompt[:n]) in self.prefixes:
-                self.prefixes.move_to_end(tuple(prompt[:n]))
-                return n
+        for n in range((len(request.prompt) - 1) // EVERY, 0, -1):
+            if request.marks[n - 1] in self.prefixes:
+                self.prefixes.move_to_end(request.marks[n - 1])
+                return n * EVERY
         return 0
 
     def _round(self) -> None:
@@ -311,9 +332,11 @@ class Engine:
         self.counts["prompt tokens"] += len(tokens)
         for request, count in pieces:
             request.taken += count
-            key = tuple(request.prompt[: request.taken])
-            if request.taken % EVERY == 0 and key not in self.prefixes:
-                self.prefixes[key] = [tuple(x[request.row].clone() for x in pool) for pool in self.pools]
+            if request.taken % EVERY:
+                continue
+            mark = request.marks[request.taken // EVERY - 1]
+            if mark not in self.prefixes:
+                self.prefixes[mark] = [tuple(x[request.row].clone() for x in pool) for pool in self.pools]
                 if len(self.prefixes) > self.limits.prefixes:
                     self.prefixes.popitem(last=False)
 

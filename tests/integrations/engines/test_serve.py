@@ -99,6 +99,33 @@ def test_too_many_are_refused_and_the_end_is_told():
         Told(engine, **asked(4))
 
 
+def test_a_long_prompt_costs_what_its_tokens_cost_and_a_longer_one_is_refused():
+    """Checkpoints are found by a digest of what comes before: not by all of it, again for each of them."""
+    model = LanguageModel("gated_delta_rule", WIDTH)
+    before = time.process_time()
+    longest = Request([7] * 1_000_000, 1, print)
+    assert len(longest.marks) == 31_250 and time.process_time() - before < 1
+    engine = Engine(model, rows=1, drafts=0, longest=100)
+    with pytest.raises(ValueError, match="a prompt has 100 tokens at most, got 1000000"):
+        engine.submit(longest)
+    first = Told(engine, prompt=[5] * 100, max_tokens=3).wait()
+    assert Told(engine, prompt=[5] * 100, max_tokens=3).wait() == first
+    Told(engine, prompt=[6, *[5] * 99], max_tokens=3).wait()
+    engine.close()
+    assert engine.counts["prefix tokens"] == 96 and len(engine.prefixes) == 6
+
+
+def test_next_to_no_temperature_is_none():
+    model, request = LanguageModel("gated_delta_rule", WIDTH), {"prompt": list(SAID), "max_tokens": 6}
+    assert len({tuple(x) for x in alone(model, [request | {"temperature": t} for t in (0.0, 1e-9, 1e-320)])}) == 1
+
+
+@pytest.mark.parametrize("limit", ["rows", "waiting", "longest"])
+def test_limits_are_above_0(limit):
+    with pytest.raises(ValueError, match=f"{limit} must be 1 or more, got 0"):
+        Engine(LanguageModel("gated_delta_rule", WIDTH), **{limit: 0})
+
+
 def test_who_waits_is_told_that_the_engine_failed():
     model = LanguageModel("gated_delta_rule", WIDTH)
     engine = Engine(model, rows=2)
@@ -139,11 +166,12 @@ class Served:
                 time.sleep(0.1)
         raise AssertionError("the server didn't start")
 
-    def call(self, method: str, path: str, body: dict | None = None):
+    def call(self, method: str, path: str, body: dict | bytes | None = None):
         """(status, headers, text)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+            sent = body if isinstance(body, bytes) else json.dumps(body)
+            connection.request(method, path, sent, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.headers, answer.read().decode()
         finally:
@@ -234,8 +262,28 @@ def test_what_is_asked_wrongly_is_told_and_who_goes_away_is_cancelled(served):
         {"max_tokens": 3},
         {"prompt": "a", "max_tokens": 0},
         {"prompt": "a", "stop": "\u00e9"},
+        {"prompt": "a", "seed": 2**70, "temperature": 1},
+        {"prompt": "a" * 9000},
+        {"prompt": "a", "n": 2},
+        {"prompt": "a", "logprobs": 3},
+        {"prompt": "a", "nonsense": 3},
+        b'{"prompt": "a", "temperature": NaN}',
+        b'{"prompt": ',
+        b"\xff",
     ):
-        assert server.call("POST", "/v1/completions", body)[0] in (400, 422)
+        status, _, text = server.call("POST", "/v1/completions", body)
+        assert status == 400 and json.loads(text)["error"]["message"]
+    assert server.call("POST", "/v1/completions", {"prompt": "a" * 200_000})[0] == 413
+    chunks = iter([b'{"prompt": "', *[b"a" * 50_000] * 4, b'"}'])
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        connection.request("POST", "/v1/completions", chunks, {"Content-Type": "application/json"}, encode_chunked=True)
+        assert connection.getresponse().status == 413
+    except OSError:  # hung up on while it still wrote
+        pass
+    connection.close()
+    nothing = dict.fromkeys(("max_tokens", "temperature", "seed", "stop", "n", "user"))  # null, as some clients send it
+    assert server.call("POST", "/v1/completions", {"prompt": "a"} | nothing)[0] == 200
     status, _, text = server.call("POST", "/v1/chat/completions", {"messages": [{"content": "hello"}], "max_tokens": 3})
     assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == 3
     said = json.loads(server.call("POST", "/v1/completions", asked(1, 30))[2])["choices"][0]["text"]
@@ -243,15 +291,20 @@ def test_what_is_asked_wrongly_is_told_and_who_goes_away_is_cancelled(served):
     for stop in (last, ["\x7f", last]):  # as clients send it: one, or several
         found = json.loads(server.call("POST", "/v1/completions", asked(1, 30) | {"stop": stop})[2])["choices"][0]
         assert found["finish_reason"] == "stop" and found["text"] == said[: said.index(last)]
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    body = json.dumps(asked(0, 4096) | {"stream": True})
-    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-    connection.getresponse().read(100)
-    connection.sock.close()
-    connection.close()
-    for _ in range(100):
-        if json.loads(server.call("GET", "/health")[2])["running"] == 0:
-            break
-        time.sleep(0.1)
-    health = json.loads(server.call("GET", "/health")[2])
-    assert health["running"] == 0 and health["tokens"] < 4096
+    for streams in (True, False):
+        before = json.loads(server.call("GET", "/health")[2])["tokens"]
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        body = json.dumps(asked(0, 4096) | {"stream": streams})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        if streams:
+            connection.getresponse().read(100)
+        else:
+            time.sleep(0.3)
+        connection.sock.close()
+        connection.close()
+        for _ in range(100):
+            if json.loads(server.call("GET", "/health")[2])["running"] == 0:
+                break
+            time.sleep(0.1)
+        health = json.loads(server.call("GET", "/health")[2])
+        assert health["running"] == 0 and health["tokens"] - before < 4096
