@@ -69,10 +69,25 @@ class Instance:
             self.sizes = {**self.sizes, name: integer(body, {}, self.sizes)}
         self._gradients: dict[str, dict[int, np.ndarray]] = {}
 
-    def like(self, index: tuple[int, ...]) -> Likeness:
-        """What is so of quantities with this index."""
+    def like(self, name: str, index: tuple[int, ...]) -> Likeness:
+        """What is so of a quantity with this index."""
         so = self.setting.premises
-        return likeness(self.special, so, not so.step or index == (self.special.only,))
+        always = not so.step or not index or (index == (0,) and name in self.fixed)
+        return likeness(self.special, so, always or index == (self.special.only,))
+
+    @cached_property
+    def fixed(self) -> set[str]:
+        """Inputs of the recurrence that are the same at every step."""
+        r = self.setting.recurrence
+        return {v.name for v in r.variables if v.kind.endswith(("parameter", "constant"))} if r is not None else set()
+
+    def restart(self, assigned: dict[tuple[str, tuple[int, ...]], np.ndarray]) -> None:
+        """Take these values instead of others; what was computed of others is forgotten."""
+        self.assigned, self.evaluate = assigned, None
+        self.sampled.clear()
+        self._gradients.clear()
+        for name in ("inputs", "initial", "trajectory", "cotangents", "final"):
+            self.__dict__.pop(name, None)
 
     def size(self, dim: str) -> int:
         if dim == "1":
@@ -85,7 +100,7 @@ class Instance:
 
     def sample(self, name: str, index: tuple[int, ...], dims: tuple[str, str], domain: str) -> np.ndarray:
         """The value of something given: assigned, or random, the same each time."""
-        name = self.like(index).name_of(name)
+        name = self.like(name, index).name_of(name)
         key = (name, () if name in self.setting.premises.constant else index)
         if key not in self.sampled:
             self.sampled[key] = self.assigned[key] if key in self.assigned else self._draw(key, dims, domain)
@@ -112,7 +127,7 @@ class Instance:
         if limits is not None and constants is None:
             for at in np.ndindex(shape):
                 a[at] = self.arithmetic.number(limits.drawn(rng, domain))
-        so = self.like(key[1])
+        so = self.like(*key)
         if name in so.value:
             a[:] = self.arithmetic.number(so.value[name])
         if name in so.identity:

@@ -275,7 +275,8 @@ class Verifier:
             ]
         how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
         proof = ""
-        if self.thorough and not (claim.setting.premises.unit or claim.setting.premises.step):
+        so = claim.setting.premises
+        if self.thorough and not (so.unit or so.zero or so.step):
             proof = symbolic_proof(findings[0].statement, claim.setting, findings[0].bodies)
         return Verdict(claim, "holds", how, conditions=tuple(dict.fromkeys(conditions)), proof=proof)
 

@@ -62,11 +62,12 @@ class ReadRow:
 
 @dataclass(frozen=True)
 class Taken:
-    """One way to take what a document leaves open: kinds and shapes of symbols, and the way in words."""
+    """One way to take what a document leaves open: kinds and shapes of symbols, where states start, and the way in words."""
 
     text: str = ""
     kinds: tuple[tuple[str, str], ...] = ()
     shapes: tuple[tuple[str, tuple[str, str]], ...] = ()
+    any_start: bool = False  # states start anywhere, whatever the document says
 
 
 @dataclass
@@ -138,11 +139,44 @@ def read_document(text: str, path: str, header: Header) -> Document:
         for message, token in r.row.slips:
             source.slip(message, token.at)
         head = sorted_out(r, head, chain)
+    meant_in_one_case(rows, notation)
     return Document(source, header, notation, rows, list(inline_facts(source, notation)), starts_in(source, notation))
 
 
 def starts_with_relation(tokens: list[Token]) -> bool:
     return bool(tokens) and tokens[0].text in RELATIONS
+
+
+def meant_in_one_case(rows: list[ReadRow], notation: Notation) -> None:
+    """Add what the sentence in front of a display says of quantities, as in `If $k_t^\\top k_t = 1$ then`, to the conditions of
+    its rows, but for those that say what a symbol is."""
+    known: set[str] = set()
+    for r in rows:
+        heads = {x.attrs[0] for e in r.equations for x in [e.head] if e.first and x.op == "at"}
+        if r.source.premises and r.equations and not heads - known:
+            said = [item for tokens in r.source.premises for item in premises_in(tokens, notation)]
+            r.conditions += said
+            r.premised |= bool(said)
+            bind_premises([r])
+        known |= heads
+
+
+def premises_in(tokens: list[Token], notation: Notation) -> list[Item]:
+    """The equations and inequalities on quantities in a formula of the text; none where it speaks of indices or of anything
+    else."""
+    try:
+        items = read_row(tokens, notation).items
+    except Fault:
+        return []
+    found = []
+    for item in items:
+        symbols = [y for x in item.sides for y in walk(x) if y.op == "at"]
+        counts = is_condition(replace(item, words="if"), []) or any(x.op == "dots" for x in item.sides)
+        compares = len(item.relations) == 1 and item.relations[0] in ("=", "<", "<=", ">", ">=", "!=", "perp")
+        if not symbols or counts or not compares:
+            return []
+        found.append(replace(item, words="if"))
+    return found
 
 
 def left_side(tokens: list[Token], notation: Notation) -> Formula | None:

@@ -10,7 +10,7 @@ from typing import Any
 from chunkform.codegen.claims.conditioned import of_scalar
 from chunkform.codegen.claims.indices import is_decay
 from chunkform.spec.language.claims import LENGTH, Premises, Setting
-from chunkform.spec.language.formula import Formula, formula, negative, transform, walk
+from chunkform.spec.language.formula import RANGED, Formula, add, formula, free_indices, negative, transform, walk
 
 from .document import Equation
 from .row import Fault, Item
@@ -82,8 +82,7 @@ def product_that_is_bounded(e: Equation, c: Item, resolve: Resolve) -> Formula |
 
 
 def resolve_is_scalar(resolve: Resolve, x: Formula) -> bool:
-    shape = getattr(resolve, "shape", None)
-    return shape is not None and shape(resolve(x)) == ("1", "1")
+    return resolve_shape_is_scalar(resolve, resolve(x))
 
 
 def with_factors(x: Formula, part: Formula, by: Formula) -> Formula:
@@ -110,18 +109,24 @@ def under_conditions(s: Symbols, conditions: Iterable[Item], resolve: Resolve) -
         Fault: there are no numbers that one could be tried with.
     """
     found = Under()
+    waiting: list[tuple[Formula, Formula]] = []
     for c in conditions:
         for left, relation, right in zip(c.sides, c.relations, c.sides[1:]):
             if relation in INEQUALITIES or (relation == "in" and right.op == "interval" and len(right.args) == 2):
                 for one_of in inequalities(left, relation, right):
                     found.add_inequality(s, *one_of, resolve)
                 continue
+            if relation == "perp":
+                left, relation, right = Formula("inner", (left, right)), "=", formula(0)
             if relation not in ("=", ":="):
                 raise Fault(
                     f"its condition {left} {relation} {right} is neither an equation nor an inequality, and isn't tried"
                 )
             if not (one(s, found, left, right) or one(s, found, right, left)):
-                raise Fault(f"its condition {left} = {right} can't be set, and isn't tried")
+                waiting.append((left, right))
+    for left, right in waiting:  # behind the others, which fix symbols
+        if not makes_zero(s, found, left, right, resolve):
+            raise Fault(f"its condition {left} = {right} can't be set, and isn't tried")
     if len(dict(found.premises.value)) < len(found.premises.value):
         raise Fault("its conditions contradict each other")
     return found
@@ -256,3 +261,56 @@ def says_the_end(s: Symbols, e: Equation) -> bool:
 def is_length(s: Symbols, x: Formula) -> bool:
     letter = x.attrs[0]
     return s.names.get(letter, letter) == LENGTH or (letter in ("T", "L", "N", "n") and letter not in s.names)
+
+
+# --- numbers that are 0 ---------------------------------------------------------------------------------------------
+
+LINEAR = ("product", "add", "negative", "transpose", "inner", "hadamard", "diag")
+
+
+def makes_zero(s: Symbols, found: Under, left: Formula, right: Formula, resolve: Resolve) -> bool:
+    """Add that two numbers are the same, as in k_t^T v_t = 0, where an input of this step, of which nothing else is said, can be
+    moved until they are."""
+    x = add(resolve(left), negative(resolve(right))) if number_of(right) != 0 else resolve(left)
+    if (not s.setting.quantities and s.recurrence is None) or not resolve_shape_is_scalar(resolve, x):
+        return False
+    letters = free_indices(x)
+    made = {s.names[n] for n in (*s.steps.states, *s.steps.lets, *s.steps.outputs) if n in s.names}
+    defined = {q.name for q in s.setting.quantities.values() if q.kind == "defined"}
+    nodes = [y for y in walk(x) if y.op == "at"]
+    now = {y for y in nodes if not y.args or y.args[0].op == "index"}
+    if len(letters) > 1 or any(y.attrs[0] in made | defined for y in now) or any(y.op in RANGED for y in walk(x)):
+        return False
+    so = found.premises
+    kept = {*dict(so.value), *so.unit, *so.symmetric, *so.identity, *(n for pair in so.same for n in pair)}
+    others = {y for other, _ in so.zero for y in walk(other)}
+    for y in reversed(nodes):
+        name = y.attrs[0]
+        free = y in now and nodes.count(y) == 1 and y not in others and name not in kept and may_be_moved(s, name)
+        if free and linear_in(x, y):
+            found.add(f"{left} = {right}", zero=((x, y),))
+            return True
+    return False
+
+
+def resolve_shape_is_scalar(resolve: Resolve, x: Formula) -> bool:
+    shape = getattr(resolve, "shape", None)
+    return shape is not None and shape(x) == ("1", "1")
+
+
+def may_be_moved(s: Symbols, name: str) -> bool:
+    """Whether a quantity is given, and may be any number."""
+    if is_decay(s.setting, name):
+        return False
+    q = s.setting.quantities.get(name)
+    inputs = {v.name for v in s.recurrence.variables} if s.recurrence is not None else set()
+    return q.domain == "real" and q.kind in ("given", "spec") if q is not None else name in inputs
+
+
+def linear_in(x: Formula, y: Formula) -> bool:
+    """Whether x is linear in y, which stands in it once."""
+    if x == y:
+        return True
+    inside = [a for a in x.args if y in walk(a)]
+    dividend = x.op == "divide" and inside == [x.args[0]]
+    return len(inside) == 1 and (x.op in LINEAR or dividend) and linear_in(inside[0], y)

@@ -44,6 +44,8 @@ def symbols_of(document: Document, equations: Sequence[Equation], title: str) ->
     kinds |= dict(document.taken.kinds)
     dims_said |= dict(document.taken.shapes)
     steps = find_steps(equations, bool(header.data.get("chunk")), kinds)
+    if document.taken.any_start:
+        steps.initial = {}
     fixed, stacked = declared(document.facts + [f for r in document.rows for f in r.facts], letter)
     if steps.states:  # Q in R^{n x d} and Q_t: a row of it
         stepwise = {*steps.given, *steps.states, *steps.lets, *steps.outputs}

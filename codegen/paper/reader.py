@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .lexer import Macro, Token, argument_at, closing, expanded, macros_of, tokens_of
+from .prose import conditions_before
 from .row import depth_of
 from .words import CASES, MATRICES, RELATIONS, ROWS, WITH_COLUMNS
 
@@ -38,6 +40,7 @@ class SourceRow:
     display: int
     section: str
     broken: str = ""  # why the row can't be read at all
+    premises: list[list[Token]] = field(default_factory=list)  # of the sentence in front of the display
 
 
 @dataclass
@@ -83,7 +86,13 @@ def read_source(text: str, path: str = "document") -> Source:
             line, column = source.place(a)
             source.rows.append(SourceRow([], text[a:b].strip(), line, column, b, number, section, str(error)))
             continue
-        source.rows += rows_of(source, tokens, b, number, section)
+        found = rows_of(source, tokens, b, number, section)
+        for x, y in conditions_before(visible, a):
+            with suppress(OverflowError):
+                said = expanded(tokens_of(visible[x:y], x), source.macros)
+                for row in found:
+                    row.premises.append(said)
+        source.rows += found
     for a, b in inline(visible, start):
         try:
             source.inline.append(expanded(tokens_of(visible[a:b], a), source.macros))

@@ -14,7 +14,7 @@ from chunkform.codegen.claims.scope import formulas_of, used_names
 from chunkform.codegen.claims.verdict import Condition, Verdict
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.spec.language.claims import Claim, Setting
-from chunkform.spec.language.formula import Formula, add, product, rebuild, transform, walk
+from chunkform.spec.language.formula import Formula, add, formula, product, rebuild, transform, walk
 from chunkform.spec.language.statements import Equal
 
 from .between import limit_to_ranges
@@ -43,6 +43,7 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
         | true_when_turned(paper, verdicts)
         | true_downwards(verdicts)
         | true_when_repeated(paper, verdicts)
+        | true_from_its_start(paper, verdicts)
     )
     found = without_doubtful(
         paper, [depending(v, open_ones.get(v.claim.id) or turned.get(v.claim.id)) for v in verdicts]
@@ -74,6 +75,27 @@ def true_downwards(verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:
                 if sides != statement.sides and bare.judge(other).verdict == "holds":
                     found.setdefault(v.claim.id, (text, True))
     return found
+
+
+def true_from_its_start(paper: Paper, verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:
+    """Which claims with a term for a first state, as gamma^t S_0, hold only as the document says that it is 0."""
+    zero = {
+        s.names[n]: f"{s.names[n]}(0) = 0"
+        for s in paper.parts
+        if s.recurrence is not None
+        for n, body in s.steps.initial.items()
+        if body == formula(0) and n in s.names
+    }
+    about = {}
+    for v in verdicts:
+        nodes = (y for x in formulas_of(v.claim.statement) for y in walk(x) if y.op == "at" and y.args == (formula(0),))
+        said = [zero[y.attrs[0]] for y in nodes if y.attrs[0] in zero]
+        if said and v.verdict == "holds" and not v.claim.setting.premises.text:
+            about[v.claim.id] = said[0], True
+    if not about or paper.again is None:
+        return {}
+    there = truths(paper.again(replace(paper.document.taken, any_start=True)), set(about))
+    return {k: told for k, told in about.items() if there.get(k) is False}
 
 
 def true_when_repeated(paper: Paper, verdicts: Sequence[Verdict]) -> dict[str, tuple[str, bool]]:

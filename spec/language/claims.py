@@ -101,9 +101,10 @@ class Quantity:
 @dataclass(frozen=True)
 class Premises:
     """What claims are meant under, beside what a setting says: inputs with one `value`, equal ones (`same`: the first is the
-    second), vectors of norm 1 (`unit`), symmetric matrices, identities, inputs that are the same at every step (`constant`), and
-    inequalities (`where`: left, relation, right). With `step`, an index, all but the last two are so at this step of the claim
-    only; an inequality is so wherever its indices are those of the claim, and else at every step."""
+    second), vectors of norm 1 (`unit`), symmetric matrices, identities, inputs that are the same at every step (`constant`),
+    inequalities (`where`: left, relation, right), and numbers that are 0 (`zero`: each with a quantity in which it is linear).
+    With `step`, an index, all but constants and inequalities are so at this step of the claim only; an inequality is so
+    wherever its indices are those of the claim, and else at every step."""
 
     value: tuple[tuple[str, Fraction], ...] = ()
     same: tuple[tuple[str, str], ...] = ()
@@ -112,6 +113,7 @@ class Premises:
     identity: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     where: tuple[tuple[Formula, str, Formula], ...] = ()
+    zero: tuple[tuple[Formula, Formula], ...] = ()
     step: str = ""
     text: str = ""
 

@@ -8,6 +8,7 @@ import pytest
 
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.codegen.paper.build import read_paper
+from chunkform.codegen.paper.readings import adopted
 from chunkform.errors import ClaimError
 
 R = "with $q_t, k_t \\in \\mathbb R^d$\n$$S_t = \\lambda_t S_{t-1} + k_t v_t^\\top$$\n$$o_t = S_t^\\top q_t$$\n"
@@ -41,6 +42,18 @@ def verdict(folder: Path, row: str) -> str:
         (r"o_t = S_{t-1}^\top q_t \quad \text{if } v_t = 0, \lambda_t = 2", "fails"),
         (r"d\log\lambda_t = \sum_{s=t}^n (q_s^\top dq_s - k_s^\top dk_s), \quad \text{if } dS_{n+1} = 0", "holds"),
         (r"d\log\lambda_t = \sum_{s=t}^n (q_s^\top dq_s + k_s^\top dk_s), \quad \text{if } dS_{n+1} = 0", "fails"),
+        # numbers that are 0: a symbol of each is moved until they are
+        (r"S_t^\top q_t = \lambda_t S_{t-1}^\top q_t \quad \text{if } k_t^\top q_t = 0", "holds"),
+        (r"S_t^\top q_t = \lambda_t S_{t-1}^\top q_t \quad \text{if } k_t \perp q_t", "holds"),
+        (r"S_t^\top q_t = \lambda_t S_{t-1}^\top q_t \quad \text{if } q_t^\top q_{t-1} = 0", "fails"),
+        (r"S_t^\top k_{t-1} = \lambda_t S_{t-1}^\top k_{t-1} \quad \text{if } k_t^\top k_{t-1} = 0", "holds"),
+        (r"S_t^\top k_{t-1} = S_{t-1}^\top k_{t-1} \quad \text{if } k_t^\top k_{t-1} = 0", "fails"),
+        (r"k_t^\top S_t v_t = (k_t^\top k_t) (v_t^\top v_t) \quad \text{if } k_t^\top S_{t-1} v_t = 0", "holds"),
+        (r"k_t^\top S_t v_t = k_t^\top k_t \quad \text{if } k_t^\top S_{t-1} v_t = 0, \|v_t\| = 1", "holds"),
+        (r"k_t^\top S_t v_t = 1 \quad \text{if } k_t^\top S_{t-1} v_t = 0, \|v_t\| = 1", "fails"),
+        (r"q_t^\top dq_t = \lambda_t q_t^\top S_{t-1} do_t \quad \text{if } k_t^\top q_t = 0", "holds"),
+        (r"S_t = S_{t-1} \quad \text{if } \lambda_t S_{t-1} v_t = 0", "not judged"),
+        (r"o_t = 0 \quad \text{if } k_t^\top S_t v_t = 0", "not judged"),
         # what is so at step t says nothing of the step before
         (r"S_t = \lambda_t \lambda_{t-1} S_{t-2} \quad \text{if } v_t = 0", "depends"),
         (r"S_t = \lambda_t \lambda_{t-1} S_{t-2} \quad \text{if } v_t = 0 \text{ for all } t", "holds"),
@@ -66,3 +79,26 @@ def verdict(folder: Path, row: str) -> str:
 )
 def test_a_row_is_judged_under_its_condition(tmp_path: Path, row: str, expected: str) -> None:
     assert verdict(tmp_path, row) == expected
+
+
+def test_a_condition_on_a_parameter_is_so_at_every_step(tmp_path: Path) -> None:
+    """There is one of it: it can't be another number at other steps."""
+    path = tmp_path / "paper.md"
+    step = "$$W_t = W_{t-1} - \\eta (W_{t-1} k_t - v_t) k_t^\\top, \\quad z_t = W_t q_t$$\n"
+    row = "$$W_t k_t = v_t \\quad \\text{if } \\|k_t\\| = 1 \\text{ and } \\eta = 1$$\n"
+    path.write_text(f"with $k_t \\in \\mathbb R^d$\n{step}{row}", encoding="utf-8")
+    (claim,) = read_paper(path).claims
+    assert Verifier(effort=0).judge(claim).verdict == "holds"
+
+
+def test_a_row_with_a_term_for_the_first_state_is_not_true_because_that_is_zero(tmp_path: Path) -> None:
+    """gamma^{t-1} S_0 is wrong, though a document says S_0 = 0."""
+    path = tmp_path / "paper.md"
+    rest = "\\sum_{s=1}^t \\gamma^{t-s} k_s v_s^\\top"
+    rows = f"$$S_t = \\gamma^{{t-1}} S_0 + {rest}$$\n$$S_t = \\gamma^t S_0 + {rest}$$\n$$S_t = {rest}$$\n"
+    start = "$S_0 = 0$\n$$S_t = \\gamma S_{t-1} + k_t v_t^\\top$$\n$$o_t = S_t^\\top q_t$$\n"
+    path.write_text(start + rows, encoding="utf-8")
+    verifier = Verifier(thorough=False)
+    _, found = adopted(read_paper(path), lambda claims: [verifier.judge(c) for c in claims])
+    assert [v.verdict for v in found] == ["depends", "holds", "holds"]
+    assert [c.text for c in found[0].conditions] == ["S(0) = 0"]
