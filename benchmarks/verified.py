@@ -194,7 +194,8 @@ def sentence(record: dict[str, Any]) -> str:
     missing, every = stale(record), names()
     held = [record[n] for n in every if n not in missing]
     if not held:
-        return f"The kernels of none of the {len(every)} ops have passed all tests on a GPU as they are now (`make verified`)."
+        none = f"The kernels of none of the first shelf's {len(every)} ops"
+        return f"{none} have passed all tests on a GPU as they are now (`make verified`)."
     gpus = " and ".join(sorted({g for x in held for g in x["gpus"]}))
     versions = sorted({(x["torch"], x["triton"]) for x in held})
     said = " and ".join(f"torch {torch}, Triton {triton}" for torch, triton in versions)
@@ -203,8 +204,8 @@ def sentence(record: dict[str, Any]) -> str:
     tests = len({(f, t) for x in held for f, own in x["passed"].items() for t in own})
     which = f"all {len(every)}" if not missing else f"{len(held)} of {len(every)}"
     return (
-        f"The kernels of {which} ops, as they are now, have passed the {tests} tests that concern them on {gpus} "
-        f"({said}, {when}; `make verified`)."
+        f"The kernels of {which} ops of the catalogue's first shelf, as they are now, have passed the {tests} tests that "
+        f"concern them on {gpus} ({said}, {when}; `make verified`)."
     )
 
 

@@ -19,6 +19,10 @@ class SpecError(ChunkformError):
         super().__init__(f"{where}: {message}" if where else message)
 
 
+class AttributeError_(SpecError, AttributeError):
+    """Something of a spec has no such attribute; the message says what to write."""
+
+
 class DimensionError(SpecError):
     """Two terms of a spec have shapes that do not fit."""
 

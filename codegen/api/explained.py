@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -18,7 +19,7 @@ from .shown import formula_html, json_of, sentence_html, table_html, text_of
 
 @dataclass(frozen=True)
 class Derivation:
-    """Formulas that follow from a spec, section by section: its step, the adjoint, the form over chunks."""
+    """Formulas that follow from a spec: its step, the adjoint, the form over chunks. A sequence of sections, also by title."""
 
     name: str
     sections: tuple[Section, ...]
@@ -30,12 +31,20 @@ class Derivation:
     def __repr__(self) -> str:
         return f"<Derivation of {self.name}: {', '.join(s.title for s in self.sections)}>"
 
-    def __getitem__(self, title: str) -> Section:
-        """The section of this title."""
-        found = next((s for s in self.sections if s.title == title), None)
+    def __iter__(self) -> Iterator[Section]:
+        return iter(self.sections)
+
+    def __len__(self) -> int:
+        return len(self.sections)
+
+    def __getitem__(self, which: int | str) -> Section:
+        """The section at a place, or of a title."""
+        if isinstance(which, int):
+            return self.sections[which]
+        found = next((s for s in self.sections if s.title == which), None)
         if found is None:
             raise KeyError(
-                f"the derivation of {self.name} has {', '.join(s.title for s in self.sections)}; got {title!r}"
+                f"the derivation of {self.name} has {', '.join(s.title for s in self.sections)}; got {which!r}"
             )
         return found
 

@@ -90,7 +90,8 @@ def claims_of(targets: Iterable[str]) -> list[Claim]:
             continue
         own = [c for r in find(target) for c in r.claims]
         if not own:
-            raise LoadError(f"{target} states no claims: write r.claim(...) in it, see docs/claims.md")
+            how = "write r.claim(...) in it, as the file does that `chunkform new NAME` writes; see docs/claims.md"
+            raise LoadError(f"{target} states no claims: {how}")
         found += own
     return found
 

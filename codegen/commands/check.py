@@ -141,7 +141,7 @@ def check_table(rows: Iterable[Checked]) -> Table:
     ill-conditioned, with what rounding makes of its definition, of which a multiple is allowed."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for name in ("op", "dtype", "device", "worst error", "of", "allowed", ""):
-        table.add_column(name, justify="right" if name in ("worst error", "allowed") else "left")
+        table.add_column(name, justify="right" if name in ("worst error", "allowed") else "left", overflow="fold")
     groups: dict[tuple[str, str, str], list[Checked]] = {}
     for r in rows:
         groups.setdefault((r.name, r.dtype, r.device), []).append(r)

@@ -21,7 +21,7 @@ from chunkform import __version__
 from chunkform.errors import BuildError, LoadError, NameError_, nearest, need_triton
 from chunkform.runtime.launch.files import write_whole
 
-from .listing import FAMILIES, listed, matching, names, show
+from .listing import FAMILIES, instead, listed, matching, names, show
 from .terminal import (
     EXIT_CODES,
     Commands,
@@ -125,7 +125,7 @@ def show_catalogue(
         write_json(json_path, [x.to_json() for x in found])
     if str(json_path) != "-":
         show(found, console())
-        hint(f"{plural(len(found), 'op')} of {len(names())}" + ("" if found else ": chunkform list has them all"))
+        hint(f"{plural(len(found), 'op')} of {len(names())}{'' if found else instead(words or ())}")
 
 
 @command(app, "chunkform new my_recurrence")
@@ -541,7 +541,7 @@ def declarations(specs: Iterable[str] | None) -> list[Declaration]:
 def plain_table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for name in columns:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     return table
 
 

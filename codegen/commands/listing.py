@@ -80,6 +80,15 @@ def matching(ops: Iterable[Listed], words: Iterable[str] = (), family: str | Non
     ]
 
 
+def instead(words: Iterable[str]) -> str:
+    """What to say where no op has these words: the nearest that there are."""
+    known = [*names(), *FAMILIES, *(part for n in names() for part in n.split("_") if len(part) > 2)]
+    for word in words:
+        if not matching(listed(), [word]) and (near := nearest(word, known)):
+            return near
+    return ": chunkform list has them all"
+
+
 def show(ops: Iterable[Listed], console: Console) -> None:
     """Print a table, or, where it would cut names short, a few lines for each op."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")

@@ -9,6 +9,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -195,12 +196,18 @@ def command(app: Typer, *examples: str, name: str | None = None) -> Callable[[Ca
         ]
         parameters = [*own.parameters.values(), *more]
         run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__doc__ = paragraphs(function.__doc__ or "")
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         shown = "\n\n".join(["Examples:", *(escape(x) for x in examples)])
         app.command(name, epilog=shown, cls=Command)(run)
         return function
 
     return added
+
+
+def paragraphs(doc: str) -> str:
+    """A docstring with one line for each paragraph: the terminal breaks lines where it ends."""
+    return "\n\n".join(" ".join(x.split()) for x in re.split(r"\n\s*\n", doc.strip()))
 
 
 def plural(count: int, noun: str) -> str:

@@ -8,7 +8,8 @@
     one with a domain    by a sigmoid between its bounds, or a softplus from the only one
 
 A key is an input over a dim that no output has, such as q and k of most recurrences: keys of length one are what
-keeps delta rules stable. Where every dim is an output's (a square state), each input with dims is a key.
+keeps delta rules stable. Where every dim is an output's (a square state), each input with dims is a key; where states are
+vectors (as in HGRN), none is.
 """
 
 from __future__ import annotations
@@ -106,12 +107,18 @@ class Arguments(nn.Module):
             rank = "a projection of low rank" if a.dims else "a projection"
             return f"{rank}, a learned offset, {'the map that was given' if own else '-softplus'}"
         if not a.dims:
-            return f"a projection, {'the map that was given' if own else 'a sigmoid'}"
+            last = "the map that was given" if own else "a sigmoid" if a.domain is None else _within(*a.domain)
+            return f"a projection, {last}"
         steps = ["a projection"]
         if self.convolve is not None:
             steps.append(f"a causal convolution over {self.convolve.taps} steps")
             steps += ["a SiLU"] if self.activation else []
-        steps += ["the map that was given"] if own else ["divided by its length"] if a in self.keys else []
+        if own:
+            steps.append("the map that was given")
+        elif a.domain is not None:
+            steps.append(_within(*a.domain))
+        elif a in self.keys:
+            steps.append("divided by its length")
         return ", ".join(steps)
 
     def forward(
@@ -169,6 +176,15 @@ def _between(x: Tensor, low: float | None, high: float | None) -> Tensor:
     if low is not None:
         return low + F.softplus(x)
     return (0.0 if high is None else high) - F.softplus(-x)
+
+
+def _within(low: float | None, high: float | None) -> str:
+    """That map in words."""
+    if low is not None and high is not None:
+        return "a sigmoid" if (low, high) == (0, 1) else f"a sigmoid from {low:g} to {high:g}"
+    if low is not None:
+        return "a softplus" if low == 0 else f"a softplus above {low:g}"
+    return f"a softplus below {0.0 if high is None else high:g}"
 
 
 def _offsets(shape: tuple[int, ...], memory: tuple[float, float], device: torch.device) -> Tensor:

@@ -123,8 +123,9 @@ class AttentionCall:
 
 
 def key_arguments(signature: Signature) -> tuple[Argument, ...]:
-    """The inputs that are keys: over a dim that no output has, or all where every dim is an output's."""
+    """The inputs that are keys: over a dim that no output has, or all where every dim is an output's and a state is a matrix."""
     shown = {d for _, dims in signature.outputs for d in dims}
     vectors = [a for a in signature.arguments if a.kind == "input" and a.dims]
     keys = tuple(a for a in vectors if not set(a.dims) <= shown)
-    return keys or tuple(vectors)
+    square = any(len(dims) > 1 for _, dims in signature.states)
+    return keys or (tuple(vectors) if square else ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from chunkform.errors import LoadError
@@ -35,6 +35,12 @@ class Later:
     def __getitem__(self, key: object) -> Any:
         return self._find()[key]
 
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._find())
+
+    def __len__(self) -> int:
+        return len(self._find())
+
     def __dir__(self) -> list[str]:
         return dir(self._find())
 
@@ -59,6 +65,7 @@ def about(op: Callable[..., object]) -> Any:
     op.source = functools.partial(_source, op.__module__)
     op.spec = Later(functools.partial(_spec, op.__module__, op.__name__))
     op.derivation = Later(lambda: _derivation(op))
+    op._repr_latex_ = functools.partial(_latex, op)
     return op
 
 
@@ -79,3 +86,12 @@ def _spec(module: str, name: str) -> Any:
 
 def _derivation(op: Callable[..., object]) -> Any:
     return op.spec.explain().derivation
+
+
+def _latex(op: Callable[..., object]) -> str | None:
+    """For notebooks: the equations of a step, where the spec can be known."""
+    try:
+        found: str | None = op.spec._repr_latex_()
+    except LoadError:
+        return None
+    return found

@@ -23,7 +23,7 @@ from chunkform.errors import ArgumentError, BackendError, FallbackWarning
 
 from ..torch_form.recurrent import block_of, rows_of_tile, too_wide, warps_for
 from . import debugging
-from .arguments import FLOATS, check_states, checked, states_of
+from .arguments import FLOATS, Sizes, check_states, checked, states_of
 from .forward_mode import is_on, refuse_tangents
 from .passes import repeated
 from .results import result_type
@@ -233,7 +233,7 @@ class Step:
             raise ArgumentError(
                 f"{self.signature.name}: state_dtype must be a floating-point dtype or None, got {dtype!r}"
             )
-        tensors, constants, sizes = checked(self.signature, given)
+        tensors, constants, sizes = self._checked(given, states)
         check_step_states(self.signature, states, tensors, sizes)
         some = next(iter(tensors.values()))
         dtype = dtype or (torch.float64 if some.dtype == torch.float64 else torch.float32)
@@ -257,7 +257,7 @@ class Step:
         rows: Tensor | None,
     ) -> _Plan:
         """What to do with arguments like these, all of which are checked."""
-        tensors, _, sizes = checked(self.signature, given)
+        tensors, _, sizes = self._checked(given, states)
         if rows is not None and rows.shape[0] != sizes["B"]:
             raise ArgumentError(
                 f"{self.signature.name}: state_indices must be [B] = [{sizes['B']}], got {list(rows.shape)}"
@@ -280,6 +280,21 @@ class Step:
             check_inner(self.signature, {"state": states, "out": outs})
             plan.launch = _launch(self, sizes, originals, states, outs, inplace, deterministic)
         return plan
+
+    def _checked(
+        self, given: dict[str, Tensor | float | None], states: list[Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, float], Sizes]:
+        """Arguments that fit, constants and sizes. Where the state isn't one either, it may have been given at its place in
+        other libraries: the error says that it comes first."""
+        try:
+            return checked(self.signature, given)
+        except ArgumentError as error:
+            name, wanted = self.signature.name, [2 + len(dims) for _, dims in self.signature.states]
+            got = [x.dim() if isinstance(x, Tensor) else n for x, n in zip(states, wanted, strict=False)]
+            if got == wanted:
+                raise
+            order = ", ".join(["state", *(a.key for a in self.signature.tensors)])
+            raise ArgumentError(f"{error}; the state comes first: {name}({order})") from None
 
     def repeated(self, tensors: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
         """Arguments with `heads` heads each."""

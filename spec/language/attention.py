@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import sympy
 
-from chunkform.errors import DimensionError, NameError_, SpecError
+from chunkform.errors import AttributeError_, DimensionError, NameError_, SpecError
 
 from .declaration import Declaration
 from .expression import ONE, Atom, Dim, Matrix, Term, column, scalar_of, shape_text
@@ -96,7 +96,7 @@ class Attention(Declaration):
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in ELSEWHERE:
-            raise SpecError(f"an attention has no {name}: write {ELSEWHERE[name]}", caller())
+            raise AttributeError_(f"an attention has no {name}: write {ELSEWHERE[name]}", caller())
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # --- declaring --------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NoReturn, Protocol
 
-from chunkform.errors import NameError_, SpecError, nearest
+from chunkform.errors import AttributeError_, NameError_, SpecError, nearest
 
 from .expression import ONE, Dim
 from .formula import Formula, formula
@@ -82,7 +82,7 @@ class Quantity:
     def __getattr__(self, name: str) -> NoReturn:
         if name in ("prev", "next"):
             text = f"{self.name} is a quantity of formulas here; .{name} is for the state in a step, which r.state gave"
-            raise SpecError(text, caller())
+            raise AttributeError_(text, caller())
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def unindexed(self) -> str:

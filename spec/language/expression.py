@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Union
 
 import sympy
 
-from chunkform.errors import DimensionError, SpecError
+from chunkform.errors import AttributeError_, DimensionError, SpecError
 
 from . import formula as formulas
 from .foreign import Named, foreign, of_numpy, of_torch
@@ -265,7 +265,7 @@ class Matrix:
     def __getattr__(self, name: str) -> NoReturn:
         if name not in METHODS:
             raise AttributeError(f"a term of a spec has no {name!r}")
-        raise SpecError(f"{self} is a term of a spec, which has no {name!r}: {METHODS[name]}", caller())
+        raise AttributeError_(f"{self} is a term of a spec, which has no {name!r}: {METHODS[name]}", caller())
 
     def __getitem__(self, index: object) -> NoReturn:
         raise SpecError(

@@ -19,12 +19,12 @@ from typing import Any
 
 import sympy
 
-from chunkform.errors import CausalityError, DimensionError, NameError_, SpecError
+from chunkform.errors import AttributeError_, CausalityError, DimensionError, NameError_, SpecError
 
 from .claiming import Claiming
 from .declaration import Declaration, Declared
 from .domain import Domain, domain_of
-from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, ones, scalar_of, shape_text, total
+from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, latex, ones, scalar_of, shape_text, total
 from .foreign import together
 from .names import FUNCTION_NAMES, quantity_name, split_names
 from .source import Source, again, caller, wrote
@@ -85,7 +85,12 @@ class State:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # Python and SymPy look for these
             raise AttributeError(name)
-        raise SpecError(f"the state {self.name} has no {name!r}: write {self.name}.prev or {self.name}.next", caller())
+        text = f"the state {self.name} has no {name!r}: write {self.name}.prev or {self.name}.next"
+        raise AttributeError_(text, caller())
+
+    def _repr_latex_(self) -> str:
+        """For notebooks: the state after a step."""
+        return rf"$\displaystyle {latex(self.next)}$"
 
     def __repr__(self) -> str:
         return self.name

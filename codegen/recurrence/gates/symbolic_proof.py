@@ -6,6 +6,7 @@ The gates (see `gates.py`) say more, at random points; this says it in a form th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice
@@ -63,7 +64,7 @@ class _Proof:
                 entry = np.ravel(np.asarray(self.outputs[name][t - 1], dtype=object))[0]
                 if _larger(entry, TERMS):
                     continue
-                shown = str(sympy.factor_terms(entry))
+                shown = re.sub(r"\b1/10(0+)\b", lambda m: f"1e-{len(m[1]) + 1}", str(sympy.factor_terms(entry)))
                 if len(shown) <= READABLE:
                     out.append(f"  {name}_{t}{'[1]' if self.step.output_axes[name] else ''} = {shown}")
                     break
@@ -205,6 +206,8 @@ def _simplified(x: sympy.Expr) -> sympy.Expr | None:
     """0 where expanding the numerator shows it; else what is left, or None where that has too many terms."""
     if _terms(x) > TERMS:
         return None
+    if sympy.expand(_with_named_bases(x, {})) == 0:
+        return sympy.Integer(0)
     x = sympy.expand(x)
     if x == 0:
         return x
@@ -214,6 +217,16 @@ def _simplified(x: sympy.Expr) -> sympy.Expr | None:
         return None
     x = sympy.fraction(sympy.together(x))[0]
     return sympy.expand(x) if _terms(x) <= TERMS else None
+
+
+def _with_named_bases(x: sympy.Expr, names: dict[sympy.Expr, sympy.Symbol]) -> sympy.Expr:
+    """x with a symbol for each sum under a root or a quotient: these are expanded once, and not wherever they stand."""
+    if not x.args:
+        return x
+    parts = [_with_named_bases(a, names) for a in x.args]
+    if x.is_Pow and parts[0].is_Add and not (x.exp.is_Integer and x.exp > 0):
+        parts[0] = names.setdefault(sympy.expand(parts[0]), sympy.Dummy())
+    return x.func(*parts)
 
 
 def _larger(x: object, operations: int) -> bool:

@@ -43,6 +43,11 @@ class Section:
     def __str__(self) -> str:
         return "\n".join([self.title, *(f"  {f.plain}" if f.text else f"    {f.plain}" for f in self.formulas)])
 
+    def _repr_latex_(self) -> str:
+        """For notebooks."""
+        lines = [rf"&\text{{{f.latex}}}" if f.text else f"&{f.latex}" for f in self.formulas if f.latex]
+        return r"$$\begin{aligned} " + r" \\ ".join(lines) + r" \end{aligned}$$"
+
 
 def sentence(text: str, latex: str = "") -> Formula:
     """Words between formulas; `latex` has the mathematics in them between dollar signs."""

@@ -98,6 +98,39 @@ def test_a_program_and_an_attention_are_typeset(name):
     assert all(f.latex and f.plain for f in formulas)
 
 
+def test_parts_of_results_are_typeset_too():
+    """A section of a derivation, a state, one verdict, and an op itself."""
+    r = chunkform.Recurrence("parts")
+    d = r.dims("d")
+    q, S = r.inputs("q", d), r.state("S", d)
+    r.update(S, S.prev + q)
+    r.output("o", S.next)
+    t, o, S_t = r.quantities("t o S")
+    r.claim("twice", o(t), 2 * S_t(t))
+    assert S._repr_latex_() == r"$\displaystyle \mathbf{S}_t$"
+    section = r.explain().derivation["Its adjoint"]
+    latex = section._repr_latex_()
+    assert (
+        latex.startswith(r"$$\begin{aligned} &\mathrm{d}\mathbf{S}_{t} = ")
+        and latex.count(r"\\") == len(section.formulas) - 1
+    )
+    verdict = r.verify()["twice"]
+    assert "<math" in verdict._repr_html_() and repr(verdict) == "<Verdict on twice: fails>"
+    assert str(verdict).startswith("twice fails\n") and "nearest true formula" in str(verdict)
+    assert r.compile()._repr_latex_() == r._repr_latex_()
+
+
+def test_who_looks_for_what_a_state_or_a_term_may_have_finds_nothing():
+    """Debuggers and displays ask with hasattr."""
+    r = chunkform.Recurrence("looked_at")
+    S = r.state("S", r.dims("d"))
+    assert not hasattr(S, "to_html") and not hasattr(S.prev, "sum") and not hasattr(chunkform.Attention("a"), "state")
+    with pytest.raises(chunkform.errors.AttributeError_, match=r"write S\.prev or S\.next"):
+        _ = S.previous
+    with pytest.raises(chunkform.errors.SpecError, match="write total"):
+        S.prev.sum()
+
+
 def test_an_empty_spec_shows_its_name():
     r = chunkform.Recurrence("empty")
     assert r._repr_latex_() is None and repr(r) == "Recurrence('empty')"

@@ -73,6 +73,8 @@ def test_explain_has_what_the_command_prints(r):
     }
     assert r"\subsection*{Its adjoint}" in x.to_latex()
     assert whole(x._repr_html_()) and "<math" in x._repr_html_()
+    assert [s.title for s in x.derivation][:2] == ["The recurrence", "Its adjoint"] and len(x.derivation) > 5
+    assert x.derivation[1] == x.derivation["Its adjoint"]
     with pytest.raises(KeyError, match="has The recurrence, Its adjoint"):
         _ = x.derivation["Nothing"]
 
@@ -151,6 +153,10 @@ def test_an_op_says_what_it_was_made_of(r):
     op = r.compile()
     assert op.spec is r and "Its adjoint" in str(op.derivation)
     assert "def decayed_sum_here(" in op.source() and "@triton.jit" in op.source()
+
+
+def test_the_derivation_of_an_op_is_a_sequence(r):
+    assert [s.title for s in r.compile().derivation] == [s.title for s in r.explain().derivation]
 
 
 def test_an_op_of_the_catalogue_loads_the_compiler_when_it_is_asked():

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from chunkform.codegen.attention.derivation import formulas
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.commands.cli import app
+from chunkform.codegen.commands.listing import names
 from chunkform.codegen.recurrence.notation.derivation import step_formulas
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import Attention, Recurrence, catalogue
@@ -29,6 +30,16 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"(\| `chunkform\.generated` .*\n\|---.*\n)((?:\|.*\n|<!--.*\n)*)")
+
+
+def test_pages_count_the_ops_of_the_catalogue():
+    """What the README, the first page and the changes say that there is, `chunkform list` shows."""
+    said = [
+        *re.findall(r"\[(\d+) ops\]\(docs/catalogue\.md\)", README.read_text()),
+        *re.findall(r"catalogue\.md\) has (\d+) of them", (ROOT / "docs" / "index.md").read_text()),
+        *re.findall(r"^\*\*(\d+) ops\.", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE),
+    ]
+    assert said == [str(len(names()))] * 3
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

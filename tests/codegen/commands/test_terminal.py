@@ -18,6 +18,7 @@ from chunkform.codegen.claims.verdict import summary
 from chunkform.codegen.commands.check import check_table
 from chunkform.codegen.commands.cli import app
 from chunkform.codegen.commands.listing import FAMILIES, listed
+from chunkform.codegen.commands.terminal import paragraphs
 from chunkform.spec.language import Declaration, catalogue
 from chunkform.spec.language.load import published
 
@@ -129,6 +130,23 @@ def test_the_list_is_the_catalogue():
     assert [x.name for x in listed()] == sorted(r.name for r in (*catalogue(Declaration), *published(Declaration)))
     for x in listed():
         assert x.doc and x.arguments and x.family in FAMILIES
+
+
+@pytest.mark.parametrize("word, said", [("gatd", "did you mean gated?"), ("zzzz", "chunkform list has them all")])
+def test_a_list_of_nothing_says_what_there_is(word, said):
+    assert said in run("list", word).output
+
+
+def test_a_long_name_is_broken_and_not_cut():
+    row = Checked("gradient_descent_squared_weight_decay", "dlog_keep", "float32", "cpu", 2.5e-07, 1e-05, 1e-05, True)
+    narrow = io.StringIO()
+    Console(file=narrow, width=80).print(check_table([row]))
+    first = [line[:24].split(" ")[0] for line in narrow.getvalue().splitlines()[1:]]
+    assert "".join(first) == row.name
+
+
+def test_help_breaks_lines_where_the_terminal_ends():
+    assert paragraphs("One.\n\n    Two, which\n    goes on.\n") == "One.\n\nTwo, which goes on."
 
 
 def test_the_list_is_narrowed_down():

@@ -298,3 +298,29 @@ def test_mistakes_are_named(wrong, said):
 
 def test_a_cache_is_plain_data():
     assert [f.name for f in dataclasses.fields(Cache)] == ["state", "tail"]
+
+
+def test_what_vectors_are_made_of_keeps_its_length():
+    """A unit key holds a product with a matrix stable. An input of a state of vectors is none."""
+    assert "length" not in Mixer("hgrn", width=16, heads=2).inputs["x"]
+    assert Mixer("gated_delta_rule", width=16, heads=2).inputs["k"].endswith("divided by its length")
+    r = Recurrence("square")
+    d = r.dims("d")
+    q, k, v = r.inputs("q k v", d)
+    S = r.state("S", d, d)
+    r.update(S, S.prev + k * v.T)
+    r.output("o", S.next.T * q)
+    assert Mixer(r, width=16, heads=2).inputs["v"].endswith("divided by its length")
+
+
+def test_the_bounds_of_an_input_are_said():
+    r = Recurrence("bounded")
+    d = r.dims("d")
+    x, z = r.inputs("x", d), r.inputs("z", d, domain=(0, None))
+    b, c = r.inputs("b", domain=(0, 1)), r.inputs("c", domain=(-1, 2))
+    h = r.state("h", d)
+    r.update(h, b * h.prev + c * x + z)
+    r.output("y", h.next)
+    said = Mixer(r, width=16, heads=2).inputs
+    assert said["z"].endswith("a SiLU, a softplus")
+    assert (said["b"], said["c"]) == ("a projection, a sigmoid", "a projection, a sigmoid from -1 to 2")

@@ -163,3 +163,15 @@ def test_one_number_a_step_may_be_first():
     op = compile(r)
     o, _ = op(torch.rand(1, 5, 1), torch.randn(1, 5, 1, 4).bfloat16())
     assert o.dtype == torch.bfloat16
+
+
+def test_a_state_behind_the_arguments_of_a_step_is_told_to_come_first():
+    """Others take it last; the first argument that doesn't fit its new place isn't what is wrong."""
+    q, k, v, beta = torch.randn(B, H, D), torch.randn(B, H, D), torch.randn(B, H, E), torch.rand(B, H)
+    with pytest.raises(
+        ArgumentError, match=r"the state comes first: gated_delta_rule\.step\(state, q, k, v, beta, log_alpha\)"
+    ):
+        gated_delta_rule.step(q, k, v, beta, -beta, torch.zeros(B, H, D, E))
+    with pytest.raises(ArgumentError) as told:
+        gated_delta_rule.step(torch.zeros(B, H, D, E), q, k, v, beta[0], -beta)
+    assert "comes first" not in str(told.value)
