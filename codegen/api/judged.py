@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 
 from chunkform.errors import LoadError
@@ -18,19 +18,33 @@ from ..ir.collector import seldom_collected
 from .shown import COLOURS, badge_html, formula_html, latex_text, table_html, text_of
 
 
+@dataclass(frozen=True, repr=False)
+class Judged(Verdict):
+    """A verdict that shows itself: as a few lines, and typeset."""
+
+    def __str__(self) -> str:
+        return "\n".join(x for x in (f"{self.claim.id} {self.verdict}", reason(self)) if x)
+
+    def __repr__(self) -> str:
+        return f"<Verdict on {self.claim.id}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        return Verdicts((self,)).table()
+
+
 @dataclass(frozen=True)
 class Verdicts:
     """Verdicts on claims, in the order of the claims, and by the claims' names. docs/claims.md says what they mean."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Judged, ...]
 
-    def __iter__(self) -> Iterator[Verdict]:
+    def __iter__(self) -> Iterator[Judged]:
         return iter(self.verdicts)
 
     def __len__(self) -> int:
         return len(self.verdicts)
 
-    def __getitem__(self, which: int | str) -> Verdict:
+    def __getitem__(self, which: int | str) -> Judged:
         """The verdict at a place, or on the claim of this name."""
         if isinstance(which, int):
             return self.verdicts[which]
@@ -73,6 +87,10 @@ class Verdicts:
         return as_json(list(self.verdicts))
 
     def _repr_html_(self) -> str:
+        return f"<p>{escape(self.summary)}</p>{self.table()}"
+
+    def table(self) -> str:
+        """As HTML: each claim typeset, with its verdict, why, and what would be right."""
         rows = []
         for v in self.verdicts:
             badge = badge_html(v.verdict, COLOURS[v.verdict])
@@ -81,7 +99,7 @@ class Verdicts:
             shown = formula_html(_latex(v), stated(v.claim)) if v.error is None else ""
             rows.append([escape(v.claim.id), badge, shown, f"{why}{repair}"])
         about = ("claim", "verdict", "as stated", "why, and what would be right")
-        return f"<p>{escape(self.summary)}</p>{table_html(about, rows)}"
+        return table_html(about, rows)
 
 
 def _latex(v: Verdict) -> str:
@@ -104,4 +122,5 @@ def verify(spec: Declaration | str | os.PathLike[str], seconds: float | None = N
             f"{getattr(spec, 'name', spec)} states no claims: state one with r.claim(...), see docs/claims.md"
         )
     with seldom_collected():
-        return Verdicts(tuple(judged(claims, seconds=SECONDS if seconds is None else seconds)))
+        found = judged(claims, seconds=SECONDS if seconds is None else seconds)
+    return Verdicts(tuple(Judged(**{f.name: getattr(v, f.name) for f in fields(v)}) for v in found))

@@ -76,7 +76,7 @@ class Trouble:
         return {"message": self.message, "where": self.where, "expected": self.expected}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Verdict:
     """holds, fails or depends, with the evidence; or error, with what kept the claim from being judged."""
 
@@ -95,20 +95,6 @@ class Verdict:
     search: Search | None = None
     error: Trouble | None = None
     extra: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        from .command import reason
-
-        return "\n".join(x for x in (f"{self.claim.id} {self.verdict}", reason(self)) if x)
-
-    def __repr__(self) -> str:
-        return f"<Verdict on {self.claim.id}: {self.verdict}>"
-
-    def _repr_html_(self) -> str:
-        """For notebooks."""
-        from .html_page import shown_entry
-
-        return shown_entry(self)
 
     def json(self) -> dict[str, Any]:
         c = self.claim
