@@ -33,6 +33,22 @@ def ref(name: str) -> Expr:
     return Expr(name, frozenset({name}))
 
 
+class Entry(str):
+    """What stands for an entry of a dictionary, of this name, where statements read or assign it."""
+
+    def __new__(cls, table: str, key: str) -> Entry:
+        return super().__new__(cls, f'{table}["{key}"]')
+
+    def __init__(self, table: str, key: str) -> None:
+        self.table = table
+
+
+def entry(table: str, key: str) -> Expr:
+    """An entry of a dictionary."""
+    name = Entry(table, key)
+    return Expr(str(name), frozenset({name}))
+
+
 def py(template: str, *parts: Expr | str | int) -> Expr:
     """An expression of others, put where the template has {}; words are strings."""
     texts = [x.text if isinstance(x, Expr) else str(x) for x in parts]
@@ -78,13 +94,15 @@ class Alloc:
 @dataclass(frozen=True)
 class Set:
     """names = value, for what is neither room nor the result of a function of the runtime. `each`: of each name it is the value;
-    `nested`: it is a tuple of them, in another. `in_place`: it is room for another tensor, where that of the value lay."""
+    `nested`: it is a tuple of them, in another. `in_place`: it is room for another tensor, where that of the value lay. `empty`:
+    these are dictionaries that have no entries yet."""
 
     names: tuple[str, ...]
     value: Expr
     in_place: bool = False
     each: bool = False
     nested: bool = False
+    empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,9 +190,11 @@ class Update:
 
 @dataclass(frozen=True)
 class Do:
-    """What assigns no name: an entry is set, or a function called for what it does."""
+    """What assigns no name: an entry is set, or a function called for what it does. `stores`: names of room that it
+    stores to, each time to a part of its own."""
 
     text: Expr
+    stores: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -232,6 +252,10 @@ class Function:
     body: Body
     results: frozenset[str] = frozenset()
     frees: bool = True
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        return frozenset(x.partition("=")[0] for x in self.head.strip("()").split(", "))
 
 
 def inner(x: Statement) -> Body:

@@ -7,7 +7,7 @@ each position, padded to a power of two; sums mask what lies in the padding.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol
 
@@ -152,6 +152,34 @@ class Torch:
 
     def size(self, dim: str) -> Code:
         return Text(self.size_text(dim))
+
+
+@dataclass(frozen=True)
+class Asking(Torch):
+    """The same, which keeps what the text is made of beside values: sizes, by their texts, and `like`."""
+
+    asked: set[str] = field(default_factory=set)
+
+    def function(self, name: str, value: Code, uniform: bool) -> Code:
+        self._like(uniform)
+        return super().function(name, value, uniform)
+
+    def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:
+        self._like(b_uniform and not a_uniform)
+        return super().maximum(a, b, a_uniform, b_uniform)
+
+    def eye(self, dim: str) -> Code:
+        self._like(True)
+        self.asked.add(self.size_text(dim))
+        return super().eye(dim)
+
+    def size(self, dim: str) -> Code:
+        self.asked.add(self.size_text(dim))
+        return super().size(dim)
+
+    def _like(self, asked: bool) -> None:
+        if asked:
+            self.asked.add(self.like)
 
 
 @dataclass(frozen=True)

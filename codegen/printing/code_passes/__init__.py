@@ -7,10 +7,11 @@ from .passes import (
     CODE_PASSES,
     CodePass,
     after,
+    collected,
     finished_function,
     finished_kernel,
     part_of,
     told,
 )
 
-__all__ = ["CODE_PASSES", "CodePass", "after", "finished_function", "finished_kernel", "part_of", "told"]
+__all__ = ["CODE_PASSES", "CodePass", "after", "collected", "finished_function", "finished_kernel", "part_of", "told"]

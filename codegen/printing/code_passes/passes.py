@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from ...exact.launch_gate import gate_launches
 from ...ir.expr import plain_name
 from ...ir.kernel_ir import KernelFunction
 from ...ir.launch_ir import Function
@@ -60,8 +61,14 @@ def finished_kernel(k: KernelFunction) -> KernelFunction:
 
 
 def finished_function(f: Function) -> Function:
-    """A function as it is printed."""
-    return _through(FUNCTION_PASSES, f, launch_text)
+    """A function as it is printed.
+
+    Raises GateError where it reads what it hasn't assigned, or what no launch has stored, or two programs store to one place.
+    """
+    gate_launches(f)
+    f = _through(FUNCTION_PASSES, f, launch_text)
+    gate_launches(f)
+    return f
 
 
 def after(k: KernelFunction, name: str) -> KernelFunction:
@@ -97,7 +104,19 @@ class _Told:
 
 
 _now: ContextVar[_Told | None] = ContextVar("_now", default=None)
+_all: ContextVar[list[KernelFunction | Function] | None] = ContextVar("_all", default=None)
 _part: ContextVar[tuple[str, ...]] = ContextVar("_part", default=())
+
+
+@contextmanager
+def collected() -> Iterator[list[KernelFunction | Function]]:
+    """All kernels and functions that are printed meanwhile, as data, after all passes."""
+    found: list[KernelFunction | Function] = []
+    token = _all.set(found)
+    try:
+        yield found
+    finally:
+        _all.reset(token)
 
 
 @contextmanager
@@ -137,4 +156,6 @@ def _through(passes: tuple[CodePass[F], ...], x: F, text: Callable[[F], str]) ->
             texts = found.texts.setdefault(p.name, {})
             texts.pop((_part.get(), x.name), None)
             texts[_part.get(), x.name] = lambda made=x: text(made)  # type: ignore[misc]
+    if (every := _all.get()) is not None:
+        every.append(x)
     return x

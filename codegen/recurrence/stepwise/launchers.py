@@ -14,6 +14,7 @@ from ...ir.launch_ir import (
     Call,
     Define,
     Do,
+    Entry,
     Expr,
     For,
     Function,
@@ -24,6 +25,7 @@ from ...ir.launch_ir import (
     Set,
     Statement,
     Table,
+    entry,
     joined,
     py,
     ref,
@@ -40,12 +42,6 @@ STORED = ("kept", "finals", "outputs", "parts", "workspace", "initial_gradients"
 LOADED = ("given", "start", "saved", "incoming_steps", "ends", "workspace", "moment", "scratch")
 
 
-def entry(table: str, key: str) -> Expr:
-    """An entry of a dictionary, which a name stands for."""
-    name = f'{table}["{key}"]'
-    return Expr(name, frozenset({name}))
-
-
 def steps_forward(
     c: Compiled, name: str, k: Made, rows: Made | None, kernels: str = "sequential_forward", keeps: bool = True
 ) -> Function:
@@ -59,16 +55,17 @@ def steps_forward(
             ("start",), "torch_start", tuple(map(Expr, ("given", "states", "constants", "layout.sequences", "heads")))
         ),
         Set(("start",), py("{{name: x.float().contiguous() for name, x in {}.items()}}", ref("start"))),
-        Set(("outputs", "parts"), Expr("{}, {}")),
+        Set(("outputs", "parts"), Expr("{}, {}"), empty=True),
     ]
     like = Expr(f'given["{first_input(c)}"]')
     for x in k["outputs"]:
-        body.append(_part(x) if x["part"] else Alloc(f'outputs["{x["key"]}"]', _shape(x), None, like=like))
+        body.append(_part(x) if x["part"] else Alloc(Entry("outputs", x["key"]), _shape(x), None, like=like))
     body += [
         Table("finals", tuple(Alloc(x["key"], _shape(x), None, like=LIKE) for x in k["finals"])),
-        Set(("saved",), Expr("{}")),
+        Set(("saved",), Expr("{}"), empty=True),
         If(
-            Expr("needs_backward"), tuple(Alloc(f'saved["{x["key"]}"]', _shape(x), None, like=LIKE) for x in k["saved"])
+            Expr("needs_backward"),
+            tuple(Alloc(Entry("saved", x["key"]), _shape(x), None, like=LIKE) for x in k["saved"]),
         ),
         *_launched(c, k, rows, kernels, _warps(k, "warps_for({}, 128)", "warps_for({}, 64)")),
     ]
@@ -91,19 +88,19 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
         *_cut(k, 4096),
         Define(("layout",), Expr("layout_of(batch, steps, packed)")),
         Table("incoming_steps", tuple(Set((x["key"],), _incoming("cotangents", x)) for x in k["cotangents"])),
-        Set(tuple(tables), Expr(", ".join(["{}"] * len(tables)))),
+        Set(tuple(tables), Expr(", ".join(["{}"] * len(tables))), empty=True),
     ]
     for x in k["states"]:
         end = py("{}.float().contiguous()", _incoming("final_cotangents", x))
         body.append(Set((f'ends["{x["key"]}"]',), end))
-        body.append(Alloc(f'initial_gradients["{x["key"]}"]', _shape(x), None, like=LIKE))
-    body += [Alloc(f'workspace["{x["key"]}"]', _shape(x), None, like=LIKE) for x in k["workspace"]]
+        body.append(Alloc(Entry("initial_gradients", x["key"]), _shape(x), None, like=LIKE))
+    body += [Alloc(Entry("workspace", x["key"]), _shape(x), None, like=LIKE) for x in k["workspace"]]
     for x in k["per_step"]:
         gradient = Set((f'gradients["{x["key"]}"]',), py('gradient_like(given["{}"], {})', x["key"], x["shape"]))
         body.append(_part(x) if x["part"] else gradient)
     for x in k["per_head"]:
-        body.append(_part(x) if x["part"] else Alloc(f'gradients["{x["key"]}"]', _shape(x), None, like=LIKE))
-    body += [Alloc(f'moment["{x["key"]}"]', _shape(x), None, like=LIKE) for x in (rows["moment"] if rows else ())]
+        body.append(_part(x) if x["part"] else Alloc(Entry("gradients", x["key"]), _shape(x), None, like=LIKE))
+    body += [Alloc(Entry("moment", x["key"]), _shape(x), None, like=LIKE) for x in (rows["moment"] if rows else ())]
     tiled, whole = f"warps_for({k['entries']})", _warps(k, "whole_warps({})", "warps_for({})")
     body += _launched(c, k, rows, "sequential_backward", tiled if k["tiled"] else whole)
     body.append(_each(("name", "part"), "parts", "gradients[name] = part.sum(0)"))
@@ -161,7 +158,7 @@ def _shape(x: Made) -> Expr:
 
 def _part(x: Made) -> Alloc:
     """Room for what each tile has of a result."""
-    return Alloc(f'parts["{x["key"]}"]', py("tiles, *{}", x["shape"]), None, like=LIKE)
+    return Alloc(Entry("parts", x["key"]), py("tiles, *{}", x["shape"]), None, like=LIKE)
 
 
 def _incoming(table: str, x: Made) -> Expr:

@@ -18,6 +18,7 @@ from ...ir.launch_ir import (
     Set,
     Statement,
     Table,
+    entry,
     joined,
     py,
     ref,
@@ -29,7 +30,6 @@ from ...printing.launch_text import launch_text
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .initial import gradient_statements, parameters, start_statements
-from .launchers import entry
 from .names import Names, first_input, names_of, printed, shape_text, sizes, tensors
 
 STEPS, HEADS = "batch, steps, heads", "batch, heads"
@@ -208,7 +208,7 @@ def _forward(c: Compiled, name: str) -> Function:
     form, p, like = _Form(c), c.step, Expr(f'given["{first_input(c)}"]')
     step = _step(form, p)
     keep = (Do(py("{}.append({})", entry("checkpoints", n), ref(form.state(n)))) for n in form.states)
-    stores = (Do(py("{}[:, t] = {}", entry("outputs", n), x)) for n, x in step.outputs.items())
+    stores = (_stored(entry("outputs", n), x) for n, x in step.outputs.items())
     each: Body = (If(Expr("t % segment == 0"), tuple(keep)), *step.reads, *step.made, *stores, step.assignment)
     finals = [(n, py("{}.to(dtype_of(given), copy=True)", ref(form.state(n)))) for n in form.states]
     saved = [(n, py("stacked({}, {})", entry("checkpoints", n), ref(form.state(n)))) for n in form.states]
@@ -230,6 +230,11 @@ def _forward(c: Compiled, name: str) -> Function:
         ),
         frees=False,
     )
+
+
+def _stored(room: Expr, value: Expr) -> Do:
+    """What stores a step's value."""
+    return Do(py("{}[:, t] = {}", room, value), stores=room.names)
 
 
 def _room(name: str, lead: str, axes: tuple[str, ...], like: Expr) -> Alloc:
@@ -275,7 +280,7 @@ def _backward(c: Compiled, name: str) -> Function:
         *back.reads,
         *cotangents,
         *back.made,
-        *(Do(py("{}[:, t] = {}", entry("gradients", v.name), back.outputs[gradient_name(v)])) for v in own),
+        *(_stored(entry("gradients", v.name), back.outputs[gradient_name(v)]) for v in own),
         *(Do(py("{} += {}", entry("gradients", v.name), back.outputs[gradient_name(v)])) for v in others),
         back.assignment,
     )

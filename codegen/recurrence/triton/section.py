@@ -32,7 +32,6 @@ from .launch.elementwise_scan import ScanHost, scanned
 from .launch.fused_backward import FusedBackwardHost
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
-from .launch_gate import gate_launches
 from .output_gate import gate_outputs
 from .plan_passes.checkpoint_schedule import CheckpointSchedule, by_checkpoints, checkpoint_schedule
 from .plan_passes.scale_reads import simplified
@@ -83,14 +82,10 @@ def triton_form(
 
 @once
 def _form(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None) -> TritonForm:
-    form = _unproved(c, exchanges, fine, unwanted)
-    for f in form.functions.values():
-        gate_launches(f)
-        gate_launches(finished_function(f))
-    return form
+    return _built(c, exchanges, fine, unwanted)
 
 
-def _unproved(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None) -> TritonForm:
+def _built(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None) -> TritonForm:
     if fine is None and unwanted is None and scanned(c):
         return _scans(c)
     if c.substep is not None and fine is None and unwanted is None:

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....ir.expr import Node, leaves
-from ....printing.code_passes import finished_kernel
-from ....printing.expressions import NodePrinter, Torch
+from ....ir.launch_ir import Body, Do, Expr, Function, Set, py, ref
+from ....printing.code_passes import finished_function, finished_kernel
+from ....printing.dialects import Asking
+from ....printing.expressions import NodePrinter
 from ....printing.kernel_text import kernel_function_text
-from ....printing.templates import render
+from ....printing.launch_text import launch_text
 from ...chunkwise.compiled import Compiled
 from .. import start_source
-from ..names import names_of, sizes, tensors
+from ..names import names_of, printed, sizes, tensors
 from .kernel import step_kernel, step_rows
 from .kernel_gate import gate_step, gate_steps
 from .several import several_steps
@@ -44,7 +46,7 @@ def decoding(c: Compiled, has_start: bool) -> Decoding:
         gate_step(c, x["kernel"], f, x.get("slots", 0))
     gate_steps(c, several["kernel"], kernels[-1])
     texts = list(map(kernel_function_text, kernels))
-    text = render("recurrence/stepwise/decode/decode.py.jinja", torch=_torch(c), kernels=texts)
+    text = "\n\n\n".join([launch_text(finished_function(torch_step(c))).rstrip(), *texts]) + "\n"
     if starts and not has_start:
         text = f"{start_source(c, gradients=False)}\n\n\n{text}"
     return Decoding(text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})")
@@ -73,34 +75,35 @@ def _literal(x: object) -> str:
     return f'"{x}"' if isinstance(x, str) else repr(x)
 
 
-def _torch(c: Compiled) -> dict[str, Any]:
-    """What the torch form reads, its statements, and its results, which it puts where it is told."""
+def torch_step(c: Compiled) -> Function:
+    """The step in torch: what it reads, its statements, and its results, which it puts where it is told."""
     p = c.step
     layout = sizes(p)
     names = names_of(p, {f"size_{d}" for d in layout.dims} | {"following"})
     nodes: dict[str, Node] = {f"next {n}": x for n, x in p.updates.items()}
     nodes |= {f"out {n}": x for n, x in p.outputs.items()}
     orders = {f"next {s.name}": s.axes for s in p.states} | {f"out {n}": axes for n, axes in p.output_axes.items()}
-    printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=set(names.taken))
-    lines, results = printer.statements(nodes, names.leaf, names=p.names, orders=orders)
+    asked: set[str] = set()
+    printer = NodePrinter(Asking(lambda d: f"size_{d}", "like", asked), taken=set(names.taken))
+    made, results = printed(printer, nodes, names, orders, p.names)
     read = {x.attrs[:2] for x in leaves(*nodes.values())}
-    used = " ".join([*lines, *results.values()])
-    return {
-        "lead": layout.lead,
-        "like": "like." in used or "like)" in used,
-        "sizes": {d: text for d, text in layout.dims.items() if f"size_{d}" in used},
-        "given": [
-            {"key": v.name, "name": names.of(v.kind, v.name), "decay": v.is_decay}
-            for v in tensors(p)
-            if (v.kind, v.name) in read
-        ],
-        "constants": [
-            (names.of("constant", v.name), v.name)
-            for v in p.variables
-            if v.kind == "constant" and ("constant", v.name) in read
-        ],
-        "states": [{"key": s.name, "name": names.of("state", s.name)} for s in p.states],
-        "lines": lines,
-        "outputs": [(n, results[f"out {n}"]) for n in p.output_axes],
-        "following": [(s.name, names.fresh(f"next_{s.name}"), results[f"next {s.name}"]) for s in p.states],
-    }
+    following = {s.name: names.fresh(f"next_{s.name}") for s in p.states}
+    constants = [v for v in p.variables if v.kind == "constant" and ("constant", v.name) in read]
+    given = [v for v in tensors(p) if (v.kind, v.name) in read]
+    body: Body = (
+        Set(("dtype",), Expr("dtype_of(given)")),
+        *([Set(("like",), Expr(f"{layout.lead}.new_zeros((), dtype=dtype)"))] if "like" in asked else []),
+        *(Set((f"size_{d}",), Expr(text)) for d, text in layout.dims.items() if f"size_{d}" in asked),
+        *(Set((names.of("constant", v.name),), Expr(f'constants["{v.name}"]')) for v in constants),
+        *(
+            Set((names.of(v.kind, v.name),), Expr(f'given["{v.name}"].to(dtype){".exp()" if v.is_decay else ""}'))
+            for v in given
+        ),
+        *(Set((names.of("state", s.name),), Expr(f'states["{s.name}"].to(dtype)')) for s in p.states),
+        *made,
+        *(Set((name,), results[f"next {n}"]) for n, name in following.items()),
+        *(Do(py('outputs["{}"][...] = {}', n, results[f"out {n}"])) for n in p.output_axes),
+        *(Do(py('following["{}"][...] = {}', n, ref(name))) for n, name in following.items()),
+    )
+    told = "One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."
+    return Function("torch_step", "(given, states, constants, outputs, following)", told, body, frees=False)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from shared.triton_errors import compiled
 
+from chunkform.codegen.exact.launch_gate import gate_launches
 from chunkform.codegen.ir.launch_ir import (
     NONE,
     TILES,
@@ -41,7 +42,6 @@ from chunkform.codegen.printing.code_passes.wanted import wanted as guarded
 from chunkform.codegen.printing.launch_text import lines_of
 from chunkform.codegen.recurrence.cost import launches
 from chunkform.codegen.recurrence.triton import TritonForm, triton_form
-from chunkform.codegen.recurrence.triton.launch_gate import gate_launches
 from chunkform.errors import GateError
 
 OPS = [

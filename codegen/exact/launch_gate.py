@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from chunkform.errors import GateError
 
-from ...ir.launch_ir import (
+from ..ir.launch_ir import (
     Alloc,
     Body,
     Call,
     Define,
+    Do,
+    Entry,
     Expr,
     For,
     Free,
@@ -26,6 +28,7 @@ from ...ir.launch_ir import (
     Launch,
     Set,
     Statement,
+    Table,
     Wanted,
     expressions,
 )
@@ -53,9 +56,25 @@ class _Known:
     filled: dict[str, list[Where]] = field(default_factory=dict)
     room: set[str] = field(default_factory=set)
     views: dict[str, frozenset[str]] = field(default_factory=dict)
+    filled_tables: set[str] = field(default_factory=set)  # dictionaries that came with entries
+
+    def is_there(self, name: str, reader: Where) -> bool:
+        """Is a name assigned wherever the reader runs? An entry is there as well where its dictionary came with some."""
+        own = _there(self.assigned.get(name, []), reader)
+        if own or not isinstance(name, Entry):
+            return own
+        return name.table in self.filled_tables and _there(self.assigned.get(name.table, []), reader)
 
     def assign(self, name: str, where: Where) -> None:
         self.assigned.setdefault(name, []).append(where)
+
+    def rooms(self, name: str) -> list[str]:
+        """The rooms that are read where a name is: a dictionary's are those of its entries."""
+        return [r for r in self.room if r == name or (isinstance(r, Entry) and r.table == name)]
+
+    def is_filled(self, room: str, reader: Where) -> bool:
+        whole = self.filled.get(room.table, []) if isinstance(room, Entry) else []
+        return _there([*self.filled.get(room, []), *whole], reader)
 
     def make_room(self, name: str, where: Where) -> None:
         """From here on, a name is that of room which holds nothing."""
@@ -70,19 +89,24 @@ class _Known:
 
 def gate_launches(f: Function) -> None:
     """Raises GateError, which says what is wrong."""
-    _check(f.name, f.body, Where(frozenset(), f.results), _Known())
+    known, always = _Known(), Where(frozenset(), f.results)
+    for n in f.parameters:
+        known.assign(n, always)
+    known.filled_tables |= f.parameters
+    _check(f.name, f.body, always, known)
 
 
 def _check(name: str, body: Body, where: Where, known: _Known) -> None:
     for x in body:
         for n, reader in _uses(x, where):
-            if not _there(known.assigned.get(n, []), reader):
+            if not known.is_there(n, reader):
                 raise GateError(f"{name}: {n} is read by {_what(x)}, and isn't assigned before wherever that runs")
         for n, reader in _loads(x, where):
-            if n in known.room and not _there(known.filled.get(n, []), reader):
+            if any(not known.is_filled(r, reader) for r in known.rooms(n)):
                 raise GateError(f"{name}: {n} is read by {_what(x)}, and no launch has stored it wherever that runs")
         if isinstance(x, Launch):
             _check_programs(name, x)
+        if isinstance(x, Launch | Do):
             known.fill(x.stores, where)
         _assign(x, where, known)
         match x:
@@ -122,10 +146,18 @@ def _assign(x: Statement, where: Where, known: _Known) -> None:
                 else:
                     known.assign(n, where)
                     known.room.discard(n)
+                    (known.filled_tables.discard if x.empty else known.filled_tables.add)(n)
         case Call(names=names) | Define(names=names) | For(names=names):
             for n in names:
                 known.assign(n, where)
                 known.room.discard(n)
+                known.filled_tables.add(n)
+        case Table(name, entries):
+            known.assign(name, where)
+            known.filled_tables.discard(name)
+            for y in entries:
+                own = Entry(name, y.name if isinstance(y, Alloc) else y.names[0])
+                (known.make_room if isinstance(y, Alloc) else known.assign)(own, where)
         case Free(names):
             for n in names:
                 known.assigned.pop(n, None)
@@ -148,6 +180,8 @@ def _loads(x: Statement, where: Where) -> list[tuple[str, Where]]:
     match x:
         case Launch():
             return [use for use in _uses(x, where) if use[0] in x.loads - x.stores]
+        case Do(_, stores) if stores:
+            return [use for use in _uses(x, where) if use[0] not in stores]
         case If() | For() | Set(in_place=True) | Alloc() | Define():
             return []
     return _uses(x, where)
