@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+import chunkform
 from chunkform.errors import ArgumentError
 from chunkform.integrations.engines import sglang, vllm
 
@@ -304,6 +305,21 @@ def test_a_captured_graph_has_more_rows_than_sequences_and_room_for_more_tokens(
     assert o.abs().amin((-1, -2)).gt(0).all()
     assert torch.equal(buffer[4, 2], pool[4]) and torch.equal(buffer[0, 1 if packed else 2], pool[7])
     assert not buffer[4, 3:].any() and not buffer[2].any()
+
+
+def test_in_debug_mode_a_row_that_is_written_stands_once():
+    given, twice = tokens(2, 1), torch.tensor([3, 3])
+    with chunkform.debug(), pytest.raises(ArgumentError, match="has the row 3 twice, at 0 and at 1"):
+        vllm.fused_recurrent_gated_delta_rule(**given, initial_state=blocks(True), ssm_state_indices=twice)
+    with chunkform.debug(), pytest.raises(ArgumentError, match="has the row 3 twice, at 0 and at 1"):
+        vllm.fused_recurrent_gated_delta_rule(
+            **given, initial_state=blocks(True), ssm_state_indices=torch.tensor([[3, 4], [3, 5]]),
+            num_accepted_tokens=torch.tensor([2, 2]),
+        )  # fmt: skip
+    with chunkform.debug():  # of rows that are only read, two sequences may have one
+        sglang.fused_recurrent_gated_delta_rule_update(
+            **given, initial_state_source=blocks(True), initial_state_indices=twice, disable_state_update=True
+        )
 
 
 def test_lightning_attention_decodes_and_prefills():
