@@ -80,6 +80,20 @@ class RecurrentMixer(nn.Module):
         return torch.zeros_like(x).masked_scatter(mask.unsqueeze(-1), packed.to(x.dtype)), after
 
 
+def the_cache(cache: Cache | None, given: dict[str, object]) -> Cache | None:
+    """The cache, also by the names that the library had for it before, which are taken out of `given`."""
+    for name in ("past_key_values", "cache_params"):
+        other = given.pop(name, None)
+        if other is None:
+            continue
+        if cache is not None and other is not cache:
+            raise ArgumentError(f"cache and {name} are the same argument, and were given different caches")
+        if not isinstance(other, Cache):
+            raise ArgumentError(f"{name} must be a Cache, got {type(other).__name__}")
+        cache = other
+    return cache
+
+
 def kept(layer: LinearAttentionLayer) -> MixerCache | None:
     """What a mixer goes on with; None before the first step."""
     if not layer.has_previous_state[0]:
@@ -160,12 +174,18 @@ class ChunkformModel(ChunkformPreTrainedModel):
         **kwargs: object,
     ) -> BaseModelOutputWithPast:
         """`attention_mask` [B, T], 0 where padded, on any side; packed sequences as `cu_seq_lens_q` with `position_ids`."""
+        cache = the_cache(cache, kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
+        if cache is not None and len(cache.layers) < self.config.num_hidden_layers:
+            raise ArgumentError(
+                f"cache has {len(cache.layers)} layers, not the model's {self.config.num_hidden_layers}: make it by "
+                "DynamicCache(config=model.config)"
+            )
         starts = packed_starts(x, attention_mask, position_ids, cache, kwargs)
         more = {"cache": cache} | kwargs | {"cu_seq_lens_q": starts}
         if SOFTMAX in (self.config.layer_types or ()):
@@ -231,6 +251,7 @@ class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: object,
     ) -> CausalLMOutputWithPast:
+        cache = the_cache(cache, kwargs)
         found = self.model(input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, **kwargs)
         x = found.last_hidden_state
         last = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

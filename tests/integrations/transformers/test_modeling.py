@@ -1,5 +1,6 @@
 """A causal language model of any recurrence: in pieces, padded, packed, generated, saved and loaded, and trained."""
 
+import copy
 import json
 
 import pytest
@@ -59,6 +60,24 @@ def test_pieces_through_a_cache_and_padded_sequences_are_the_whole(given):
         alone = m(ids[:1, 6:]).logits
     assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-5)
     assert torch.allclose(padded[:1, 6:], alone, atol=1e-5) and torch.allclose(padded[1], whole[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache_params"])
+def test_a_cache_goes_by_its_former_names_too(name):
+    m, ids = model(**MIXERS["a recurrence, and a softmax layer"]), torch.randint(1, 64, (2, 9))
+    with torch.no_grad():
+        whole, cache = m(ids, use_cache=False).logits, m(ids[:, :4], use_cache=True).cache
+        for call in (m, m.model):
+            went_on = copy.deepcopy(cache)
+            rest = call(ids[:, 4:], **{name: went_on})
+            rest = rest.logits if call is m else m.lm_head(rest.last_hidden_state)
+            assert torch.allclose(rest, whole[:, 4:], atol=1e-5)
+        with pytest.raises(ArgumentError, match=f"cache and {name} are the same argument"):
+            m(ids[:, 4:], cache=cache, **{name: went_on})
+        with pytest.raises(ArgumentError, match=f"{name} must be a Cache, got tuple"):
+            m(ids[:, 4:], **{name: ()})
+        with pytest.raises(ArgumentError, match=r"cache has 0 layers, not the model's 2: .*config=model.config"):
+            m(ids, cache=transformers.DynamicCache())
 
 
 @pytest.mark.parametrize("name", ["kattention", "softmax_attention"])  # one quantity is kept of each step, and two
