@@ -27,6 +27,10 @@ from .configuration import LINEAR, SOFTMAX, ChunkformConfig
 from .functions import boundaries
 from .packed import starts_of
 
+CACHE = (
+    "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
+)  # the library's name of it
+
 
 class RecurrentMixer(nn.Module):
     """A `Mixer` in the place of a layer's attention. The cache's layer has its states and its convolution's tail."""
@@ -45,6 +49,7 @@ class RecurrentMixer(nn.Module):
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: object,
     ) -> tuple[Tensor, None]:
+        cache = the_cache(cache, kwargs)
         layer = None if cache is None else cache.layers[self.layer_idx]
         before = None if layer is None else kept(layer)
         steps = hidden_states.shape[1]
@@ -62,6 +67,7 @@ class RecurrentMixer(nn.Module):
             y, after = self.mixer(hidden_states, before, cu_seq_lens_q, output_cache=True)
         if layer is not None and after is not None:
             keep(layer, after)
+            layer.steps = getattr(layer, "steps", 0) + steps
         return y, None
 
     def _padded_on_the_right(self, x: Tensor, layer: object, mask: Tensor) -> Tensor:
@@ -81,7 +87,7 @@ class RecurrentMixer(nn.Module):
 
 
 def the_cache(cache: Cache | None, given: dict[str, object]) -> Cache | None:
-    """The cache, also by the names that the library had for it before, which are taken out of `given`."""
+    """The cache, by whichever name the library has for it or had before, which is taken out of `given`."""
     for name in ("past_key_values", "cache_params"):
         other = given.pop(name, None)
         if other is None:
@@ -187,7 +193,7 @@ class ChunkformModel(ChunkformPreTrainedModel):
                 "DynamicCache(config=model.config)"
             )
         starts = packed_starts(x, attention_mask, position_ids, cache, kwargs)
-        more = {"cache": cache} | kwargs | {"cu_seq_lens_q": starts}
+        more = {CACHE: cache} | kwargs | {"cu_seq_lens_q": starts}
         if SOFTMAX in (self.config.layer_types or ()):
             first = self.config.layer_types.index(SOFTMAX)
             past = 0 if cache is None else cache.get_seq_length(first)
@@ -199,12 +205,12 @@ class ChunkformModel(ChunkformPreTrainedModel):
                 config=self.config,
                 inputs_embeds=x,
                 attention_mask=attention_mask,
-                cache=cache,
                 position_ids=position_ids,
+                **{CACHE: cache},
             )
         for layer in self.layers:
             x = layer(x, padding_mask=attention_mask, **more)
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), cache=cache if use_cache else None)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), **{CACHE: cache if use_cache else None})
 
 
 def packed_starts(
@@ -225,6 +231,15 @@ def packed_starts(
         raise ArgumentError(f"packed sequences lie one after the other in one row, got a batch of {x.shape[0]} rows")
     inner = apart[0].nonzero().squeeze(1)
     return torch.cat([inner.new_zeros(1), inner, inner.new_full((1,), x.shape[1])])
+
+
+class RecurrentCache(DynamicCache):
+    """A cache of recurrent layers alone, which knows its length: earlier versions ask the library's own, which has none."""
+
+    is_compileable = False  # states are put into it new, not written in place
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return getattr(self.layers[layer_idx], "steps", 0) if layer_idx < len(self.layers) else 0
 
 
 class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
@@ -259,7 +274,17 @@ class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=found.cache)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: found.get(CACHE)})
+
+    def _prepare_cache_for_generation(
+        self, generation_config: object, model_kwargs: dict[str, object], *more: object
+    ) -> bool:
+        own = CACHE == "past_key_values" and model_kwargs.get(CACHE) is None
+        found: bool = super()._prepare_cache_for_generation(generation_config, model_kwargs, *more)
+        made = model_kwargs.get(CACHE)
+        if own and type(made) is DynamicCache and all(isinstance(x, LinearAttentionLayer) for x in made.layers):
+            model_kwargs[CACHE] = RecurrentCache(config=self.config)
+        return found
 
 
 AutoConfig.register("chunkform", ChunkformConfig, exist_ok=True)

@@ -10,7 +10,7 @@ from chunkform.errors import ArgumentError, ChunkformError
 from chunkform.spec.language import Recurrence
 
 transformers = pytest.importorskip("transformers", minversion="5.17")
-from chunkform.integrations.transformers import ChunkformConfig, ChunkformForCausalLM  # noqa: E402
+from chunkform.integrations.transformers import ChunkformConfig, ChunkformForCausalLM, modeling  # noqa: E402
 
 
 def own():
@@ -78,6 +78,18 @@ def test_a_cache_goes_by_its_former_names_too(name):
             m(ids[:, 4:], **{name: ()})
         with pytest.raises(ArgumentError, match=r"cache has 0 layers, not the model's 2: .*config=model.config"):
             m(ids, cache=transformers.DynamicCache())
+
+
+def test_the_library_may_call_the_cache_as_it_did_before(monkeypatch):
+    """Earlier versions have past_key_values in outputs, masks and layers; later ones take that name as well."""
+    m, ids = model(**MIXERS["a recurrence, and a softmax layer"]), torch.randint(1, 64, (2, 9))
+    said = {"max_new_tokens": 5, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    with torch.no_grad():
+        whole, tokens = m(ids, use_cache=False).logits, m.generate(ids, **said)
+        monkeypatch.setattr(modeling, "CACHE", "past_key_values")
+        found = m(ids[:, :4], use_cache=True)
+        rest = m(ids[:, 4:], past_key_values=found.past_key_values).logits
+    assert torch.allclose(rest, whole[:, 4:], atol=1e-5) and torch.equal(m.generate(ids, **said), tokens)
 
 
 @pytest.mark.parametrize("name", ["kattention", "softmax_attention"])  # one quantity is kept of each step, and two
