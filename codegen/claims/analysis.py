@@ -288,15 +288,15 @@ def values_text(instance: Instance, names: list[str]) -> str:
 
 @decide.register
 def _(statement: Approximates, setting: Setting, bodies: Bodies) -> Finding:
-    return over_real_worlds(statement, setting, bodies, "50 digits, steps up to 32")
+    return over_real_instances(statement, setting, bodies, "50 digits, steps up to 32")
 
 
 @decide.register
 def _(statement: Equal, setting: Setting, bodies: Bodies) -> Finding:
-    return over_real_worlds(statement, setting, bodies, "50 digits, series summed until a term is below 1e-45")
+    return over_real_instances(statement, setting, bodies, "50 digits, series summed until a term is below 1e-45")
 
 
-def over_real_worlds(statement: Statement, setting: Setting, bodies: Bodies, how: str, count: int = 12) -> Finding:
+def over_real_instances(statement: Statement, setting: Setting, bodies: Bodies, how: str, count: int = 12) -> Finding:
     matrices = matrices_in(statement, setting)
     trials = []
     sizes = proof_sizes(setting)

@@ -393,7 +393,7 @@ class _Solve:
 
     def text(self) -> str:
         sums, found = self.parameters()
-        walked, o = self.checkpoints()
+        kept, o = self.checkpoints()
         solved, o2 = self.steps()
         p, s = self.c.step, self.sweep.group[0]
         (dim,) = {dim_of(a) for a in s.axes}
@@ -413,9 +413,9 @@ class _Solve:
             self.fine,
             lambda part: tuple(map(self.passed, part.arguments)),
         )
-        texts = [_kernel_text(borders_kernel(walked, s.name, swept, full, tile))]
+        texts = [_kernel_text(borders_kernel(kept, s.name, swept, full, tile))]
         texts.append(_kernel_text(solves_kernel(solved, solving, place)))
-        functions = [matrix_launcher(solve, walked), solve_launcher(solve, solved)]
+        functions = [matrix_launcher(solve, kept), solve_launcher(solve, solved)]
         texts += [launch_text(finished_function(f)).rstrip() for f in functions]
         if found:
             tensors = [

@@ -214,12 +214,12 @@ def _packed(
     if not isinstance(starts, Tensor) or starts.dim() != 1 or starts.dtype not in (torch.int32, torch.int64):
         op(**tensors, **given, cu_seqlens=starts)  # whose error says what doesn't fit
     assert isinstance(starts, Tensor)
-    borders = starts.tolist()
-    if not borders or borders[0] != 0 or borders[-1] != steps or borders != sorted(borders):
-        raise ArgumentError(f"{name}: cu_seqlens must rise from 0 to T = {steps}, got {borders}")
-    lengths = [b - a for a, b in itertools.pairwise(borders)]
+    boundaries = starts.tolist()
+    if not boundaries or boundaries[0] != 0 or boundaries[-1] != steps or boundaries != sorted(boundaries):
+        raise ArgumentError(f"{name}: cu_seqlens must rise from 0 to T = {steps}, got {boundaries}")
+    lengths = [b - a for a, b in itertools.pairwise(boundaries)]
     order = [
-        borders[i] + t
+        boundaries[i] + t
         for begin in range(0, max(lengths, default=0), every)
         for i, n in enumerate(lengths)
         for t in range(begin, min(begin + every, n))

@@ -47,6 +47,11 @@ def code(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return _asked("plain", ["-c", text], environment)
 
 
+def program(path: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as a user does, of which torch alone is imported."""
+    return _asked("plain", [str(path), *words], {})
+
+
 def _asked(kind: str, words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         server = _server(kind)

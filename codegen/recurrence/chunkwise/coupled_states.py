@@ -239,12 +239,12 @@ def _products(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, i
 
 
 def _mix(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
-    made = np.asarray(_mixed(x, args, m, sizes), dtype=object)
+    made = np.asarray(_transition(x, args, m, sizes), dtype=object)
     steps = len(x.axes)
     return np.moveaxis(made, range(steps, made.ndim), range(made.ndim - steps)) if made.ndim > steps else made
 
 
-def _mixed(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _transition(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     (products,), count, direction = args, sizes[ROW], x.attrs[-1]
     products = products[:, :, x.attrs[2], x.attrs[3]]
     late = int(x.attrs[4]) if x.op in ("mix_mask", "mix_in") else 0

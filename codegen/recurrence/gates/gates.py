@@ -380,12 +380,12 @@ def _mapped(
         yield f"what two segments make of {of} in {to}", value, linear[to, of]
     for name, node in law.local.items():
         yield f"the local part of {name} over two segments", _stored(node, affine, name, both, m, sizes), local[name]
-    if feeds_back(sweep.group, sweep.solve) and (walked := linear_sweep(sweep.group, table)) is not None:
+    if feeds_back(sweep.group, sweep.solve) and (alone := linear_sweep(sweep.group, table)) is not None:
         for source in sweep.group:
             start = {s.name: _identity(s, s is source, affine, m, sizes) for s in sweep.group}
             ends: dict[str, Any] = {}
-            run_sweep(walked, dict(env), start, ends, m, sizes, [steps])
-            for s in walked.group:
+            run_sweep(alone, dict(env), start, ends, m, sizes, [steps])
+            for s in alone.group:
                 axes = affine.shape.get((s.name, source.name), ())
                 value = linear.get((s.name, source.name), m.const(Fraction(0)))
                 expected = np.broadcast_to(

@@ -106,7 +106,7 @@ class Interpreter:
             if all(m.row is None or m.col is None for _, m in matrices):
                 return add(*(self.plain(a) for a in x.args))
             if len(matrices) > 1:
-                return self._mixed(x, parts, [m for _, m in matrices])
+                return self._coupled(x, parts, [m for _, m in matrices])
         if any((m.row, m.col) != (first.row, first.col) for _, m in matrices):
             raise NotAffine("a state is added to its transpose", x)
         base = first
@@ -123,7 +123,9 @@ class Interpreter:
             return dc_replace(base, before=base.before + tuple(writes))
         return dc_replace(base, after=base.after + tuple(writes))
 
-    def _mixed(self, x: Node, parts: list[tuple[Node, Node | MatrixValue]], matrices: list[MatrixValue]) -> MatrixValue:
+    def _coupled(
+        self, x: Node, parts: list[tuple[Node, Node | MatrixValue]], matrices: list[MatrixValue]
+    ) -> MatrixValue:
         """A sum of several states: one feeds another as a whole, as momentum does."""
         row, col = matrices[0].row, matrices[0].col
         if any((m.row, m.col) != (row, col) for m in matrices):

@@ -96,9 +96,9 @@ def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[
         node = replace(program.updates[s.name], to_trajectory)
         with part_of(node):
             drafts.append(_Draft(s.name, _update(interpreter, s, node), program.direction))
-    mixed = mixed_states(drafts, interpreter)
+    coupled = coupled_states(drafts, interpreter)
     for d in drafts:
-        if d.name in mixed:
+        if d.name in coupled:
             d.value = late_only(d.value)
             if d.value.decay is not None and d.value.decay.axes:
                 raise NotAffine("states that are added to each other are scaled channel by channel", d.value.decay)
@@ -126,7 +126,7 @@ def _update(interpreter: Interpreter, s: StateVar, node: Node) -> MatrixValue:
     return value
 
 
-def mixed_states(drafts: Iterable[_Draft], interpreter: Interpreter) -> set[str]:
+def coupled_states(drafts: Iterable[_Draft], interpreter: Interpreter) -> set[str]:
     """States that are added to others, or have others added to them; and matrices times a scalar that may be zero or negative."""
     added = {n for d in drafts if d.value.others for n in (d.name, *dict(d.value.others))}
     matrices = (d for d in drafts if len(interpreter.states[d.name].axes) == 2)
@@ -164,7 +164,7 @@ class _Canonical:
         ] = {}  # state -> what is added to its state-adjoint product, see `state_adjoint_products.py`
         self.drafts = {d.name: d for d in drafts}
         self.values = values
-        self.mixed = mixed_states(drafts, interpreter)
+        self.coupled = coupled_states(drafts, interpreter)
         self.crosses: dict[Node, Cross] = {}
         self.final: dict[str, MatrixValue] = {}
         self.reads: dict[Node, Read] = {}
@@ -399,7 +399,7 @@ class _Canonical:
         first, second = self.i.raw_state_adjoints[raw]
         forward = self.drafts[first.state].value
         decay = forward.decay
-        if first.state in self.mixed and second.state in self.mixed:
+        if first.state in self.coupled and second.state in self.coupled:
             if not raw.axes:
                 self.replacement[raw] = self._cross(late_only(first), late_only(second))
             return
@@ -502,7 +502,7 @@ class _Canonical:
                 raise NotAffine(why, mul(fed[0].left, fed[0].right))
             if fed:
                 flipped.add(n)
-        if flipped and own & self.mixed:
+        if flipped and own & self.coupled:
             flipped = own
             if any(feeds(w.right) for n in own for w, _ in drafts[n]):
                 raise NotAffine(
@@ -512,7 +512,7 @@ class _Canonical:
         for n in names:
             if n in flipped:
                 self._flip_reads(n)
-        if own & self.mixed and not own <= self.mixed:
+        if own & self.coupled and not own <= self.coupled:
             raise NotAffine(
                 "a state feeds states that are added to each other, and is fed by them",
                 self.final[names[0]].decay or ONE,

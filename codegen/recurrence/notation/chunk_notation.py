@@ -196,7 +196,7 @@ class _ChunkFormulas:
         if x.op in ("decay_mask", "order_mask", "decay_in", "decay_out", "decay_all"):
             return self.decays.symbol(x)
         if x.op in ("mix_mask", "mix_in", "mix_out", "mix_all"):
-            return self.decays.mixed_symbol(x)
+            return self.decays.transition_symbol(x)
         if x.op == "inverse":
             if x not in self.inverses:
                 symbol = self.visit(x.args[0])

@@ -92,14 +92,14 @@ class DecaySymbols:
                 kind, about, order = "all", (), ()
         return leaf("chunk", self.defined(kind, about, decay), (*order, *axes))
 
-    def mixed_symbol(self, x: Node) -> Node:
+    def transition_symbol(self, x: Node) -> Node:
         """The symbol of an entry of a product of the matrices by which states are added to each other."""
         to, of = (self.sweep.states[n] for n in x.attrs[2:4])
         late = x.op in ("mix_mask", "mix_in") and x.attrs[4]
         kind = {"mix_mask": "mask", "mix_out": "suffix"}.get(x.op, "prefix")
         end = "C," if self.sweep.direction > 0 else "1,"
         step = self.step_matrix()
-        letter = self.mixed_letter(kind, late or x.op == "mix_all", step)
+        letter = self.transition_letter(kind, late or x.op == "mix_all", step)
         order = {"mix_mask": (ROW, COL), "mix_all": ()}.get(x.op, (ROW,))
         return leaf("chunk", f"{letter}_{end if x.op == 'mix_all' else ''}{to},{of}", order)
 
@@ -120,15 +120,15 @@ class DecaySymbols:
         where = rf"\quad (\mathrm{{of}}\ {states})" if n.tex else f"   (of {states})"
         return f"{n.symbol(name, 'let', 2)} = [{rows}]{where}"
 
-    def mixed_letter(self, kind: str, late: bool, step: str) -> str:
+    def transition_letter(self, kind: str, late: bool, step: str) -> str:
         """The symbol of the products of step matrices over a part of the chunk, by kind."""
         key, table = (kind, late, step), self.symbols.decays
         if key not in table:
             letter = self.symbols.fresh(kind)
-            table[key] = (letter, formula(self.c, lambda n: self.mixed_text(n, letter, kind, late, step)))
+            table[key] = (letter, formula(self.c, lambda n: self.transition_text(n, letter, kind, late, step)))
         return table[key][0]
 
-    def mixed_text(self, n: Notation, letter: str, kind: str, late: bool, step: str) -> str:
+    def transition_text(self, n: Notation, letter: str, kind: str, late: bool, step: str) -> str:
         """`M_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}`: the last step of the sweep stands leftmost."""
         forward = self.sweep.direction > 0
         before, after, start, end = ("-1", "+1", "1", "C") if forward else ("+1", "-1", "C", "1")

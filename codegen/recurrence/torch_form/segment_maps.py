@@ -87,8 +87,8 @@ class _States(PassText):
                 if x in makers:
                     stack += makers[x].chunk.streams.values()
                     continue
-                walked = self._walked(x)
-                stack += [node for s in self.p.sweeps if walked & set(s.finals) for node in s.chunk.streams.values()]
+                swept = self._swept(x)
+                stack += [node for s in self.p.sweeps if swept & set(s.finals) for node in s.chunk.streams.values()]
                 stack += [state_adjoints[x].late, state_adjoints[x].early] if x in state_adjoints else []
         return found
 
@@ -96,10 +96,10 @@ class _States(PassText):
         return f"{name}_last" if self.backward else f"{name}_first"
 
     def edges(self, s: Sweep) -> tuple[str, ...]:
-        paired = {name for x in self.needed for name in self._walked(x)}
+        paired = {name for x in self.needed for name in self._swept(x)}
         return tuple(n for n in super().edges(s) if n in paired)
 
-    def _walked(self, x: Node) -> set[str]:
+    def _swept(self, x: Node) -> set[str]:
         """The states whose values before each chunk a state-adjoint product is made of."""
         names = {(p.state, f"d{p.state}") for p in self.p.form.state_adjoints if p.leaf is x}
         names |= {(c.state, c.gradient) for c in self.p.form.crosses if c.leaf is x}

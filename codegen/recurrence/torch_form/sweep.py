@@ -83,7 +83,7 @@ def _leaves_of(table: dict[str, Node]) -> list[Node]:
     return [leaf("stream", key, (ROW, *node.axes)) for key, node in table.items()]
 
 
-def mixed_text(x: Node, mixes: dict[tuple[Any, ...], str], streams: Streams, lines: list[str]) -> str:
+def transition_text(x: Node, mixes: dict[tuple[Any, ...], str], streams: Streams, lines: list[str]) -> str:
     """A weight between states that are added to each other; their products are formed once."""
     positions, n, to, of = x.attrs[:4]
     direction = x.attrs[-1]
@@ -111,7 +111,7 @@ def operation_text(
 ) -> str:
     """One of the operations of chunk programs."""
     if x.op.startswith("mix_"):
-        return mixed_text(x, mixes, streams, lines)
+        return transition_text(x, mixes, streams, lines)
     if x.op == "inverse":
         channels = "" if len(x.axes) == 2 else ", channels=True"
         return f"triangular_inverse({printer.value(x.args[0])}, {x.attrs[0]}{channels})"

@@ -156,12 +156,6 @@ def test_the_command_filters_by_document_and_verdict(tmp_path: Path, verdicts: d
     }
 
 
-def test_the_command_takes_a_spec_of_the_catalogue(tmp_path: Path) -> None:
-    out = tmp_path / "v.json"
-    assert verify(["lightning_attention"], json_path=out, console=Console(quiet=True)) == 1
-    assert {x["spec"] for x in json.loads(out.read_text())} == {"lightning_attention"}
-
-
 def test_the_judge_knows_no_formula_by_name() -> None:
     sources = {p.name: p.read_text() for p in (Path(report.__file__).parent).glob("*.py")}
     found = [(file, name) for file, text in sources.items() for name in IDS if name in text or f'"{name[4:]}"' in text]

@@ -1,19 +1,17 @@
 """The demo, with a training of two steps: every other part is as `make demo` runs it."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from shared.forked import program
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo.py"
 
 
 @pytest.mark.slow
 def test_the_demo_derives_judges_writes_checks_and_trains(tmp_path):
-    words = [sys.executable, str(DEMO), "--out", str(tmp_path / "out"), "--text", str(DEMO), "--steps", "2"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    done = program(DEMO, "--out", str(tmp_path / "out"), "--text", str(DEMO), "--steps", "2")
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 1  # two steps teach nothing, and it says so by its exit code
     for expected in (
@@ -32,6 +30,5 @@ def test_the_demo_derives_judges_writes_checks_and_trains(tmp_path):
 
 
 def test_the_demo_names_a_missing_text(tmp_path):
-    words = [sys.executable, str(DEMO), "--text", str(tmp_path / "nothing.txt")]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = program(DEMO, "--text", str(tmp_path / "nothing.txt"))
     assert done.returncode == 2 and "there is no file" in done.stderr

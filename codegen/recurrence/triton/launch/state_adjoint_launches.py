@@ -70,10 +70,10 @@ class StateAdjointLaunches(PrologueLaunches):
 
     def _unroll(self, stage: Unroll) -> None:
         """The products at each step, by a kernel over all blocks."""
-        walked = {n for s in self.schedule.sweeps.values() for n in s.states}
-        walked |= self.schedule.given
-        if not self._unrolled_from() <= walked:
-            raise CannotPrint(f"no walk over {', '.join(sorted(self._unrolled_from() - walked))}")
+        swept = {n for s in self.schedule.sweeps.values() for n in s.states}
+        swept |= self.schedule.given
+        if not self._unrolled_from() <= swept:
+            raise CannotPrint(f"no sweep over {', '.join(sorted(self._unrolled_from() - swept))}")
         stage, transitions = unroll_with_transitions(stage)
         stage = kept_apart(stage)  # before streams are named: a kernel loads them by the axes that they have there
         streams: dict[Node, Node] = {}

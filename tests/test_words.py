@@ -1,0 +1,72 @@
+"""The field's words (docs/glossary.md) stand in the names of the compiler and of the runtime, and not what was there before."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FORMER = {  # as words of a name: what stands for them
+    "walks walked walker": "sweep, swept",
+    "border borders": "chunk boundary, checkpoint",
+    "pairing pairings": "state-adjoint product",
+    "mixing mixed": "coupled states, transition matrix",
+    "world worlds": "random instance",
+    "steep": "large decay range, slow path",
+    "floor floors": "memory lower bound",
+    "lay": "chunk layout",
+}
+WORDS = {word: now for words, now in FORMER.items() for word in words.split()}
+# Names that generated files have, whose text was measured and verified on a GPU as it is, and words that mean something else.
+KEPT = {
+    "runtime/chunk_kernels": "steep adds_steep first_steep FLOOR border border_sums border_sums_kernel border_totals_kernel "
+    "walked borders pairing pairing_kernel block_pairing step_pairing step_pairing_kernel",
+    "codegen/recurrence/triton": "steep lay borders",
+    "codegen/programs/solve_kernels.py": "borders_kernel",
+    "codegen/recurrence/check.py": "FLOORS floor",  # the least error that is allowed
+    "integrations/engines": "mixed mixed_qkv",  # an argument of vLLM and of SGLang
+    "runtime/compat/fla_layers.py": "mixed",
+    "codegen/attention/split.py": "mixed",
+    "codegen/claims": "mixed",
+    "codegen/recurrence/gates/run_form.py": "mixed",
+}
+
+
+def names(path: Path) -> set[str]:
+    """What a file defines: modules, functions, classes, arguments and variables."""
+    found = {path.stem}
+    for x in ast.walk(ast.parse(path.read_text())):
+        if isinstance(x, ast.FunctionDef | ast.ClassDef):
+            found.add(x.name)
+        elif isinstance(x, ast.arg):
+            found.add(x.arg)
+        elif isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store):
+            found.add(x.id)
+    return found
+
+
+def former(name: str) -> list[str]:
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+    return [word for word in words if word in WORDS]
+
+
+@pytest.mark.parametrize("package", ["chunkform", "codegen", "runtime", "integrations", "spec"])
+def test_names_have_the_fields_words(package):
+    bad = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        place = path.relative_to(ROOT).as_posix()
+        kept = {n for folder, listed in KEPT.items() if place.startswith(folder) for n in listed.split()}
+        bad += [f"{place}: {n} ({WORDS[w]})" for n in sorted(names(path) - kept) for w in former(n)]
+    assert not bad, bad
+
+
+@pytest.mark.parametrize("place", KEPT)
+def test_what_is_kept_is_there(place):
+    files = [ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py")
+    there = {n for path in files for n in names(path)}
+    assert set(KEPT[place].split()) <= there
+
+
+def test_a_former_word_is_seen():
+    assert former("_WalkedState") == ["walked"] and former("at_borders") == ["borders"] and not former("worldwide")
