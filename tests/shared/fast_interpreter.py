@@ -2,13 +2,15 @@
 
 For each launch, and for each function that a kernel calls, it looks through all of Triton's language for what it replaces; here
 it does so once in a process, which runs kernels nowhere else. Types and shapes of blocks, made for each operation, are made once,
-and operands that already have one type and one shape aren't compared word by word.
+operands that already have one type and one shape aren't compared word by word, and each file of kernels is parsed once.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,6 +189,29 @@ def _patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> N
     scope.set_attr(obj, name, operation)
 
 
+@functools.cache
+def _functions(file: str, changed: int) -> dict[tuple[str, int], ast.FunctionDef]:
+    """The functions of a file by their names and first lines, which those of decorators are."""
+    found = [x for x in ast.walk(ast.parse(Path(file).read_text())) if isinstance(x, ast.FunctionDef)]
+    return {(x.name, min([x.lineno, *(d.lineno for d in x.decorator_list)])): x for x in found}
+
+
+def _rewrite_ast(self: Any) -> Any:
+    """The function as the interpreter runs it, found in its file, which is parsed once: Triton looks for the end of each one
+    word by word, and twice."""
+    code = self.fn.__code__
+    try:
+        functions = _functions(code.co_filename, Path(code.co_filename).stat().st_mtime_ns)
+        node = functions.pop((code.co_name, code.co_firstlineno))  # which is changed below
+    except (OSError, KeyError, SyntaxError):
+        return _rewritten_now(self)
+    node.decorator_list, self.filename = [], code.co_filename
+    module = ast.Module([self.ast_transformer.visit(node)], [])
+    return self._compile_and_exec(ast.fix_missing_locations(module))
+
+
+_rewritten_now = interpreter.FunctionRewriter.rewrite_ast
+interpreter.FunctionRewriter.rewrite_ast = _rewrite_ast
 interpreter._patch_lang, interpreter._get_np_dtype, interpreter._patch_attr = _patch_lang, _get_np_dtype, _patch_attr
 tl.core.block_type.__init__, tl.core.tensor.__init__ = _init_block_type, _init_tensor
 tl.core.block_type.with_element_ty, tl.core.dtype.__eq__ = _with_element_ty, _equal
