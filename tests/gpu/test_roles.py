@@ -83,7 +83,7 @@ def reference(given, decays, start=None, starts=()):
 
 
 def worst_head(found, expected, axis):
-    found, expected = (x.double().movedim(axis, 0).flatten(1) for x in (found, expected))
+    found, expected = (x.double().movedim(axis, 0).reshape(x.shape[axis], -1) for x in (found, expected))
     return ((found - expected).norm(dim=1) / expected.norm(dim=1)).max().item()
 
 
