@@ -10,6 +10,7 @@ from itertools import pairwise
 from chunkform.errors import LoadError
 from chunkform.spec.language.formula import Formula, formula, walk
 
+from .algorithms import carried
 from .header import Header
 from .lexer import Token, expanded, tokens_of
 from .parser import read_row
@@ -140,11 +141,25 @@ def read_document(text: str, path: str, header: Header) -> Document:
             source.slip(message, token.at)
         head = sorted_out(r, head, chain)
     meant_in_one_case(rows, notation)
+    read_programs(rows)
     return Document(source, header, notation, rows, list(inline_facts(source, notation)), starts_in(source, notation))
 
 
 def starts_with_relation(tokens: list[Token]) -> bool:
     return bool(tokens) and tokens[0].text in RELATIONS
+
+
+def read_programs(rows: list[ReadRow]) -> None:
+    """Take the assignments of algorithms as equations; those of variables that take several values aren't judged."""
+    own = [(r, e, r.source.program.loop) for r in rows if r.source.program is not None for e in r.equations]
+    made, reasons = carried([(loop, e.head, e.side) for _, e, loop in own])
+    for (r, e, _), (head, side), why in zip(own, made, reasons):
+        e.head, e.side = head, side
+        if r.source.program is not None and r.source.program.asked:
+            why = "it is assigned where a condition of a program is so, which isn't judged"
+        if why:
+            r.equations = [x for x in r.equations if x is not e]
+            r.kind, r.reason = ("claim" if r.equations else "not judged"), why
 
 
 def meant_in_one_case(rows: list[ReadRow], notation: Notation) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from .algorithms import Assignment, assignments
 from .lexer import Macro, Token, argument_at, closing, expanded, macros_of, tokens_of
 from .prose import conditions_before
 from .row import depth_of
@@ -40,6 +41,7 @@ class SourceRow:
     display: int
     section: str
     broken: str = ""  # why the row can't be read at all
+    program: Assignment | None = None  # of an algorithm
     premises: list[list[Token]] = field(default_factory=list)  # of the sentence in front of the display
 
 
@@ -78,20 +80,25 @@ def read_source(text: str, path: str = "document") -> Source:
     sections = list(sections_of(visible))
     begin = visible.find("\\begin{document}")
     start = begin if tex and begin >= 0 else 0
-    for number, (a, b) in enumerate(displays(visible, start, source)):
+    said = {x.start: x for x in assignments(without_comments(text) if tex else "")}
+    places = sorted([*displays(visible, start, source), *((x.start, x.end) for x in said.values())])
+    for number, (a, b) in enumerate(places):
         section = next((name for at, name in reversed(sections) if at < a), "")
         try:
-            tokens = expanded(tokens_of(visible[a:b], a), source.macros)
+            piece = text[a:b] if a in said else visible[a:b]
+            tokens = expanded(tokens_of(piece, a), source.macros)
         except OverflowError as error:
             line, column = source.place(a)
             source.rows.append(SourceRow([], text[a:b].strip(), line, column, b, number, section, str(error)))
             continue
         found = rows_of(source, tokens, b, number, section)
+        for row in found:
+            row.program = said.get(a)
         for x, y in conditions_before(visible, a):
             with suppress(OverflowError):
-                said = expanded(tokens_of(visible[x:y], x), source.macros)
+                premise = expanded(tokens_of(visible[x:y], x), source.macros)
                 for row in found:
-                    row.premises.append(said)
+                    row.premises.append(premise)
         source.rows += found
     for a, b in inline(visible, start):
         try:
@@ -110,7 +117,7 @@ def without_code(text: str, tex: bool) -> str:
 
     hidden = r"\\iffalse(?![A-Za-z]).*?(?:\\else(?![A-Za-z])(.*?))?\\fi(?![A-Za-z])"
     if tex:
-        text = re.sub(r"(?<!\\)%[^\n]*", blank, text)
+        text = without_comments(text)
         text = re.sub(
             r"\\begin\{(verbatim|lstlisting|minted|comment|algorithm|algorithmic)\*?\}.*?\\end\{\1\*?\}",
             blank,
@@ -127,6 +134,10 @@ def without_code(text: str, tex: bool) -> str:
     )
     text = re.sub(r"^[ \t>]*(`{3,}|~{3,})(?![^\n]*`).*?^[ \t>]*\1[ \t]*$", blank, text, flags=re.S | re.M)
     return re.sub(r"(?<![`$])(`+)(?!`)[^\n]+?(?<!`)\1(?!`)", blank, text)
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"(?<!\\)%[^\n]*", lambda m: " " * len(m.group(0)), text)
 
 
 def _math_fence(m: re.Match[str]) -> str:
