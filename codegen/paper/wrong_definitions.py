@@ -1,16 +1,17 @@
 """Definitions that may be mistaken: a definition says what a symbol is, and can't be false; but where formulas with it fail that
-would be true if a product or a sum in it started or ended one step off, its row says so."""
+would be true if it were one slip away (a bound, a diagonal, a comparison, a sign, an inverse, a transpose), its row says so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from chunkform.codegen.claims.indices import shifted
 from chunkform.codegen.claims.scope import used_names
 from chunkform.codegen.claims.verdict import Verdict
 from chunkform.codegen.claims.verifier import Verifier
-from chunkform.spec.language.formula import RANGED, Formula, rebuild
+from chunkform.spec.language.formula import RANGED, Formula, add, negative, rebuild
 from chunkform.spec.language.statements import Equal
 
 from .paper import Paper
@@ -18,6 +19,8 @@ from .symbols import Symbols
 
 WOULD = "would be true with"
 MOST = 12  # formulas that are tried for a definition
+FIRST = 3  # of which one has to be mended before others are tried
+SLIPS = 60  # of a definition
 
 
 def mark_wrong_definitions(paper: Paper, verdicts: Sequence[Verdict]) -> None:
@@ -27,12 +30,14 @@ def mark_wrong_definitions(paper: Paper, verdicts: Sequence[Verdict]) -> None:
         for name, e in s.definitions.items():
             known = s.names.get(name, "")
             q = s.setting.quantities.get(known)
-            if q is None or q.body is None or q.start is not None:
+            if q is None or q.body is None or q.alternatives:
                 continue
             about = [v for v in equal if known in used_names(v.claim.statement, s.setting)]
             wrong = [v for v in about if v.verdict == "fails"][:MOST]
             right = [v for v in about if v.verdict == "holds"][:MOST]
-            found = [(mended(wrong, s, known, body), body) for body in one_step_off(q.body)] if len(wrong) > 1 else []
+            near = list(islice(dict.fromkeys(slips(q.body)), SLIPS)) if len(wrong) > 1 else []
+            near = [body for body in near if mended(wrong[:FIRST], s, known, body)]
+            found = [(mended(wrong, s, known, body), body) for body in near]
             found = [(n, body) for n, body in found if n > 1 and mended(right, s, known, body) == len(right)]
             if found:
                 count, body = max(found, key=lambda x: x[0])
@@ -42,15 +47,33 @@ def mark_wrong_definitions(paper: Paper, verdicts: Sequence[Verdict]) -> None:
                     row.reason = f"of {len(wrong)} formulas with it that fail, {count} {WOULD} {body}"
 
 
-def one_step_off(x: Formula) -> Iterator[Formula]:
-    """x with one bound of a sum or a product in it one more, or one less."""
+STRICT = {">=": ">", ">": ">=", "<=": "<", "<": "<="}
+
+
+def slips(x: Formula) -> Iterator[Formula]:
+    """x with one bound of a sum or a product in it, or one diagonal, one more or one less; with a strict comparison for one that
+    isn't, or the other way round; with another sign, inverse or transpose."""
     if x.op in RANGED and not {x.args[0].op, x.args[1].op} & {"unknown", "infinity"}:
         low, high, body = x.args
         for k in (1, -1):
             yield Formula(x.op, (shifted(low, k), high, body), x.attrs)
             yield Formula(x.op, (low, shifted(high, k), body), x.attrs)
+    if x.op == "tril":
+        yield from (Formula("tril", x.args, (x.attrs[0] + k,)) for k in (1, -1))
+    if x.op == "compare" and x.attrs[0] in STRICT:
+        yield Formula("compare", x.args, (STRICT[x.attrs[0]], *x.attrs[1:]))
+    if x.op == "inverse":
+        yield x.args[0]
+    if x.op == "add" and any(a.op == "eye" for a in x.args):
+        yield Formula("inverse", (x,))
+    for k, a in enumerate(x.args if x.op == "add" else ()):
+        yield add(*x.args[:k], negative(a), *x.args[k + 1 :])
+    if x.op == "product":
+        for k, a in enumerate(x.args):
+            if a.op in ("at", "transpose"):
+                yield rebuild(x, (*x.args[:k], a.T, *x.args[k + 1 :]))
     for i, a in enumerate(x.args):
-        for changed in one_step_off(a):
+        for changed in slips(a):
             yield rebuild(x, (*x.args[:i], changed, *x.args[i + 1 :]))
 
 
