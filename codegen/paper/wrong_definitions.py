@@ -3,8 +3,9 @@ would be true if it were one slip away (a bound, a diagonal, a comparison, a sig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from chunkform.codegen.claims.indices import shifted
@@ -19,7 +20,7 @@ from .symbols import Symbols
 
 WOULD = "would be true with"
 MOST = 12  # formulas that are tried for a definition
-FIRST = 3  # of which one has to be mended before others are tried
+FIRST = 3  # of which one has to be mended by a slip that isn't a bound
 SLIPS = 60  # of a definition
 
 
@@ -35,8 +36,7 @@ def mark_wrong_definitions(paper: Paper, verdicts: Sequence[Verdict]) -> None:
             about = [v for v in equal if known in used_names(v.claim.statement, s.setting)]
             wrong = [v for v in about if v.verdict == "fails"][:MOST]
             right = [v for v in about if v.verdict == "holds"][:MOST]
-            near = list(islice(dict.fromkeys(slips(q.body)), SLIPS)) if len(wrong) > 1 else []
-            near = [body for body in near if mended(wrong[:FIRST], s, known, body)]
+            near = nearby(q.body, partial(mended, wrong[:FIRST], s, known)) if len(wrong) > 1 else []
             found = [(mended(wrong, s, known, body), body) for body in near]
             found = [(n, body) for n, body in found if n > 1 and mended(right, s, known, body) == len(right)]
             if found:
@@ -47,17 +47,30 @@ def mark_wrong_definitions(paper: Paper, verdicts: Sequence[Verdict]) -> None:
                     row.reason = f"of {len(wrong)} formulas with it that fail, {count} {WOULD} {body}"
 
 
-STRICT = {">=": ">", ">": ">=", "<=": "<", "<": "<="}
+def nearby(x: Formula, mends: Callable[[Formula], int]) -> list[Formula]:
+    """What is one bound away from x, and what is one other slip away and mends some formula."""
+    bounds = list(dict.fromkeys(one_step_off(x)))
+    return bounds + [y for y in islice(dict.fromkeys(slips(x)), SLIPS) if y not in bounds and mends(y)]
 
 
-def slips(x: Formula) -> Iterator[Formula]:
-    """x with one bound of a sum or a product in it, or one diagonal, one more or one less; with a strict comparison for one that
-    isn't, or the other way round; with another sign, inverse or transpose."""
+def one_step_off(x: Formula) -> Iterator[Formula]:
+    """x with one bound of a sum or a product in it one more, or one less."""
     if x.op in RANGED and not {x.args[0].op, x.args[1].op} & {"unknown", "infinity"}:
         low, high, body = x.args
         for k in (1, -1):
             yield Formula(x.op, (shifted(low, k), high, body), x.attrs)
             yield Formula(x.op, (low, shifted(high, k), body), x.attrs)
+    for i, a in enumerate(x.args):
+        for changed in one_step_off(a):
+            yield rebuild(x, (*x.args[:i], changed, *x.args[i + 1 :]))
+
+
+STRICT = {">=": ">", ">": ">=", "<=": "<", "<": "<="}
+
+
+def slips(x: Formula) -> Iterator[Formula]:
+    """x with one diagonal one more or one less, with a strict comparison for one that isn't, or the other way round, or with
+    another sign, inverse or transpose."""
     if x.op == "tril":
         yield from (Formula("tril", x.args, (x.attrs[0] + k,)) for k in (1, -1))
     if x.op == "compare" and x.attrs[0] in STRICT:
