@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, Arithmetic, stacked
-from ...ir.expr import COL, INNER, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
+from ...ir.expr import COL, INNER, ONE, ROW, ZERO, Node, add, const, leaf, make, mul, rename, split_constant, total
 from ..normal_form.abstract_values import split_scalars
 from ..normal_form.form import NotAffine, Read, StateForm, Write, affine_terms
 from .coupled_states import Transition, factored, is_coupled, state_in
@@ -133,13 +133,32 @@ class Builder:
 
     def left(self, w: Write) -> Node:
         """What a write is on the side of the rows; see `written`."""
-        return self.ending(w.left) if self.solve and w.leaf is not None else self.stream(w.left)
+        number, left = self.multiple(w.left)
+        return mul(number, self.ending(left) if self.solve and w.leaf is not None else self.stream(left))
+
+    def multiple(self, x: Node) -> tuple[Node, Node]:
+        """x as a number and what that multiplies, where coupled states are written several multiples of the same: `factored`
+        makes one product of these, and one weight of theirs."""
+        number, core = split_constant(x)
+        return (const(number), core) if core in self.multiples else (ONE, x)
+
+    @functools.cached_property
+    def multiples(self) -> frozenset[Node]:
+        """What several numbers multiply, in writes to coupled states."""
+        if self.transition is None:
+            return frozenset()
+        found: dict[Node, set[Fraction]] = {}
+        for x in (y for s in self.group for w in s.writes for y in (w.left, w.value)):
+            number, core = split_constant(x)
+            found.setdefault(core, set()).add(number)
+        return frozenset(core for core, numbers in found.items() if len(numbers) > 1 and core is not ONE)
 
     def written(self, w: Write) -> Node:
         """What is written with `left`: one of the two is zero beyond the sequence's end."""
         if w.leaf in self.values:
             return self.values[w.leaf]
-        return self.ending(w.value) if w.left.op == "const" else self.stream(w.value)
+        number, value = self.multiple(w.value)
+        return mul(number, self.ending(value) if w.left.op == "const" else self.stream(value))
 
     def decay(self, s: StateForm) -> Node | None:
         if s.decay is None:

@@ -10,13 +10,14 @@ import pytest
 from benchmarks.compile_time import chain, independent
 from chunkform.codegen.ir import evaluate
 from chunkform.codegen.ir.degree_bounds import Degrees
+from chunkform.codegen.ir.expr import terms_of
 from chunkform.codegen.printing import spelling
 from chunkform.codegen.recurrence import emit
 from chunkform.codegen.recurrence.chunkwise import coupled_states
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section
-from chunkform.codegen.recurrence.triton.launch import launch_plan as host
+from chunkform.codegen.recurrence.triton.launch import sweep_launches
 from chunkform.spec.language import Recurrence
 
 
@@ -35,7 +36,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter:
         monkeypatch.setattr(module, name, noted)
 
     count(evaluate, "_apply", "nodes evaluated")
-    count(host, "sweep_kernel", "kernels of walks")
+    count(sweep_launches, "sweep_kernel", "kernels of walks")
     count(section, "_sweeps", "sections")
     products = coupled_states._products
 
@@ -75,6 +76,18 @@ def test_what_a_gate_evaluates_grows_with_the_pairs_of_states(counted: Counter) 
         compile_spec(chain(n))
         numbers.append(counted["nodes evaluated"])
     assert numbers[1] < 5 * numbers[0], numbers
+
+
+def test_multiples_of_one_write_are_one_product_of_matrices() -> None:
+    """Each state of a chain is written a number of times the same: the weights of these are summed, not the products, and no
+    sweep is so heavy that it is cut."""
+    c = compile_spec(chain(6))
+    assert c.forward is not None and c.backward is not None
+    for plan in (c.forward, c.backward):
+        for sweep in plan.sweeps:
+            for node in sweep.chunk.states.values():
+                assert sum(t.op == "sum" for t in terms_of(node)) == 1, str(node)
+    assert section.kernel_plan(c, c.backward).sweeps == c.backward.sweeps
 
 
 def test_independent_states_take_their_number(counted: Counter) -> None:
