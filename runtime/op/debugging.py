@@ -23,7 +23,8 @@ _on = os.environ.get("CHUNKFORM_DEBUG", "0") not in ("", "0")
 
 class debug:
     """Look at what each op is given, from now on, or within a `with` statement: are log decays at most 0, is everything finite,
-    do `cu_seqlens` rise from 0 to T? The first entry that isn't so is named in an `ArgumentError`, before any kernel runs.
+    do `cu_seqlens` rise from 0 to T? The first entry that isn't so is named in an `ArgumentError`, before any kernel runs. So is
+    the first entry of an output, a last state or a gradient that isn't finite, as where the exponential of a parameter overflows.
 
     on: False looks no more. Nothing is looked at in a compiled graph or while a CUDA graph is captured, where nobody can wait.
     """
@@ -63,6 +64,52 @@ def look(signature: Signature, tensors: Sequence[object], starts: object = None)
     for (n, dims), x in zip(signature.states, tensors[len(signature.tensors) :]):
         if (x := _visible(x)) is not None:
             _finite(f"{what}: the state {n}", ("B", "H", *dims), x)
+
+
+def watched(signature: Signature, tensors: Sequence[Tensor | None], spoilt: list[bool]) -> list[Tensor | None]:
+    """Arguments and states whose gradients are looked at when they come, unless the loss's own were `spoilt`."""
+
+    def seen(what: str, layout: Sequence[str], x: Tensor | None) -> Tensor | None:
+        if x is None or _visible(x) is None or not (torch.is_grad_enabled() and x.requires_grad) or _is_wrapped(x):
+            return x
+        own = x.view_as(x)  # whose hook goes with this call
+        own.register_hook(
+            lambda g: None if spoilt else _follows(f"{signature.name}: the gradient of {what}", layout, g)
+        )
+        return own
+
+    named = [(a.key, a.layout) for a in signature.tensors] + [(n, ("B", "H", *dims)) for n, dims in signature.states]
+    return [seen(*name, x) for name, x in zip(named, tensors, strict=True)]
+
+
+def look_at_results(signature: Signature, found: Sequence[Tensor | None], spoilt: list[bool]) -> None:
+    """Look at outputs and last states, and at the gradients of a loss by them when these come.
+
+    Raises:
+        ArgumentError: names an output, and its first entry that isn't finite.
+    """
+
+    def told(g: Tensor) -> None:
+        if not bool(g.isfinite().all()):
+            spoilt.append(True)
+
+    named = [(f"the output {n}", ("B", "T", "H", *dims)) for n, dims in signature.outputs]
+    named += [(f"the last state {n}", ("B", "H", *dims)) for n, dims in signature.states]
+    for (what, layout), x in zip(named, found):
+        if x is not None and (y := _visible(x)) is not None:
+            _follows(f"{signature.name}: {what}", layout, y)
+            if x.requires_grad and not _is_wrapped(x):
+                x.register_hook(told)
+
+
+def _follows(what: str, layout: Sequence[str], x: Tensor) -> None:
+    """What is made of finite numbers is finite, unless some on the way have no float."""
+    wrong = ~x.isfinite()
+    _first(what, layout, x, wrong, "should be finite", ": all that was given is, and on the way a number overflows")
+
+
+def _is_wrapped(x: Tensor) -> bool:
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def look_at_attention(name: str, arguments: Iterable[Any], given: dict[str, Any]) -> None:

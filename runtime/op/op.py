@@ -93,7 +93,8 @@ class Op:
             return torch.compiler.disable(self)(given, initial_state, output_final_state, *options)
         if is_on():
             refuse_tangents(s.name, [*given.values(), *states_of(s, initial_state)])
-        if debugging._on and context_parallel is None and debugging.can_look():
+        looking = debugging._on and context_parallel is None and debugging.can_look()
+        if looking:
             debugging.look(s, [given[a.name] for a in s.tensors] + states_of(s, initial_state), cu_seqlens)
         if context_parallel is not None:
             _check_options(s.name, recompute, precision, state_dtype, deterministic)
@@ -106,6 +107,9 @@ class Op:
             )
             return s.result()(*outputs, _stored(last, state_dtype))
         tensors = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
+        spoilt: list[bool] = []
+        if looking:
+            tensors = debugging.watched(s, tensors, spoilt)
         traced = self.registered is not None and is_traced(tensors)
         if not isinstance(deterministic, bool):
             _check_options(s.name, recompute, precision, state_dtype, deterministic)
@@ -116,6 +120,8 @@ class Op:
             tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, casts, strict=True)]
         run_it = self._traced if traced else self._run
         found = run_it(known, tensors, cu_seqlens, options)
+        if looking:
+            debugging.look_at_results(s, found, spoilt)
         outputs = found[: len(s.outputs)]
         if not output_final_state:
             return s.result()(*outputs, None)

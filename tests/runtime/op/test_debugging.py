@@ -127,3 +127,38 @@ def test_graphs_are_not_looked_at():
 def test_the_environment_turns_it_on(value, on):
     done = code("from chunkform.runtime.op import debugging; print(debugging._on)", CHUNKFORM_DEBUG=value)
     assert done.stdout.strip() == str(on)
+
+
+def mamba(name: str, large: float) -> torch.Tensor:
+    """A decay of which a parameter is the logarithm of a rate, after a backward pass; the parameter's gradient."""
+    from chunkform.spec.language import exp, softplus
+
+    r = chunkform.Recurrence(name)
+    d, e = r.dims("d e")
+    k, v, dt, rate = r.inputs("k", d), r.inputs("v", e), r.inputs("dt"), r.parameter("A_log")
+    S = r.state("S", d, e)
+    r.update(S, exp(-exp(rate) * softplus(dt)) * S.prev + k * v.T)
+    r.output("o", S.next.T * k)
+    given = torch.full((H,), large, requires_grad=True)
+    o, _ = chunkform.compile(r)(K, V, torch.randn(B, T, H), given)
+    o.sum().backward()
+    assert given.grad is not None
+    return given.grad
+
+
+def test_what_overflows_on_the_way_is_named() -> None:
+    with chunkform.debug():
+        assert mamba("rates", 20.0).isfinite().all()
+        with pytest.raises(ArgumentError, match=r"rates: the gradient of \w+ should be finite, got nan .* overflows"):
+            mamba("rates", 89.0)
+        huge = torch.full_like(K, 1e38)
+        with pytest.raises(ArgumentError, match=r"the output o should be finite, got .* at \[B, T, H, e\] = \[0, "):
+            lightning_attention(Q, huge, huge, LOG)
+
+
+def test_what_a_loss_spoils_is_not_blamed_on_an_op() -> None:
+    q = Q.clone().requires_grad_()
+    with chunkform.debug():
+        o, _ = lightning_attention(q, K, V, LOG)
+        (o * math.nan).sum().backward()
+    assert q.grad is not None and q.grad.isnan().any()
