@@ -27,7 +27,7 @@ def beside(name: str) -> ModuleType:
     return module
 
 
-SPECS, TWICE = beside("published_specs").SPECS, beside("published_twice").TWICE
+SPECS, TWICE = beside("published_specs").SPECS, beside("published_twice").TWICE | beside("published_more").MORE
 AGAIN = beside("published_again").AGAIN
 FEW = ("mamba2", "linoss", "mimo_delta")  # of the other spellings, in every run
 PAGE = (HERE.parents[2] / "docs" / "recurrences.md").read_text()
@@ -76,7 +76,7 @@ def test_another_spelling_is_the_same_and_has_that_form(name: str) -> None:
     assert compile_spec(AGAIN[name]()).family == table()[name]
 
 
-@pytest.mark.parametrize("name", ["longhorn", "path_linear", "lightnet"])
+@pytest.mark.parametrize("name", ["longhorn", "path_linear", "lightnet", "kalman_filter"])
 def test_two_spellings_have_one_form(name: str) -> None:
     assert {compile_spec(f()).family for f in TWICE[name]} == {table()[name]}
 
