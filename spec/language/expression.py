@@ -235,7 +235,10 @@ class Matrix:
 
     def _refuse_division(self) -> None:
         if not self.is_vector:
-            raise DimensionError(f"can't divide by {shape_text(self)}: a matrix has no inverse here", caller())
+            hint = (
+                "for a quotient of entries write apply(lambda x, y: x / y, A, B), and solve for a matrix in a Program"
+            )
+            raise DimensionError(f"can't divide by {shape_text(self)}: a matrix has no inverse here; {hint}", caller())
 
     def __pow__(self, exponent: object) -> Matrix:
         power = scalar_of(exponent)

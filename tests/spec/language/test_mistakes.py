@@ -64,7 +64,7 @@ MISTAKES: list[tuple[str, str, type[ChunkformError], tuple[str, ...]]] = [
      ("write `(S.prev + k * v.T) * diag(v)`",)),
     ("hadamard with a scalar", "x = hadamard(beta, k)", DimensionError, ("the scalar beta", "use *")),
     ("quotient of two dims", "x = k / v", DimensionError, ("k (d x 1)", "v (e x 1)")),
-    ("division by a matrix", "x = 1 / S.prev", DimensionError, ("S.prev (d x e)", "no inverse")),
+    ("division by a matrix", "x = 1 / S.prev", DimensionError, ("S.prev (d x e)", "no inverse", "x / y, A, B)")),
     ("diag of a scalar", "x = diag(beta)", DimensionError, ("diag takes a vector", "the scalar beta")),
     ("diag of a matrix", "x = diag(S.prev)", DimensionError, ("diag takes a vector", "the matrix S.prev (d x e)")),
     ("softmax of a scalar", "x = softmax(beta)", DimensionError, ("softmax takes a vector", "the scalar beta")),
