@@ -158,6 +158,8 @@ def _assign(x: Statement, where: Where, known: _Known) -> None:
             for y in entries:
                 own = Entry(name, y.name if isinstance(y, Alloc) else y.names[0])
                 (known.make_room if isinstance(y, Alloc) else known.assign)(own, where)
+        case Do(stores=stores):
+            known.filled_tables |= stores  # of a dictionary, entries that only a run knows
         case Free(names):
             for n in names:
                 known.assigned.pop(n, None)

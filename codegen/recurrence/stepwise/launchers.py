@@ -166,7 +166,8 @@ def _incoming(table: str, x: Made) -> Expr:
 
 
 def _each(names: tuple[str, str], table: str, text: str) -> For:
-    return For(names, py("{}.items()", ref(table)), (Do(Expr(text, frozenset({table, "gradients"}))),), names[1:])
+    each = Do(Expr(text, frozenset({table, "gradients"})), frozenset({"gradients"}))
+    return For(names, py("{}.items()", ref(table)), (each,), names[1:])
 
 
 # --- launches -------------------------------------------------------------------------------------------------------
