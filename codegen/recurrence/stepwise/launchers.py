@@ -72,7 +72,7 @@ def steps_forward(
     for x in k["outputs"]:
         if x["part"]:
             total = py('{}.sum(0).to(given["{}"].dtype)', entry("parts", x["key"]), first_input(c))
-            body.append(Do(py("{} = {}", entry("outputs", x["key"]), total)))
+            body.append(Set((Entry("outputs", x["key"]),), total))
     body.append(Return(joined(map(ref, ("outputs", "finals", "saved")))))
     told = "(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."
     return Function(
