@@ -22,7 +22,7 @@ from .quantities import set_loss, symbols_of
 from .reader import LARGEST
 from .resolve import statement_sides
 from .row import Fault, Item
-from .said import said_in_text
+from .said import part_of_the_step, said_in_text
 from .special_cases import unjudged
 from .statements import Statements
 from .steps import core, index
@@ -80,6 +80,7 @@ def paper_of(text: str, path: str, header: Header, taken: Taken = Taken()) -> Pa
     document = read_document(text, path, header)
     document.taken = taken
     document.said = said_in_text(document.source, document.notation)
+    document.extra += part_of_the_step(document.said, document.equations)
     title = str(header.data.get("title", "")) or document.source.title
     paper = Paper(path, document, again=lambda other: paper_of(text, path, header, other))
     name = Path(path).stem if not title.isascii() else title

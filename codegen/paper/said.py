@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from chunkform.spec.language.formula import walk
+
 from .definitions import defines
 from .document import PREMISES, Equation, ReadRow, sorted_out
 from .lexer import Token, tokens_of
@@ -34,6 +36,22 @@ def said_in_text(source: Source, notation: Notation) -> dict[str, Equation]:
             if (known.head, known.side, known.row.conditions) != (e.head, e.side, e.row.conditions):
                 twice.add(name)
     return {name: e for name, e in found.items() if name not in twice}
+
+
+def part_of_the_step(said: dict[str, Equation], equations: list[Equation]) -> list[ReadRow]:
+    """Rows of the text without which the step isn't whole: `where $u_t = v_t - S_{t-1}^\\top k_t$`, behind an update that reads
+    u_t. Taken for an input, u would have no gradient by S, and true rows would fail."""
+    heads = {core(e.head).attrs[0]: e for e in reversed(equations) if defines(e)}
+    updates = {name: e for name, e in heads.items() if name in names_in(e)}
+    read = {name for e in updates.values() for name in names_in(e)}
+    return [
+        e.row for name, e in said.items() if name in read and name not in heads and not names_in(e).isdisjoint(updates)
+    ]
+
+
+def names_in(e: Equation) -> set[str]:
+    """The symbols of which an equation's right side speaks."""
+    return {y.attrs[0] for y in walk(e.side) if y.op == "at"}
 
 
 def is_premised(source: Source, k: int) -> bool:

@@ -39,3 +39,18 @@ def test_displays_come_first(tmp_path: Path) -> None:
     """What a display defines isn't what the text calls by the same letter."""
     text = f"{R}\nIn short $P_t = q_t do_t^\\top$.\n$$P_t = S_t do_t$$\n$$dq_t = P_t$$\n"
     assert rows(tmp_path, text)[-2:] == ["definition", "holds"]
+
+
+def test_what_the_step_reads_is_a_part_of_it(tmp_path: Path) -> None:
+    """An error that a sentence behind the update says is no input: what depends on the state has its gradient."""
+    text = r"""
+For $q_t, k_t \in \mathbb{R}^d$, $v_t \in \mathbb{R}^e$ and $g_t \in (0, 1)$,
+$$ M_t = g_t M_{t-1} + k_t u_t^\top $$
+$$ y_t = M_t^\top q_t $$
+where $u_t = v_t - M_{t-1}^\top k_t$. Put $A_t = g_t I - k_t k_t^\top$ and $\Lambda_t = \frac{\partial L}{\partial M_t}$; then
+$$ M_t = A_t M_{t-1} + k_t v_t^\top $$
+$$ \Lambda_t = A_{t+1} \Lambda_{t+1} + q_t\, dy_t^\top $$
+$$ dv_t = \Lambda_t^\top k_t $$
+$$ dk_t = \Lambda_t u_t $$
+"""
+    assert rows(tmp_path, text) == ["recurrence", "recurrence", "holds", "holds", "holds", "fails"]
