@@ -60,13 +60,16 @@ class Ahead:
 @dataclass(frozen=True)
 class For:
     """for name in over: `over` is a call of range, tl.range or tl.static_range. `ahead`: where its first round is, and each next
-    one, for which statements may load a round before."""
+    one, for which statements may load a round before. `together`: so many rounds are to be taken at once, `when` that holds where
+    there is a condition."""
 
     name: str
     over: Code
     body: Body
     ahead: Ahead | None = None
     note: str = ""
+    together: int = 1
+    when: Code | None = None
 
 
 @dataclass(frozen=True)

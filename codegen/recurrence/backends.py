@@ -20,9 +20,9 @@ from .stepwise import (
     start_source,
 )
 from .stepwise.initial import depends_on_parameters
-from .stepwise.kernel import takes_functions
-from .stepwise.launchers import NARROW
+from .stepwise.kernel import beside, together_of
 from .stepwise.names import sizes
+from .stepwise.tiling import tiling
 from .strata.joined import MODULES as JOINED
 from .strata.joined import joined_features, joined_text
 from .torch_form.passes import torch_saved, torch_source
@@ -79,8 +79,8 @@ _SEQUENTIAL = {
     "chunkform.runtime.launch.launch": "launch",
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
     "chunkform.runtime.torch_form.recurrent": (
-        "block_of computed_in gradient_like incoming layout_of rows_of_tile segment_length stacked strides_of tile_of too_wide "
-        "typed_like stages_for warps_for whole_warps"
+        "block_of computed_in gradient_like incoming is_narrow layout_of narrow rows_of_tile segment_length stacked strides_of "
+        "tile_of too_wide typed_like stages_for warps_for whole_warps"
     ),
     "chunkform.runtime.torch_form.chunks": "dtype_of",
     "chunkform.runtime.torch_form.entry_segments": "InSegments",
@@ -158,13 +158,15 @@ def _over_steps(
 
 
 def _more(c: Compiled, entries: EntryMaps | ColumnMaps) -> str:
-    """What `InSegments` takes besides: how many entries states have, in the narrower tiles the more, how many runs make the maps
-    of vectors, and the states that the spec sets."""
+    """What `InSegments` takes besides: how many entries states have, how many of them lie beside the axis that is cut where several
+    steps are taken at once, how many runs make the maps of vectors, and the states that the spec sets."""
     layout = sizes(c.step).dims
     rows = {s.name: " * ".join(layout[dim_of(a)] for a in s.axes) or "1" for s in c.step.states}
-    entries_text = " + ".join(rows.values())
-    narrow = takes_functions(c, c.step.updates.values())
-    more = [f"entries={NARROW} * ({entries_text})" if narrow else f"entries={entries_text}"]
+    more = [f"entries={' + '.join(rows.values())}"]
+    p = c.step
+    cut = tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states])
+    if together_of(cut, [*p.updates.values(), *cut.outputs.values()], [v.axes for v in p.variables if v.per_step]) > 1:
+        more.append(f"beside={' * '.join(layout[d] for d in beside(p, cut)) or '1'}")
     if isinstance(entries, ColumnMaps):
         more.append(f"columns={entries.columns!r}")
         whole = [" + ".join(rows[n] for n in g) for g in entries.groups if entries.columns[g[0]][0] is None]

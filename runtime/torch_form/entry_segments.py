@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ..launch.varlen import Packed
+from .recurrent import narrow
 from .segment_maps import Map, Segment
 from .segment_products import ByColumn, ByEntry, Products, Tensors
 
@@ -60,7 +61,8 @@ class InSegments:
     """The two functions of a recurrent form, over segments of the sequence. `maps` takes the steps without what they add;
     `groups`: states that are mixed with each other; `per_step`: arguments that run over steps; `entries`: how many numbers the
     states have; `columns`: of states each column of which goes through one matrix, the place of the axis that counts them, and
-    how many axes there are; `runs`: how many make A, where these are many. `start` makes the states before the first step where
+    how many axes there are; `runs`: how many make A, where these are many; `beside`: how many entries lie beside the axis that is
+    cut, where steps are taken several at once. `start` makes the states before the first step where
     the spec sets any, and `start_gradients` what parameters get through them."""
 
     def __init__(
@@ -75,10 +77,12 @@ class InSegments:
         runs: int = 1,
         start: Start | None = None,
         start_gradients: StartGradients | None = None,
+        beside: int | None = None,
     ) -> None:
         self._forward, self._backward, self._maps = forward, backward, maps
         self.groups, self.per_step = groups, per_step
         self._entries, self._runs = entries, runs
+        self._tile = TILE if beside is None else narrow(TILE, beside)
         self._first, self._first_gradients = start, start_gradients
         self._by: Products = ByEntry() if columns is None else ByColumn(columns)
         self.states = tuple(n for g in groups for n in g)
@@ -247,8 +251,8 @@ class InSegments:
         return dict.fromkeys(self.states)
 
     def _entries_of(self, rows: int) -> int:
-        """Of so many sequences and heads: a program has a tile of each, if not all of it."""
-        return rows * max(self._entries, TILE)
+        """Of so many sequences and heads: a program has a tile of each, if not all of it. Narrower tiles count as wide ones."""
+        return rows * max(self._entries, self._tile) * TILE // self._tile
 
     def _heads(self, given: Tensors) -> int:
         return max(x.shape[2 if n in self.per_step else 0] for n, x in given.items())

@@ -25,6 +25,7 @@ from .freed import freed
 from .guarded import guarded
 from .in_slices import in_slices
 from .prefetched import prefetched
+from .together import together
 from .wanted import wanted
 
 F = TypeVar("F", KernelFunction, Function)
@@ -46,6 +47,7 @@ KERNEL_PASSES: tuple[CodePass[KernelFunction], ...] = (
     CodePass(in_slices, "kernels with loops over slices of wide axes"),
     CodePass(falling_back, "what stands for an argument of a kernel that isn't given"),
     CodePass(guarded, "loads from arguments that may be missing, and stores there, where they are given"),
+    CodePass(together, "loops that take several rounds at once"),
     CodePass(prefetched, "loads a round before a loop needs them"),
 )
 FUNCTION_PASSES: tuple[CodePass[Function], ...] = (

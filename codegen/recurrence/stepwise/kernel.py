@@ -27,7 +27,7 @@ from ...ir.code import (
     walk_code,
     zeros,
 )
-from ...ir.expr import Node, dim_of, leaf_names, walk
+from ...ir.expr import Node, dim_of, walk
 from ...ir.kernel_ir import KernelFunction, Let, Parameter, Statement, Store, added, expressions, let, statements
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import FINITE, ZERO, NodePrinter, Triton
@@ -36,6 +36,8 @@ from .names import names_of, sizes
 from .tiling import OWN, PART, WHOLE, Tiling
 
 Axes = tuple[str, ...]
+TOGETHER = ((8, 48), (4, 96))  # steps that are taken at once, where each makes at most so many nodes
+SEVERAL = "several"  # are they, in this launch?
 
 
 @dataclass
@@ -57,10 +59,8 @@ class Pointer:
 class Kernel:
     """Collects what a kernel needs while its parts are made."""
 
-    def __init__(self, c: Compiled, tiling: Tiling, nodes: Iterable[Node] = ()) -> None:
-        """`nodes`: what each step makes."""
+    def __init__(self, c: Compiled, tiling: Tiling) -> None:
         self.c, self.tiling = c, tiling
-        self.narrow = takes_functions(c, nodes)
         self.dims = list(sizes(c.step).dims)
         reserved = {f"{p}_{d}" for d in self.dims for p in ("at", "wide", "in", "SIZE", "BLOCK", "size", "block")}
         self.names = names_of(c.step, reserved)
@@ -70,6 +70,7 @@ class Kernel:
         self.blocks: list[Axes] = []
         self.constants: list[Var] = []
         self.groups: list[tuple[str, str]] = []
+        self.together = 1  # steps that are taken at once
         self.following = {n: self.names.fresh(f"next_{n}") for s in c.step.states for n in (s.name, f"d{s.name}")}
 
     # --- arguments
@@ -134,9 +135,7 @@ class Kernel:
 
     def step_load(self, name: str, x: Pointer, decay: bool = False) -> Let:
         """`name` as a variable's value at step `now`; vectors and numbers are prefetched by a step, where registers are left."""
-        matrices = (
-            any(len(v.axes) > 1 for v in self.c.step.variables if v.kind.endswith("parameter")) and not self.narrow
-        )
+        matrices = any(len(v.axes) > 1 for v in self.c.step.variables if v.kind.endswith("parameter"))
         if len(x.axes) > 1:
             self.matrices[name] = x.axes
         if len(x.axes) > 1 or matrices:
@@ -146,6 +145,21 @@ class Kernel:
     def ahead(self, name: str, raw: Load, decay: bool = False) -> Let:
         """`name` as what was loaded a step before."""
         return Let((name,), self.value(raw, decay), ahead=self.names.fresh(f"{name}_ahead"))
+
+    def take_together(self, nodes: Iterable[Node], axes: Iterable[Axes]) -> None:
+        """Take several steps at once, each of which makes these nodes and takes what is over `axes`, where states are held in
+        tiles and a step computes less than memory takes."""
+        self.together = together_of(self.tiling, nodes, axes)
+
+    @property
+    def beside(self) -> str:
+        """How many entries of a state lie beside each of the axis that is cut."""
+        return " * ".join(f"block_{d}" for d in beside(self.c.step, self.tiling)) or "1"
+
+    @property
+    def when(self) -> Code | None:
+        """What a launch says of whether several steps are taken at once; None where it has no choice."""
+        return None if self.together == 1 or self.beside == "1" else Name(SEVERAL)
 
     def value(self, raw: Code, decay: bool = False) -> Code:
         """What was loaded as a number to compute with."""
@@ -232,14 +246,13 @@ class Kernel:
         largest = sorted(
             {" * ".join(sorted(f"block_{dim_of(a)}" for a in axes)) for axes in states + parameters if axes}
         )
-        beside = [" * ".join(f"block_{dim_of(a)}" for a in axes if dim_of(a) != self.tiling.dim) for axes in states]
         return {
             "function": f,
             "kernel": self,
             "dims": self.dims,
             "tiled": self.tiling.dim,
-            "narrow": self.narrow,
-            "beside": max(beside, key=lambda text: text.count("block_")) or "1",
+            "beside": self.beside,
+            "several": self.when is not None,
             "calls": [passed(x) for x in self.pointers],
             "strided": [passed(x) for x in self.pointers if x.strides],
             "constants": [(self.names.of("constant", v.name), v.name) for v in self.constants],
@@ -253,13 +266,17 @@ class Kernel:
         }
 
 
-def takes_functions(c: Compiled, nodes: Iterable[Node]) -> bool:
-    """Does a step take a function of inputs for each entry of a state, such as a selective scan's exponentials? Those of a tile
-    keep a warp busy for long, so that narrow tiles in many programs are faster than wide ones, whose sums cost less."""
-    states = [set(s.axes) for s in c.step.states if len(s.axes) > 1]
-    kinds = ((x, {kind for kind, _ in leaf_names(x)}) for x in walk(*nodes) if x.op == "fn")
-    found = [x for x, of in kinds if of & {"input", "decay"} and not of & {"state", "trajectory"}]
-    return any(whole <= set(x.axes) for x in found for whole in states)
+def together_of(tiling: Tiling, nodes: Iterable[Node], axes: Iterable[Axes]) -> int:
+    """How many steps are taken at once."""
+    if tiling.dim is None or any(len(a) > 1 for a in axes):
+        return 1
+    made = sum(bool(x.args) and x.op != "expand" for x in walk(*nodes))
+    return next((n for n, most in TOGETHER if made <= most), 1)
+
+
+def beside(p: StepProgram, tiling: Tiling) -> list[str]:
+    """The dims of a state beside the axis that is cut."""
+    return max(([d for d in map(dim_of, s.axes) if d != tiling.dim] for s in p.states), key=len)
 
 
 def passed(x: Pointer) -> str:

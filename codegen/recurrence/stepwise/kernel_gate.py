@@ -1,7 +1,8 @@
 """What must hold of the recurrent form's kernels: run over exact numbers, they leave in memory what steps make one by one.
 
 Each is run as it is printed: on sequences of two segments and a tail, and on packed ones, one of which is empty; with tiles that
-are wider than their axes, and with several where states are cut. `codegen/exact/run_kernel.py` says what is refused on the way.
+are wider than their axes, and with several where states are cut; where steps are taken several at once, also on segments of one
+more. `codegen/exact/run_kernel.py` says what is refused on the way.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ...ir.step_program import StepProgram, Var
 from ..chunkwise.compiled import Compiled
 from ..gates.run_steps import stored
 from ..step.adjoint import gradient_name
-from .kernel import Axes, Kernel, Pointer
+from .kernel import SEVERAL, Axes, Kernel, Pointer
 from .names import tensors
 
 NUMBERS = Rationals()
@@ -77,7 +78,11 @@ CASES = Case((5, 5), 1, packed=False), Case((3, 0, 2), 2, packed=True)
 def gate_kernel(c: Compiled, k: Kernel, f: KernelFunction, slots: int = 0) -> None:
     """Raises GateError where `f`, which passes have made of a forward or a backward kernel, isn't c's steps or its adjoint's;
     `slots`: how many vectors it keeps in memory."""
-    for case in CASES:
+    n = k.together
+    blocks = (
+        (Case((2 * n + 1,), 1, packed=False, segment=n + 1),) if n > 1 else ()
+    )  # one and a round, then one at the end
+    for case in (*CASES, *blocks):
         expected = steps_of(c, case, sizes_of(k), backwards=any(x.role == "ends" for x in k.pointers))
         for keeps in (True, False) if any(x.role == "kept" for x in k.pointers) and not case.packed else (True,):
             _gate(k, f, expected, slots, keeps)
@@ -218,7 +223,7 @@ def _gate(k: Kernel, f: KernelFunction, x: Steps, slots: int, keeps: bool) -> No
     memory = {p.name: _memory(k, p, x, tiles, slots) for p in k.pointers}
     tensors_of = {p.name: memory[p.name].tensor if keeps or p.role != "kept" else None for p in k.pointers}
     arguments: Arguments = {**tensors_of}
-    arguments |= numbers(k, x, memory) | {"slots": slots, "block_row": 2, "tiles": tiles}
+    arguments |= numbers(k, x, memory) | {"slots": slots, "block_row": 2, "tiles": tiles, SEVERAL: case.segment > 2}
     arguments |= {"table_at": Tensor("table", case.table) if case.packed else None}
     arguments |= {"segment": case.segment, "steps": case.steps, "lines": case.batch * case.steps}
     launch(f, len(case.lengths) * case.heads * tiles, arguments)

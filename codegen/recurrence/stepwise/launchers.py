@@ -32,12 +32,11 @@ from ...ir.launch_ir import (
 )
 from ..chunkwise.compiled import Compiled
 from .initial import depends_on_parameters
-from .kernel import Pointer
+from .kernel import SEVERAL, Pointer
 from .names import first_input, sizes, tensors
 
 Made = dict[str, Any]  # a kernel, and what its launcher is made of
 LIKE = ref("like")
-NARROW = 8  # times as narrow are tiles each entry of which takes a function
 STORED = ("kept", "finals", "outputs", "parts", "workspace", "initial_gradients", "gradients", "moment", "scratch")
 LOADED = ("given", "start", "saved", "incoming_steps", "ends", "workspace", "moment", "scratch")
 
@@ -140,15 +139,18 @@ def _heads_of(c: Compiled) -> dict[str, str]:
     return {v.name: f'given["{v.name}"].shape[{2 if v.per_step else 0}]' for v in tensors(c.step)}
 
 
-def _cut(k: Made, entries: int) -> Body:
-    """The widths of tiles, of so many entries; of less where each takes a function, but of 8 columns."""
+def _cut(k: Made, entries: int | str) -> Body:
+    """The widths of tiles."""
     smallest, tiled = k["smallest"], k["tiled"]
     found = [Define((f"block_{d}",), Expr(f"block_of(size_{d}, {smallest})")) for d in k["dims"] if d != tiled]
     if not tiled:
         return tuple(found)
     most = ", most=8" if k["parts"] else ""
-    count = f"max({entries // NARROW}, 8 * {k['beside']})" if k["narrow"] else f"{entries}"
-    tile = Expr(f"tile_of(size_{tiled}, {k['beside']}, {count}, {smallest}{most})")
+    if k["several"]:
+        found.append(Define((SEVERAL,), Expr(f"is_narrow({k['beside']})")))
+    if k["kernel"].together > 1:
+        entries = f"narrow({entries}, {k['beside']})"
+    tile = Expr(f"tile_of(size_{tiled}, {k['beside']}, {entries}, {smallest}{most})")
     return (*found, Define((f"block_{tiled}",), tile), Define(("tiles",), Expr(f"-(-size_{tiled} // block_{tiled})")))
 
 
@@ -206,7 +208,7 @@ def _launch(c: Compiled, k: Made, kernel: str, warps: str) -> Launch:
         Expr(f"layout.sequences * heads{' * tiles' if tiled else ''}"),
         tuple(_argument(k, x) for x in pointers),
         tuple(places),
-        (*words, *([("tiles", Expr("tiles"))] if tiled else [])),
+        (*words, *([("tiles", Expr("tiles"))] if tiled else []), *([(SEVERAL, Expr(SEVERAL))] if k["several"] else [])),
         tuple((n, Expr(text)) for n, text in _options(c, k, warps)),
         frozenset({STEPS, HEADS, *([TILES] if tiled else [])}),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...ir.code import Code, Load, Name, call, where
 from ...ir.kernel_ir import Ahead, Barrier, Body, For, If, KernelFunction, Let, Parameter, Statement, let
-from .kernel import Kernel
+from .kernel import SEVERAL, Kernel
 from .tiling import PART
 
 CHECKPOINT = (Name("slot") + "checkpoint") * "heads" + "head"
@@ -62,6 +62,8 @@ def forward_kernel(k: Kernel, x: Forward, rows: Rows | None = None) -> KernelFun
             before=(let("now", "origin"),),
             each=_then(call("tl.minimum", Name("offset") + 1, Name("length") - 1)),
         ),
+        together=k.together,
+        when=k.when,
     )
     segment = (
         If(Name(x.kept).given, x.checkpoint),
@@ -84,6 +86,8 @@ def backward_kernel(k: Kernel, x: Backward, rows: Rows | None = None) -> KernelF
             before=(let("now", "origin"),),
             each=_then(call("tl.minimum", Name("offset") + 1, Name("length") - 1)),
         ),
+        together=k.together,
+        when=k.when,
     )
     steps = For(
         "rest",
@@ -95,6 +99,8 @@ def backward_kernel(k: Kernel, x: Backward, rows: Rows | None = None) -> KernelF
             before=(let("now", Name("origin") + "length" - 1),),
             each=_then(call("tl.maximum", Name("offset") - 1, 0)),
         ),
+        together=k.together,
+        when=k.when,
     )
     segment = (
         let("checkpoint", Name("segments") - 1 - "back"),
@@ -131,7 +137,12 @@ def _kernel(k: Kernel, direction: str, order: str, body: Body, rows: Rows | None
         f"Each program: one batch entry and head{tile}, {order}{how}.",
         body,
         UNSPECIALISED,
-        more_words=(*words, *([("tiles",)] if k.tiling.dim else []), *([("slots", "block_row")] if rows else [])),
+        more_words=(
+            *words,
+            *([("tiles",)] if k.tiling.dim else []),
+            *([("slots", "block_row")] if rows else []),
+            *([(SEVERAL,)] if k.when else []),
+        ),
         as_laid=True,
     )
 

@@ -95,7 +95,7 @@ def _forward(c: Compiled) -> Made:
     p = c.step
     found = tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states])
     nodes = p.updates | {f"out {n}": x for n, x in found.outputs.items()}
-    k = Kernel(c, found, nodes.values())
+    k = Kernel(c, found)
     read = _read(*nodes.values())
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
     before: list[Statement] = []
@@ -130,6 +130,7 @@ def _forward(c: Compiled) -> Made:
     parts = Forward(
         tuple(before), kept.name, tuple(checkpoint), (*loads, *made, *stores, *assign), tuple(last)
     )  # fmt: skip
+    k.take_together(nodes.values(), (v.axes for v in tensors(p) if v.per_step and (v.kind, v.name) in read))
     return k.launch(forward_kernel(k, parts)) | {
         "outputs": outputs,
         "finals": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
@@ -145,7 +146,7 @@ def _backward(c: Compiled) -> Made:
     updates = [*p.updates.values(), *a.updates.values()]
     found = tiling(updates, a.outputs, [s.axes for s in p.states])
     nodes = a.updates | {f"out {n}": x for n, x in found.outputs.items()}
-    k = Kernel(c, found, [*p.updates.values(), *nodes.values()])
+    k = Kernel(c, found)
     forward_read, backward_read = _read(*p.updates.values()), _read(*nodes.values())
     read = forward_read | backward_read
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
@@ -184,6 +185,8 @@ def _backward(c: Compiled) -> Made:
         (*loads, *states["back"], *made, *stores, *assign),
         tuple(last),
     )
+    taken = [v.axes for v in tensors(p) if v.per_step and (v.kind, v.name) in read]
+    k.take_together([*p.updates.values(), *nodes.values()], [*taken, *p.output_axes.values()])
     return k.launch(backward_kernel(k, parts)) | {
         "per_step": per_step,
         "per_head": per_head,

@@ -88,11 +88,11 @@ def edited(f: KernelFunction, number: int, change: Callable[[Load | Store], Load
 @pytest.mark.parametrize("name", NAMES)
 def test_each_mask_is_needed(name: str) -> None:
     for x in made(name):
-        f = finished(x["function"])
+        f = x["function"]  # before passes: of steps that are taken at once, only the last reads next to memory's end
         masked = sum(y.mask is not None for y in (*loads(f.body), *stores(f.body)))
         assert masked > 7
-        for n in range(0, masked, 3):
-            refused(name, x, edited(f, n, lambda y: replace(y, mask=None)))
+        for n in range(masked):
+            refused(name, x, finished(edited(f, n, lambda y: replace(y, mask=None))))
 
 
 def without(f: KernelFunction, kind: type, number: int) -> KernelFunction:

@@ -16,7 +16,7 @@ from shared.structures import few_of, sweep
 
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.stepwise import sequential_triton_source
-from chunkform.codegen.recurrence.stepwise.kernel import takes_functions
+from chunkform.runtime.torch_form.recurrent import narrow
 from chunkform.spec.language import load
 
 triton = pytest.importorskip("triton")
@@ -136,12 +136,18 @@ def test_odd_kernels_compile(name, tmp_path) -> None:
         assert registers <= 255
 
 
-def test_tiles_are_narrow_where_each_entry_takes_a_function_of_inputs_and_only_there() -> None:
+def test_tiles_are_narrow_where_steps_are_taken_several_at_once_and_only_there() -> None:
     """So that many programs are under way: a selective scan's exponentials keep a warp busy."""
-    found = {r.name: compile_spec(r) for r in load(TESTS / "codegen" / "specs" / "entries.py")}
-    assert [n for n, c in found.items() if takes_functions(c, c.step.updates.values())] == ["mamba1"]
-    source = sequential_triton_source(found["mamba1"])
-    assert "tile_of(size_c, block_n, max(256, 8 * block_n), 1)" in source and "dt_ahead" in source
+    found = {
+        r.name: compile_spec(r)
+        for r in load(TESTS / "codegen" / "specs" / "entries.py")
+        if r.name in ("mamba1", "mamba3_mimo")
+    }
+    sources = {n: sequential_triton_source(c) for n, c in found.items()}
+    assert "tile_of(size_c, block_n, narrow(2048, block_n), 1)" in sources["mamba1"]
+    assert sources["mamba1"].count("# round 8 of 8") == 3
+    assert "narrow(" not in sources["mamba3_mimo"]  # whose steps take matrices
+    assert [narrow(2048, others) for others in (1, 16, 64)] == [64, 128, 2048]
 
 
 def test_products_of_matrices_run_on_tensor_cores() -> None:
