@@ -41,7 +41,9 @@ from chunkform.runtime.torch_form.recurrent import (
     computed_in,
     gradient_like,
     incoming,
+    is_narrow,
     layout_of,
+    narrow,
     segment_length,
     stacked,
     strides_of,
@@ -187,6 +189,7 @@ def sequential_forward_kernel(
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     tiles: tl.constexpr,
+    several: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of m, from the first step to the last."""
     tile = tl.program_id(0) % tiles
@@ -231,29 +234,180 @@ def sequential_forward_kernel(
             )
         length = tl.minimum(segment, steps - checkpoint * segment)
         origin = tl.cast(checkpoint, tl.int64) * segment
-        now = origin
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead = tl.load(eta_at + now * eta_stride1)
-        for offset in range(length):
-            now = origin + offset
-            there = tl.minimum(offset + 1, length - 1)
-            then = origin + there
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z = z_ahead.to(tl.float32)
-            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y = y_ahead.to(tl.float32)
-            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead.to(tl.float32)
-            eta_ahead = tl.load(eta_at + then * eta_stride1)
-            t1 = tl.sum(x[None, :] * W, axis=1)
-            error = tl.sigmoid(t1) - y
-            t2 = W - (eta * error)[:, None] * x[None, :]
-            t3 = tl.sum(z[None, :] * t2, axis=1)
-            tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t3, mask=in_m)
-            W = tl.where(in_m[:, None], t2, 0.0)
+        if several:
+            for offset_block in range(length // 8):  # what all its rounds load is under way at once
+                offset_0 = offset_block * 8 + 0
+                now_0 = origin + offset_0
+                x_0 = tl.load(x_at + now_0 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_0 = tl.load(z_at + now_0 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_0 = tl.load(y_at + now_0 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_0 = tl.load(eta_at + now_0 * eta_stride1)
+                offset_1 = offset_block * 8 + 1
+                now_1 = origin + offset_1
+                x_1 = tl.load(x_at + now_1 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_1 = tl.load(z_at + now_1 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_1 = tl.load(y_at + now_1 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_1 = tl.load(eta_at + now_1 * eta_stride1)
+                offset_2 = offset_block * 8 + 2
+                now_2 = origin + offset_2
+                x_2 = tl.load(x_at + now_2 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_2 = tl.load(z_at + now_2 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_2 = tl.load(y_at + now_2 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_2 = tl.load(eta_at + now_2 * eta_stride1)
+                offset_3 = offset_block * 8 + 3
+                now_3 = origin + offset_3
+                x_3 = tl.load(x_at + now_3 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_3 = tl.load(z_at + now_3 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_3 = tl.load(y_at + now_3 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_3 = tl.load(eta_at + now_3 * eta_stride1)
+                offset_4 = offset_block * 8 + 4
+                now_4 = origin + offset_4
+                x_4 = tl.load(x_at + now_4 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_4 = tl.load(z_at + now_4 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_4 = tl.load(y_at + now_4 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_4 = tl.load(eta_at + now_4 * eta_stride1)
+                offset_5 = offset_block * 8 + 5
+                now_5 = origin + offset_5
+                x_5 = tl.load(x_at + now_5 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_5 = tl.load(z_at + now_5 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_5 = tl.load(y_at + now_5 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_5 = tl.load(eta_at + now_5 * eta_stride1)
+                offset_6 = offset_block * 8 + 6
+                now_6 = origin + offset_6
+                x_6 = tl.load(x_at + now_6 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_6 = tl.load(z_at + now_6 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_6 = tl.load(y_at + now_6 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_6 = tl.load(eta_at + now_6 * eta_stride1)
+                offset_7 = offset_block * 8 + 7
+                now_7 = origin + offset_7
+                x_7 = tl.load(x_at + now_7 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_7 = tl.load(z_at + now_7 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_7 = tl.load(y_at + now_7 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_7 = tl.load(eta_at + now_7 * eta_stride1)
+                # round 1 of 8
+                x = x_0.to(tl.float32)
+                z = z_0.to(tl.float32)
+                y = y_0.to(tl.float32)
+                eta = eta_0.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_0) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
+                # round 2 of 8
+                x = x_1.to(tl.float32)
+                z = z_1.to(tl.float32)
+                y = y_1.to(tl.float32)
+                eta = eta_1.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_1) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
+                # round 3 of 8
+                x = x_2.to(tl.float32)
+                z = z_2.to(tl.float32)
+                y = y_2.to(tl.float32)
+                eta = eta_2.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_2) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
+                # round 4 of 8
+                x = x_3.to(tl.float32)
+                z = z_3.to(tl.float32)
+                y = y_3.to(tl.float32)
+                eta = eta_3.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_3) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
+                # round 5 of 8
+                x = x_4.to(tl.float32)
+                z = z_4.to(tl.float32)
+                y = y_4.to(tl.float32)
+                eta = eta_4.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_4) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
+                # round 6 of 8
+                x = x_5.to(tl.float32)
+                z = z_5.to(tl.float32)
+                y = y_5.to(tl.float32)
+                eta = eta_5.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_5) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
+                # round 7 of 8
+                x = x_6.to(tl.float32)
+                z = z_6.to(tl.float32)
+                y = y_6.to(tl.float32)
+                eta = eta_6.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_6) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
+                # round 8 of 8
+                x = x_7.to(tl.float32)
+                z = z_7.to(tl.float32)
+                y = y_7.to(tl.float32)
+                eta = eta_7.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_7) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
+            for offset in range(length // 8 * 8, length):
+                now = origin + offset
+                x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
+                z = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0).to(tl.float32)
+                y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
+                eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
+        else:
+            now = origin
+            x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta_ahead = tl.load(eta_at + now * eta_stride1)
+            for offset in range(length):
+                now = origin + offset
+                there = tl.minimum(offset + 1, length - 1)
+                then = origin + there
+                x = x_ahead.to(tl.float32)
+                x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z = z_ahead.to(tl.float32)
+                z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y = y_ahead.to(tl.float32)
+                y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta = eta_ahead.to(tl.float32)
+                eta_ahead = tl.load(eta_at + then * eta_stride1)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = W - (eta * error)[:, None] * x[None, :]
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t3, mask=in_m)
+                W = tl.where(in_m[:, None], t2, 0.0)
     tl.store(W_final_at + index * (size_m * size_n) + at_m_n, W, mask=in_m_n)
 
 
@@ -269,6 +423,7 @@ def sequential_backward_kernel(
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     tiles: tl.constexpr,
+    several: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of m, segment by segment from the last to the first."""
     tile = tl.program_id(0) % tiles
@@ -315,73 +470,545 @@ def sequential_backward_kernel(
             W_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
         ).to(tl.float32)
         origin = tl.cast(checkpoint, tl.int64) * segment
-        now = origin
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead = tl.load(eta_at + now * eta_stride1)
-        for offset in range(length):
-            now = origin + offset
-            there = tl.minimum(offset + 1, length - 1)
-            then = origin + there
-            tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            y = y_ahead.to(tl.float32)
-            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead.to(tl.float32)
-            eta_ahead = tl.load(eta_at + then * eta_stride1)
-            t1 = tl.sum(x[None, :] * W, axis=1)
-            error = tl.sigmoid(t1) - y
-            W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+        if several:
+            for offset_block in range(length // 8):  # what all its rounds load is under way at once
+                offset_0 = offset_block * 8 + 0
+                now_0 = origin + offset_0
+                x_0 = tl.load(x_at + now_0 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_0 = tl.load(y_at + now_0 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_0 = tl.load(eta_at + now_0 * eta_stride1)
+                offset_1 = offset_block * 8 + 1
+                now_1 = origin + offset_1
+                x_1 = tl.load(x_at + now_1 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_1 = tl.load(y_at + now_1 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_1 = tl.load(eta_at + now_1 * eta_stride1)
+                offset_2 = offset_block * 8 + 2
+                now_2 = origin + offset_2
+                x_2 = tl.load(x_at + now_2 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_2 = tl.load(y_at + now_2 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_2 = tl.load(eta_at + now_2 * eta_stride1)
+                offset_3 = offset_block * 8 + 3
+                now_3 = origin + offset_3
+                x_3 = tl.load(x_at + now_3 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_3 = tl.load(y_at + now_3 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_3 = tl.load(eta_at + now_3 * eta_stride1)
+                offset_4 = offset_block * 8 + 4
+                now_4 = origin + offset_4
+                x_4 = tl.load(x_at + now_4 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_4 = tl.load(y_at + now_4 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_4 = tl.load(eta_at + now_4 * eta_stride1)
+                offset_5 = offset_block * 8 + 5
+                now_5 = origin + offset_5
+                x_5 = tl.load(x_at + now_5 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_5 = tl.load(y_at + now_5 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_5 = tl.load(eta_at + now_5 * eta_stride1)
+                offset_6 = offset_block * 8 + 6
+                now_6 = origin + offset_6
+                x_6 = tl.load(x_at + now_6 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_6 = tl.load(y_at + now_6 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_6 = tl.load(eta_at + now_6 * eta_stride1)
+                offset_7 = offset_block * 8 + 7
+                now_7 = origin + offset_7
+                x_7 = tl.load(x_at + now_7 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_7 = tl.load(y_at + now_7 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_7 = tl.load(eta_at + now_7 * eta_stride1)
+                # round 1 of 8
+                tl.store(W_states_at + ((room + offset_0) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_0.to(tl.float32)
+                y = y_0.to(tl.float32)
+                eta = eta_0.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+                # round 2 of 8
+                tl.store(W_states_at + ((room + offset_1) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_1.to(tl.float32)
+                y = y_1.to(tl.float32)
+                eta = eta_1.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+                # round 3 of 8
+                tl.store(W_states_at + ((room + offset_2) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_2.to(tl.float32)
+                y = y_2.to(tl.float32)
+                eta = eta_2.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+                # round 4 of 8
+                tl.store(W_states_at + ((room + offset_3) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_3.to(tl.float32)
+                y = y_3.to(tl.float32)
+                eta = eta_3.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+                # round 5 of 8
+                tl.store(W_states_at + ((room + offset_4) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_4.to(tl.float32)
+                y = y_4.to(tl.float32)
+                eta = eta_4.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+                # round 6 of 8
+                tl.store(W_states_at + ((room + offset_5) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_5.to(tl.float32)
+                y = y_5.to(tl.float32)
+                eta = eta_5.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+                # round 7 of 8
+                tl.store(W_states_at + ((room + offset_6) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_6.to(tl.float32)
+                y = y_6.to(tl.float32)
+                eta = eta_6.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+                # round 8 of 8
+                tl.store(W_states_at + ((room + offset_7) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_7.to(tl.float32)
+                y = y_7.to(tl.float32)
+                eta = eta_7.to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+            for offset in range(length // 8 * 8, length):
+                now = origin + offset
+                tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
+                y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
+                eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
+        else:
+            now = origin
+            x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta_ahead = tl.load(eta_at + now * eta_stride1)
+            for offset in range(length):
+                now = origin + offset
+                there = tl.minimum(offset + 1, length - 1)
+                then = origin + there
+                tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_ahead.to(tl.float32)
+                x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y = y_ahead.to(tl.float32)
+                y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta = eta_ahead.to(tl.float32)
+                eta_ahead = tl.load(eta_at + then * eta_stride1)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
         tl.debug_barrier()
-        now = origin + length - 1
-        x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-        y_ahead_2 = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead_2 = tl.load(eta_at + now * eta_stride1)
-        do_ahead = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
-        W_ahead = tl.load(
-            W_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-        )
-        for rest in range(length):
-            offset = length - 1 - rest
-            now = origin + offset
-            there = tl.maximum(offset - 1, 0)
-            then = origin + there
-            x = x_ahead_2.to(tl.float32)
-            x_ahead_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z = z_ahead.to(tl.float32)
-            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y = y_ahead_2.to(tl.float32)
-            y_ahead_2 = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead_2.to(tl.float32)
-            eta_ahead_2 = tl.load(eta_at + then * eta_stride1)
-            do = do_ahead.to(tl.float32)
-            do_ahead = tl.load(do_at + then * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
-            W = W_ahead.to(tl.float32)
+        if several:
+            for rest_block in range(length // 8):  # what all its rounds load is under way at once
+                rest_0 = rest_block * 8 + 0
+                offset_0_ = length - 1 - rest_0
+                now_0_ = origin + offset_0_
+                x_0_ = tl.load(x_at + now_0_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_0 = tl.load(z_at + now_0_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_0_ = tl.load(y_at + now_0_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_0_ = tl.load(eta_at + now_0_ * eta_stride1)
+                do_0 = tl.load(do_at + now_0_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                W_0 = tl.load(
+                    W_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_1 = rest_block * 8 + 1
+                offset_1_ = length - 1 - rest_1
+                now_1_ = origin + offset_1_
+                x_1_ = tl.load(x_at + now_1_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_1 = tl.load(z_at + now_1_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_1_ = tl.load(y_at + now_1_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_1_ = tl.load(eta_at + now_1_ * eta_stride1)
+                do_1 = tl.load(do_at + now_1_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                W_1 = tl.load(
+                    W_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_2 = rest_block * 8 + 2
+                offset_2_ = length - 1 - rest_2
+                now_2_ = origin + offset_2_
+                x_2_ = tl.load(x_at + now_2_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_2 = tl.load(z_at + now_2_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_2_ = tl.load(y_at + now_2_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_2_ = tl.load(eta_at + now_2_ * eta_stride1)
+                do_2 = tl.load(do_at + now_2_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                W_2 = tl.load(
+                    W_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_3 = rest_block * 8 + 3
+                offset_3_ = length - 1 - rest_3
+                now_3_ = origin + offset_3_
+                x_3_ = tl.load(x_at + now_3_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_3 = tl.load(z_at + now_3_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_3_ = tl.load(y_at + now_3_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_3_ = tl.load(eta_at + now_3_ * eta_stride1)
+                do_3 = tl.load(do_at + now_3_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                W_3 = tl.load(
+                    W_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_4 = rest_block * 8 + 4
+                offset_4_ = length - 1 - rest_4
+                now_4_ = origin + offset_4_
+                x_4_ = tl.load(x_at + now_4_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_4 = tl.load(z_at + now_4_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_4_ = tl.load(y_at + now_4_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_4_ = tl.load(eta_at + now_4_ * eta_stride1)
+                do_4 = tl.load(do_at + now_4_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                W_4 = tl.load(
+                    W_states_at + ((room + offset_4_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_5 = rest_block * 8 + 5
+                offset_5_ = length - 1 - rest_5
+                now_5_ = origin + offset_5_
+                x_5_ = tl.load(x_at + now_5_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_5 = tl.load(z_at + now_5_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_5_ = tl.load(y_at + now_5_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_5_ = tl.load(eta_at + now_5_ * eta_stride1)
+                do_5 = tl.load(do_at + now_5_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                W_5 = tl.load(
+                    W_states_at + ((room + offset_5_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_6 = rest_block * 8 + 6
+                offset_6_ = length - 1 - rest_6
+                now_6_ = origin + offset_6_
+                x_6_ = tl.load(x_at + now_6_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_6 = tl.load(z_at + now_6_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_6_ = tl.load(y_at + now_6_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_6_ = tl.load(eta_at + now_6_ * eta_stride1)
+                do_6 = tl.load(do_at + now_6_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                W_6 = tl.load(
+                    W_states_at + ((room + offset_6_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_7 = rest_block * 8 + 7
+                offset_7_ = length - 1 - rest_7
+                now_7_ = origin + offset_7_
+                x_7_ = tl.load(x_at + now_7_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_7 = tl.load(z_at + now_7_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_7_ = tl.load(y_at + now_7_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_7_ = tl.load(eta_at + now_7_ * eta_stride1)
+                do_7 = tl.load(do_at + now_7_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                W_7 = tl.load(
+                    W_states_at + ((room + offset_7_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                # round 1 of 8
+                x = x_0_.to(tl.float32)
+                z = z_0.to(tl.float32)
+                y = y_0_.to(tl.float32)
+                eta = eta_0_.to(tl.float32)
+                do = do_0.to(tl.float32)
+                W = W_0.to(tl.float32)
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_0_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_0_) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                # round 2 of 8
+                x = x_1_.to(tl.float32)
+                z = z_1.to(tl.float32)
+                y = y_1_.to(tl.float32)
+                eta = eta_1_.to(tl.float32)
+                do = do_1.to(tl.float32)
+                W = W_1.to(tl.float32)
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_1_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_1_) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                # round 3 of 8
+                x = x_2_.to(tl.float32)
+                z = z_2.to(tl.float32)
+                y = y_2_.to(tl.float32)
+                eta = eta_2_.to(tl.float32)
+                do = do_2.to(tl.float32)
+                W = W_2.to(tl.float32)
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_2_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_2_) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                # round 4 of 8
+                x = x_3_.to(tl.float32)
+                z = z_3.to(tl.float32)
+                y = y_3_.to(tl.float32)
+                eta = eta_3_.to(tl.float32)
+                do = do_3.to(tl.float32)
+                W = W_3.to(tl.float32)
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_3_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_3_) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                # round 5 of 8
+                x = x_4_.to(tl.float32)
+                z = z_4.to(tl.float32)
+                y = y_4_.to(tl.float32)
+                eta = eta_4_.to(tl.float32)
+                do = do_4.to(tl.float32)
+                W = W_4.to(tl.float32)
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now_4_) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now_4_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_4_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_4_) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                # round 6 of 8
+                x = x_5_.to(tl.float32)
+                z = z_5.to(tl.float32)
+                y = y_5_.to(tl.float32)
+                eta = eta_5_.to(tl.float32)
+                do = do_5.to(tl.float32)
+                W = W_5.to(tl.float32)
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now_5_) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now_5_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_5_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_5_) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                # round 7 of 8
+                x = x_6_.to(tl.float32)
+                z = z_6.to(tl.float32)
+                y = y_6_.to(tl.float32)
+                eta = eta_6_.to(tl.float32)
+                do = do_6.to(tl.float32)
+                W = W_6.to(tl.float32)
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now_6_) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now_6_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_6_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_6_) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                # round 8 of 8
+                x = x_7_.to(tl.float32)
+                z = z_7.to(tl.float32)
+                y = y_7_.to(tl.float32)
+                eta = eta_7_.to(tl.float32)
+                do = do_7.to(tl.float32)
+                W = W_7.to(tl.float32)
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now_7_) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now_7_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_7_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_7_) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+            for rest in range(length // 8 * 8, length):
+                offset = length - 1 - rest
+                now = origin + offset
+                x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
+                z = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0).to(tl.float32)
+                y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
+                eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
+                do = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0).to(tl.float32)
+                W = tl.load(
+                    W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                ).to(tl.float32)
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+        else:
+            now = origin + length - 1
+            x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y_ahead_2 = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta_ahead_2 = tl.load(eta_at + now * eta_stride1)
+            do_ahead = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
             W_ahead = tl.load(
-                W_states_at + ((room + there) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                W_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n,
+                mask=in_m_n,
+                other=0.0,
             )
-            t1 = do[:, None] * z[None, :]
-            t2 = tl.sum(x[None, :] * W, axis=1)
-            t3 = tl.sigmoid(t2)
-            t4 = t1 + dW
-            t5 = tl.sum(x[None, :] * t4, axis=1)
-            t6 = 1.0 - t3
-            t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
-            error = t3 - y
-            t8 = tl.sum(error[:, None] * t4, axis=0)
-            t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-            t10 = tl.sum(x * t8, axis=0)
-            tl.store(
-                dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
-                -eta * t7 - eta * t8,
-                mask=in_n,
-            )
-            tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-            tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
-            tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
-            dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+            for rest in range(length):
+                offset = length - 1 - rest
+                now = origin + offset
+                there = tl.maximum(offset - 1, 0)
+                then = origin + there
+                x = x_ahead_2.to(tl.float32)
+                x_ahead_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z = z_ahead.to(tl.float32)
+                z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y = y_ahead_2.to(tl.float32)
+                y_ahead_2 = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta = eta_ahead_2.to(tl.float32)
+                eta_ahead_2 = tl.load(eta_at + then * eta_stride1)
+                do = do_ahead.to(tl.float32)
+                do_ahead = tl.load(do_at + then * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                W = W_ahead.to(tl.float32)
+                W_ahead = tl.load(
+                    W_states_at + ((room + there) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                )
+                t1 = do[:, None] * z[None, :]
+                t2 = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(t2)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = 1.0 - t3
+                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                error = t3 - y
+                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t10 = tl.sum(x * t8, axis=0)
+                tl.store(
+                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
+                    -eta * t7 - eta * t8,
+                    mask=in_n,
+                )
+                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
+                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
         tl.debug_barrier()
     tl.store(dW_start_at + index * (size_m * size_n) + at_m_n, dW, mask=in_m_n)
 
@@ -394,7 +1021,8 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     block_n = block_of(size_n, 1)
-    block_m = tile_of(size_m, block_n, 2048, 1)
+    several = is_narrow(block_n)
+    block_m = tile_of(size_m, block_n, narrow(2048, block_n), 1)
     tiles = -(-size_m // block_m)
     layout = layout_of(batch, steps, packed, needs_backward)
     start = torch_start(given, states, constants, layout.sequences, heads)
@@ -433,6 +1061,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
         size_m=size_m,
         block_m=block_m,
         tiles=tiles,
+        several=several,
         num_warps=warps_for(block_m * block_n, 128),
     )
     return outputs, finals, saved
@@ -446,7 +1075,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     block_n = block_of(size_n, 1)
-    block_m = tile_of(size_m, block_n, 4096, 1, most=8)
+    several = is_narrow(block_n)
+    block_m = tile_of(size_m, block_n, narrow(4096, block_n), 1, most=8)
     tiles = -(-size_m // block_m)
     layout = layout_of(batch, steps, packed)
     incoming_steps = {
@@ -493,6 +1123,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         size_m=size_m,
         block_m=block_m,
         tiles=tiles,
+        several=several,
         num_warps=warps_for(max(block_m * block_n, 1)),
     )
     for name, part in parts.items():

@@ -46,7 +46,9 @@ from chunkform.runtime.torch_form.recurrent import (
     computed_in,
     gradient_like,
     incoming,
+    is_narrow,
     layout_of,
+    narrow,
     segment_length,
     stacked,
     strides_of,
@@ -235,6 +237,7 @@ def sequential_forward_kernel(
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     tiles: tl.constexpr,
+    several: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of m, from the first step to the last."""
     tile = tl.program_id(0) % tiles
@@ -285,39 +288,260 @@ def sequential_forward_kernel(
             )
         length = tl.minimum(segment, steps - checkpoint * segment)
         origin = tl.cast(checkpoint, tl.int64) * segment
-        now = origin
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead = tl.load(eta_at + now * eta_stride1)
-        mu_ahead = tl.load(mu_at + now * mu_stride1)
-        keep_ahead = tl.load(keep_at + now * keep_stride1)
-        for offset in range(length):
-            now = origin + offset
-            there = tl.minimum(offset + 1, length - 1)
-            then = origin + there
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z = z_ahead.to(tl.float32)
-            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y = y_ahead.to(tl.float32)
-            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead.to(tl.float32)
-            eta_ahead = tl.load(eta_at + then * eta_stride1)
-            mu = tl.exp(mu_ahead.to(tl.float32))
-            mu_ahead = tl.load(mu_at + then * mu_stride1)
-            keep = tl.exp(keep_ahead.to(tl.float32))
-            keep_ahead = tl.load(keep_at + then * keep_stride1)
-            t1 = tl.sum(x[None, :] * W, axis=1)
-            error = tl.sigmoid(t1) - y
-            t2 = mu * V + error[:, None] * x[None, :]
-            t3 = keep * W - eta * t2
-            t4 = tl.sum(z[None, :] * t3, axis=1)
-            tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t4, mask=in_m)
-            next_V = tl.where(in_m[:, None], t2, 0.0)
-            next_W = tl.where(in_m[:, None], t3, 0.0)
-            V = next_V
-            W = next_W
+        if several:
+            for offset_block in range(length // 8):  # what all its rounds load is under way at once
+                offset_0 = offset_block * 8 + 0
+                now_0 = origin + offset_0
+                x_0 = tl.load(x_at + now_0 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_0 = tl.load(z_at + now_0 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_0 = tl.load(y_at + now_0 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_0 = tl.load(eta_at + now_0 * eta_stride1)
+                mu_0 = tl.load(mu_at + now_0 * mu_stride1)
+                keep_0 = tl.load(keep_at + now_0 * keep_stride1)
+                offset_1 = offset_block * 8 + 1
+                now_1 = origin + offset_1
+                x_1 = tl.load(x_at + now_1 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_1 = tl.load(z_at + now_1 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_1 = tl.load(y_at + now_1 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_1 = tl.load(eta_at + now_1 * eta_stride1)
+                mu_1 = tl.load(mu_at + now_1 * mu_stride1)
+                keep_1 = tl.load(keep_at + now_1 * keep_stride1)
+                offset_2 = offset_block * 8 + 2
+                now_2 = origin + offset_2
+                x_2 = tl.load(x_at + now_2 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_2 = tl.load(z_at + now_2 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_2 = tl.load(y_at + now_2 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_2 = tl.load(eta_at + now_2 * eta_stride1)
+                mu_2 = tl.load(mu_at + now_2 * mu_stride1)
+                keep_2 = tl.load(keep_at + now_2 * keep_stride1)
+                offset_3 = offset_block * 8 + 3
+                now_3 = origin + offset_3
+                x_3 = tl.load(x_at + now_3 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_3 = tl.load(z_at + now_3 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_3 = tl.load(y_at + now_3 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_3 = tl.load(eta_at + now_3 * eta_stride1)
+                mu_3 = tl.load(mu_at + now_3 * mu_stride1)
+                keep_3 = tl.load(keep_at + now_3 * keep_stride1)
+                offset_4 = offset_block * 8 + 4
+                now_4 = origin + offset_4
+                x_4 = tl.load(x_at + now_4 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_4 = tl.load(z_at + now_4 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_4 = tl.load(y_at + now_4 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_4 = tl.load(eta_at + now_4 * eta_stride1)
+                mu_4 = tl.load(mu_at + now_4 * mu_stride1)
+                keep_4 = tl.load(keep_at + now_4 * keep_stride1)
+                offset_5 = offset_block * 8 + 5
+                now_5 = origin + offset_5
+                x_5 = tl.load(x_at + now_5 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_5 = tl.load(z_at + now_5 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_5 = tl.load(y_at + now_5 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_5 = tl.load(eta_at + now_5 * eta_stride1)
+                mu_5 = tl.load(mu_at + now_5 * mu_stride1)
+                keep_5 = tl.load(keep_at + now_5 * keep_stride1)
+                offset_6 = offset_block * 8 + 6
+                now_6 = origin + offset_6
+                x_6 = tl.load(x_at + now_6 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_6 = tl.load(z_at + now_6 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_6 = tl.load(y_at + now_6 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_6 = tl.load(eta_at + now_6 * eta_stride1)
+                mu_6 = tl.load(mu_at + now_6 * mu_stride1)
+                keep_6 = tl.load(keep_at + now_6 * keep_stride1)
+                offset_7 = offset_block * 8 + 7
+                now_7 = origin + offset_7
+                x_7 = tl.load(x_at + now_7 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_7 = tl.load(z_at + now_7 * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_7 = tl.load(y_at + now_7 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_7 = tl.load(eta_at + now_7 * eta_stride1)
+                mu_7 = tl.load(mu_at + now_7 * mu_stride1)
+                keep_7 = tl.load(keep_at + now_7 * keep_stride1)
+                # round 1 of 8
+                x = x_0.to(tl.float32)
+                z = z_0.to(tl.float32)
+                y = y_0.to(tl.float32)
+                eta = eta_0.to(tl.float32)
+                mu = tl.exp(mu_0.to(tl.float32))
+                keep = tl.exp(keep_0.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now_0) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
+                # round 2 of 8
+                x = x_1.to(tl.float32)
+                z = z_1.to(tl.float32)
+                y = y_1.to(tl.float32)
+                eta = eta_1.to(tl.float32)
+                mu = tl.exp(mu_1.to(tl.float32))
+                keep = tl.exp(keep_1.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now_1) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
+                # round 3 of 8
+                x = x_2.to(tl.float32)
+                z = z_2.to(tl.float32)
+                y = y_2.to(tl.float32)
+                eta = eta_2.to(tl.float32)
+                mu = tl.exp(mu_2.to(tl.float32))
+                keep = tl.exp(keep_2.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now_2) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
+                # round 4 of 8
+                x = x_3.to(tl.float32)
+                z = z_3.to(tl.float32)
+                y = y_3.to(tl.float32)
+                eta = eta_3.to(tl.float32)
+                mu = tl.exp(mu_3.to(tl.float32))
+                keep = tl.exp(keep_3.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now_3) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
+                # round 5 of 8
+                x = x_4.to(tl.float32)
+                z = z_4.to(tl.float32)
+                y = y_4.to(tl.float32)
+                eta = eta_4.to(tl.float32)
+                mu = tl.exp(mu_4.to(tl.float32))
+                keep = tl.exp(keep_4.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now_4) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
+                # round 6 of 8
+                x = x_5.to(tl.float32)
+                z = z_5.to(tl.float32)
+                y = y_5.to(tl.float32)
+                eta = eta_5.to(tl.float32)
+                mu = tl.exp(mu_5.to(tl.float32))
+                keep = tl.exp(keep_5.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now_5) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
+                # round 7 of 8
+                x = x_6.to(tl.float32)
+                z = z_6.to(tl.float32)
+                y = y_6.to(tl.float32)
+                eta = eta_6.to(tl.float32)
+                mu = tl.exp(mu_6.to(tl.float32))
+                keep = tl.exp(keep_6.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now_6) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
+                # round 8 of 8
+                x = x_7.to(tl.float32)
+                z = z_7.to(tl.float32)
+                y = y_7.to(tl.float32)
+                eta = eta_7.to(tl.float32)
+                mu = tl.exp(mu_7.to(tl.float32))
+                keep = tl.exp(keep_7.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now_7) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
+            for offset in range(length // 8 * 8, length):
+                now = origin + offset
+                x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
+                z = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0).to(tl.float32)
+                y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
+                eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
+                mu = tl.exp(tl.load(mu_at + now * mu_stride1).to(tl.float32))
+                keep = tl.exp(tl.load(keep_at + now * keep_stride1).to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
+        else:
+            now = origin
+            x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta_ahead = tl.load(eta_at + now * eta_stride1)
+            mu_ahead = tl.load(mu_at + now * mu_stride1)
+            keep_ahead = tl.load(keep_at + now * keep_stride1)
+            for offset in range(length):
+                now = origin + offset
+                there = tl.minimum(offset + 1, length - 1)
+                then = origin + there
+                x = x_ahead.to(tl.float32)
+                x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z = z_ahead.to(tl.float32)
+                z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y = y_ahead.to(tl.float32)
+                y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta = eta_ahead.to(tl.float32)
+                eta_ahead = tl.load(eta_at + then * eta_stride1)
+                mu = tl.exp(mu_ahead.to(tl.float32))
+                mu_ahead = tl.load(mu_at + then * mu_stride1)
+                keep = tl.exp(keep_ahead.to(tl.float32))
+                keep_ahead = tl.load(keep_at + then * keep_stride1)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                t3 = keep * W - eta * t2
+                t4 = tl.sum(z[None, :] * t3, axis=1)
+                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t4, mask=in_m)
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], t3, 0.0)
+                V = next_V
+                W = next_W
     tl.store(V_final_at + index * (size_m * size_n) + at_m_n, V, mask=in_m_n)
     tl.store(W_final_at + index * (size_m * size_n) + at_m_n, W, mask=in_m_n)
 
@@ -336,6 +560,7 @@ def sequential_backward_kernel(
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     tiles: tl.constexpr,
+    several: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of m, segment by segment from the last to the first."""
     tile = tl.program_id(0) % tiles
@@ -388,96 +613,489 @@ def sequential_backward_kernel(
             W_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
         ).to(tl.float32)
         origin = tl.cast(checkpoint, tl.int64) * segment
-        now = origin
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead = tl.load(eta_at + now * eta_stride1)
-        mu_ahead = tl.load(mu_at + now * mu_stride1)
-        keep_ahead = tl.load(keep_at + now * keep_stride1)
-        for offset in range(length):
-            now = origin + offset
-            there = tl.minimum(offset + 1, length - 1)
-            then = origin + there
-            tl.store(V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
-            tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            y = y_ahead.to(tl.float32)
-            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead.to(tl.float32)
-            eta_ahead = tl.load(eta_at + then * eta_stride1)
-            mu = tl.exp(mu_ahead.to(tl.float32))
-            mu_ahead = tl.load(mu_at + then * mu_stride1)
-            keep = tl.exp(keep_ahead.to(tl.float32))
-            keep_ahead = tl.load(keep_at + then * keep_stride1)
-            t1 = tl.sum(x[None, :] * W, axis=1)
-            error = tl.sigmoid(t1) - y
-            t2 = mu * V + error[:, None] * x[None, :]
-            next_V = tl.where(in_m[:, None], t2, 0.0)
-            next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
-            V = next_V
-            W = next_W
+        if several:
+            for offset_block in range(length // 4):  # what all its rounds load is under way at once
+                offset_0 = offset_block * 4 + 0
+                now_0 = origin + offset_0
+                x_0 = tl.load(x_at + now_0 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_0 = tl.load(y_at + now_0 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_0 = tl.load(eta_at + now_0 * eta_stride1)
+                mu_0 = tl.load(mu_at + now_0 * mu_stride1)
+                keep_0 = tl.load(keep_at + now_0 * keep_stride1)
+                offset_1 = offset_block * 4 + 1
+                now_1 = origin + offset_1
+                x_1 = tl.load(x_at + now_1 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_1 = tl.load(y_at + now_1 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_1 = tl.load(eta_at + now_1 * eta_stride1)
+                mu_1 = tl.load(mu_at + now_1 * mu_stride1)
+                keep_1 = tl.load(keep_at + now_1 * keep_stride1)
+                offset_2 = offset_block * 4 + 2
+                now_2 = origin + offset_2
+                x_2 = tl.load(x_at + now_2 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_2 = tl.load(y_at + now_2 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_2 = tl.load(eta_at + now_2 * eta_stride1)
+                mu_2 = tl.load(mu_at + now_2 * mu_stride1)
+                keep_2 = tl.load(keep_at + now_2 * keep_stride1)
+                offset_3 = offset_block * 4 + 3
+                now_3 = origin + offset_3
+                x_3 = tl.load(x_at + now_3 * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y_3 = tl.load(y_at + now_3 * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_3 = tl.load(eta_at + now_3 * eta_stride1)
+                mu_3 = tl.load(mu_at + now_3 * mu_stride1)
+                keep_3 = tl.load(keep_at + now_3 * keep_stride1)
+                # round 1 of 4
+                tl.store(V_states_at + ((room + offset_0) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
+                tl.store(W_states_at + ((room + offset_0) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_0.to(tl.float32)
+                y = y_0.to(tl.float32)
+                eta = eta_0.to(tl.float32)
+                mu = tl.exp(mu_0.to(tl.float32))
+                keep = tl.exp(keep_0.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                V = next_V
+                W = next_W
+                # round 2 of 4
+                tl.store(V_states_at + ((room + offset_1) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
+                tl.store(W_states_at + ((room + offset_1) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_1.to(tl.float32)
+                y = y_1.to(tl.float32)
+                eta = eta_1.to(tl.float32)
+                mu = tl.exp(mu_1.to(tl.float32))
+                keep = tl.exp(keep_1.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                V = next_V
+                W = next_W
+                # round 3 of 4
+                tl.store(V_states_at + ((room + offset_2) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
+                tl.store(W_states_at + ((room + offset_2) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_2.to(tl.float32)
+                y = y_2.to(tl.float32)
+                eta = eta_2.to(tl.float32)
+                mu = tl.exp(mu_2.to(tl.float32))
+                keep = tl.exp(keep_2.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                V = next_V
+                W = next_W
+                # round 4 of 4
+                tl.store(V_states_at + ((room + offset_3) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
+                tl.store(W_states_at + ((room + offset_3) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_3.to(tl.float32)
+                y = y_3.to(tl.float32)
+                eta = eta_3.to(tl.float32)
+                mu = tl.exp(mu_3.to(tl.float32))
+                keep = tl.exp(keep_3.to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                V = next_V
+                W = next_W
+            for offset in range(length // 4 * 4, length):
+                now = origin + offset
+                tl.store(V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
+                tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
+                y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
+                eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
+                mu = tl.exp(tl.load(mu_at + now * mu_stride1).to(tl.float32))
+                keep = tl.exp(tl.load(keep_at + now * keep_stride1).to(tl.float32))
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                V = next_V
+                W = next_W
+        else:
+            now = origin
+            x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta_ahead = tl.load(eta_at + now * eta_stride1)
+            mu_ahead = tl.load(mu_at + now * mu_stride1)
+            keep_ahead = tl.load(keep_at + now * keep_stride1)
+            for offset in range(length):
+                now = origin + offset
+                there = tl.minimum(offset + 1, length - 1)
+                then = origin + there
+                tl.store(V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
+                tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+                x = x_ahead.to(tl.float32)
+                x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y = y_ahead.to(tl.float32)
+                y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta = eta_ahead.to(tl.float32)
+                eta_ahead = tl.load(eta_at + then * eta_stride1)
+                mu = tl.exp(mu_ahead.to(tl.float32))
+                mu_ahead = tl.load(mu_at + then * mu_stride1)
+                keep = tl.exp(keep_ahead.to(tl.float32))
+                keep_ahead = tl.load(keep_at + then * keep_stride1)
+                t1 = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(t1) - y
+                t2 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t2, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                V = next_V
+                W = next_W
         tl.debug_barrier()
-        now = origin + length - 1
-        x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-        y_ahead_2 = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead_2 = tl.load(eta_at + now * eta_stride1)
-        mu_ahead_2 = tl.load(mu_at + now * mu_stride1)
-        keep_ahead_2 = tl.load(keep_at + now * keep_stride1)
-        do_ahead = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
-        for rest in range(length):
-            offset = length - 1 - rest
-            now = origin + offset
-            there = tl.maximum(offset - 1, 0)
-            then = origin + there
-            x = x_ahead_2.to(tl.float32)
-            x_ahead_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z = z_ahead.to(tl.float32)
-            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y = y_ahead_2.to(tl.float32)
-            y_ahead_2 = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead_2.to(tl.float32)
-            eta_ahead_2 = tl.load(eta_at + then * eta_stride1)
-            mu = tl.exp(mu_ahead_2.to(tl.float32))
-            mu_ahead_2 = tl.load(mu_at + then * mu_stride1)
-            keep = tl.exp(keep_ahead_2.to(tl.float32))
-            keep_ahead_2 = tl.load(keep_at + then * keep_stride1)
-            do = do_ahead.to(tl.float32)
-            do_ahead = tl.load(do_at + then * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
-            V = tl.load(
-                V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-            ).to(tl.float32)
-            W = tl.load(
-                W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
-            ).to(tl.float32)
-            t1 = do[:, None] * z[None, :] + dW
-            t2 = dV - eta * t1
-            derror = tl.sum(x[None, :] * t2, axis=1)
-            t3 = tl.sum(x[None, :] * W, axis=1)
-            t4 = tl.sigmoid(t3)
-            t5 = 1.0 - t4
-            t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
-            error = t4 - y
-            t7 = tl.sum(error[:, None] * t2, axis=0)
-            t8 = error[:, None] * x[None, :] + mu * V
-            t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
-            t10 = tl.sum(t1 * t8, axis=0)
-            t11 = tl.sum(t10, axis=0)
-            t12 = tl.sum(t2 * V, axis=0)
-            t13 = tl.sum(t12, axis=0)
-            t14 = tl.sum(t1 * W, axis=0)
-            t15 = tl.sum(t14, axis=0)
-            tl.store(dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n)
-            tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-            tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, -derror, mask=in_m)
-            tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t11)
-            tl.store(dmu_at + (line + now) * heads + head + tile * lines * heads, mu * t13)
-            tl.store(dkeep_at + (line + now) * heads + head + tile * lines * heads, keep * t15)
-            next_dV = mu * t2
-            next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
-            dV = next_dV
-            dW = next_dW
+        if several:
+            for rest_block in range(length // 4):  # what all its rounds load is under way at once
+                rest_0 = rest_block * 4 + 0
+                offset_0_ = length - 1 - rest_0
+                now_0_ = origin + offset_0_
+                x_0_ = tl.load(x_at + now_0_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_0 = tl.load(z_at + now_0_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_0_ = tl.load(y_at + now_0_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_0_ = tl.load(eta_at + now_0_ * eta_stride1)
+                mu_0_ = tl.load(mu_at + now_0_ * mu_stride1)
+                keep_0_ = tl.load(keep_at + now_0_ * keep_stride1)
+                do_0 = tl.load(do_at + now_0_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                V_0 = tl.load(
+                    V_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                W_0 = tl.load(
+                    W_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_1 = rest_block * 4 + 1
+                offset_1_ = length - 1 - rest_1
+                now_1_ = origin + offset_1_
+                x_1_ = tl.load(x_at + now_1_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_1 = tl.load(z_at + now_1_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_1_ = tl.load(y_at + now_1_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_1_ = tl.load(eta_at + now_1_ * eta_stride1)
+                mu_1_ = tl.load(mu_at + now_1_ * mu_stride1)
+                keep_1_ = tl.load(keep_at + now_1_ * keep_stride1)
+                do_1 = tl.load(do_at + now_1_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                V_1 = tl.load(
+                    V_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                W_1 = tl.load(
+                    W_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_2 = rest_block * 4 + 2
+                offset_2_ = length - 1 - rest_2
+                now_2_ = origin + offset_2_
+                x_2_ = tl.load(x_at + now_2_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_2 = tl.load(z_at + now_2_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_2_ = tl.load(y_at + now_2_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_2_ = tl.load(eta_at + now_2_ * eta_stride1)
+                mu_2_ = tl.load(mu_at + now_2_ * mu_stride1)
+                keep_2_ = tl.load(keep_at + now_2_ * keep_stride1)
+                do_2 = tl.load(do_at + now_2_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                V_2 = tl.load(
+                    V_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                W_2 = tl.load(
+                    W_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                rest_3 = rest_block * 4 + 3
+                offset_3_ = length - 1 - rest_3
+                now_3_ = origin + offset_3_
+                x_3_ = tl.load(x_at + now_3_ * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z_3 = tl.load(z_at + now_3_ * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y_3_ = tl.load(y_at + now_3_ * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta_3_ = tl.load(eta_at + now_3_ * eta_stride1)
+                mu_3_ = tl.load(mu_at + now_3_ * mu_stride1)
+                keep_3_ = tl.load(keep_at + now_3_ * keep_stride1)
+                do_3 = tl.load(do_at + now_3_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                V_3 = tl.load(
+                    V_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                W_3 = tl.load(
+                    W_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n,
+                    mask=in_m_n,
+                    other=0.0,
+                )
+                # round 1 of 4
+                x = x_0_.to(tl.float32)
+                z = z_0.to(tl.float32)
+                y = y_0_.to(tl.float32)
+                eta = eta_0_.to(tl.float32)
+                mu = tl.exp(mu_0_.to(tl.float32))
+                keep = tl.exp(keep_0_.to(tl.float32))
+                do = do_0.to(tl.float32)
+                V = V_0.to(tl.float32)
+                W = W_0.to(tl.float32)
+                t1 = do[:, None] * z[None, :] + dW
+                t2 = dV - eta * t1
+                derror = tl.sum(x[None, :] * t2, axis=1)
+                t3 = tl.sum(x[None, :] * W, axis=1)
+                t4 = tl.sigmoid(t3)
+                t5 = 1.0 - t4
+                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                error = t4 - y
+                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t8 = error[:, None] * x[None, :] + mu * V
+                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
+                t10 = tl.sum(t1 * t8, axis=0)
+                t11 = tl.sum(t10, axis=0)
+                t12 = tl.sum(t2 * V, axis=0)
+                t13 = tl.sum(t12, axis=0)
+                t14 = tl.sum(t1 * W, axis=0)
+                t15 = tl.sum(t14, axis=0)
+                tl.store(
+                    dx_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                )
+                tl.store(dz_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_0_) * heads + head) * size_m + at_m, -derror, mask=in_m)
+                tl.store(deta_at + (line + now_0_) * heads + head + tile * lines * heads, -t11)
+                tl.store(dmu_at + (line + now_0_) * heads + head + tile * lines * heads, mu * t13)
+                tl.store(dkeep_at + (line + now_0_) * heads + head + tile * lines * heads, keep * t15)
+                next_dV = mu * t2
+                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                dV = next_dV
+                dW = next_dW
+                # round 2 of 4
+                x = x_1_.to(tl.float32)
+                z = z_1.to(tl.float32)
+                y = y_1_.to(tl.float32)
+                eta = eta_1_.to(tl.float32)
+                mu = tl.exp(mu_1_.to(tl.float32))
+                keep = tl.exp(keep_1_.to(tl.float32))
+                do = do_1.to(tl.float32)
+                V = V_1.to(tl.float32)
+                W = W_1.to(tl.float32)
+                t1 = do[:, None] * z[None, :] + dW
+                t2 = dV - eta * t1
+                derror = tl.sum(x[None, :] * t2, axis=1)
+                t3 = tl.sum(x[None, :] * W, axis=1)
+                t4 = tl.sigmoid(t3)
+                t5 = 1.0 - t4
+                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                error = t4 - y
+                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t8 = error[:, None] * x[None, :] + mu * V
+                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
+                t10 = tl.sum(t1 * t8, axis=0)
+                t11 = tl.sum(t10, axis=0)
+                t12 = tl.sum(t2 * V, axis=0)
+                t13 = tl.sum(t12, axis=0)
+                t14 = tl.sum(t1 * W, axis=0)
+                t15 = tl.sum(t14, axis=0)
+                tl.store(
+                    dx_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                )
+                tl.store(dz_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_1_) * heads + head) * size_m + at_m, -derror, mask=in_m)
+                tl.store(deta_at + (line + now_1_) * heads + head + tile * lines * heads, -t11)
+                tl.store(dmu_at + (line + now_1_) * heads + head + tile * lines * heads, mu * t13)
+                tl.store(dkeep_at + (line + now_1_) * heads + head + tile * lines * heads, keep * t15)
+                next_dV = mu * t2
+                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                dV = next_dV
+                dW = next_dW
+                # round 3 of 4
+                x = x_2_.to(tl.float32)
+                z = z_2.to(tl.float32)
+                y = y_2_.to(tl.float32)
+                eta = eta_2_.to(tl.float32)
+                mu = tl.exp(mu_2_.to(tl.float32))
+                keep = tl.exp(keep_2_.to(tl.float32))
+                do = do_2.to(tl.float32)
+                V = V_2.to(tl.float32)
+                W = W_2.to(tl.float32)
+                t1 = do[:, None] * z[None, :] + dW
+                t2 = dV - eta * t1
+                derror = tl.sum(x[None, :] * t2, axis=1)
+                t3 = tl.sum(x[None, :] * W, axis=1)
+                t4 = tl.sigmoid(t3)
+                t5 = 1.0 - t4
+                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                error = t4 - y
+                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t8 = error[:, None] * x[None, :] + mu * V
+                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
+                t10 = tl.sum(t1 * t8, axis=0)
+                t11 = tl.sum(t10, axis=0)
+                t12 = tl.sum(t2 * V, axis=0)
+                t13 = tl.sum(t12, axis=0)
+                t14 = tl.sum(t1 * W, axis=0)
+                t15 = tl.sum(t14, axis=0)
+                tl.store(
+                    dx_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                )
+                tl.store(dz_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_2_) * heads + head) * size_m + at_m, -derror, mask=in_m)
+                tl.store(deta_at + (line + now_2_) * heads + head + tile * lines * heads, -t11)
+                tl.store(dmu_at + (line + now_2_) * heads + head + tile * lines * heads, mu * t13)
+                tl.store(dkeep_at + (line + now_2_) * heads + head + tile * lines * heads, keep * t15)
+                next_dV = mu * t2
+                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                dV = next_dV
+                dW = next_dW
+                # round 4 of 4
+                x = x_3_.to(tl.float32)
+                z = z_3.to(tl.float32)
+                y = y_3_.to(tl.float32)
+                eta = eta_3_.to(tl.float32)
+                mu = tl.exp(mu_3_.to(tl.float32))
+                keep = tl.exp(keep_3_.to(tl.float32))
+                do = do_3.to(tl.float32)
+                V = V_3.to(tl.float32)
+                W = W_3.to(tl.float32)
+                t1 = do[:, None] * z[None, :] + dW
+                t2 = dV - eta * t1
+                derror = tl.sum(x[None, :] * t2, axis=1)
+                t3 = tl.sum(x[None, :] * W, axis=1)
+                t4 = tl.sigmoid(t3)
+                t5 = 1.0 - t4
+                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                error = t4 - y
+                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t8 = error[:, None] * x[None, :] + mu * V
+                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
+                t10 = tl.sum(t1 * t8, axis=0)
+                t11 = tl.sum(t10, axis=0)
+                t12 = tl.sum(t2 * V, axis=0)
+                t13 = tl.sum(t12, axis=0)
+                t14 = tl.sum(t1 * W, axis=0)
+                t15 = tl.sum(t14, axis=0)
+                tl.store(
+                    dx_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                )
+                tl.store(dz_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now_3_) * heads + head) * size_m + at_m, -derror, mask=in_m)
+                tl.store(deta_at + (line + now_3_) * heads + head + tile * lines * heads, -t11)
+                tl.store(dmu_at + (line + now_3_) * heads + head + tile * lines * heads, mu * t13)
+                tl.store(dkeep_at + (line + now_3_) * heads + head + tile * lines * heads, keep * t15)
+                next_dV = mu * t2
+                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                dV = next_dV
+                dW = next_dW
+            for rest in range(length // 4 * 4, length):
+                offset = length - 1 - rest
+                now = origin + offset
+                x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
+                z = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0).to(tl.float32)
+                y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
+                eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
+                mu = tl.exp(tl.load(mu_at + now * mu_stride1).to(tl.float32))
+                keep = tl.exp(tl.load(keep_at + now * keep_stride1).to(tl.float32))
+                do = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0).to(tl.float32)
+                V = tl.load(
+                    V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                ).to(tl.float32)
+                W = tl.load(
+                    W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                ).to(tl.float32)
+                t1 = do[:, None] * z[None, :] + dW
+                t2 = dV - eta * t1
+                derror = tl.sum(x[None, :] * t2, axis=1)
+                t3 = tl.sum(x[None, :] * W, axis=1)
+                t4 = tl.sigmoid(t3)
+                t5 = 1.0 - t4
+                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                error = t4 - y
+                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t8 = error[:, None] * x[None, :] + mu * V
+                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
+                t10 = tl.sum(t1 * t8, axis=0)
+                t11 = tl.sum(t10, axis=0)
+                t12 = tl.sum(t2 * V, axis=0)
+                t13 = tl.sum(t12, axis=0)
+                t14 = tl.sum(t1 * W, axis=0)
+                t15 = tl.sum(t14, axis=0)
+                tl.store(
+                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                )
+                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, -derror, mask=in_m)
+                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t11)
+                tl.store(dmu_at + (line + now) * heads + head + tile * lines * heads, mu * t13)
+                tl.store(dkeep_at + (line + now) * heads + head + tile * lines * heads, keep * t15)
+                next_dV = mu * t2
+                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                dV = next_dV
+                dW = next_dW
+        else:
+            now = origin + length - 1
+            x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y_ahead_2 = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta_ahead_2 = tl.load(eta_at + now * eta_stride1)
+            mu_ahead_2 = tl.load(mu_at + now * mu_stride1)
+            keep_ahead_2 = tl.load(keep_at + now * keep_stride1)
+            do_ahead = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+            for rest in range(length):
+                offset = length - 1 - rest
+                now = origin + offset
+                there = tl.maximum(offset - 1, 0)
+                then = origin + there
+                x = x_ahead_2.to(tl.float32)
+                x_ahead_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z = z_ahead.to(tl.float32)
+                z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y = y_ahead_2.to(tl.float32)
+                y_ahead_2 = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta = eta_ahead_2.to(tl.float32)
+                eta_ahead_2 = tl.load(eta_at + then * eta_stride1)
+                mu = tl.exp(mu_ahead_2.to(tl.float32))
+                mu_ahead_2 = tl.load(mu_at + then * mu_stride1)
+                keep = tl.exp(keep_ahead_2.to(tl.float32))
+                keep_ahead_2 = tl.load(keep_at + then * keep_stride1)
+                do = do_ahead.to(tl.float32)
+                do_ahead = tl.load(do_at + then * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                V = tl.load(
+                    V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                ).to(tl.float32)
+                W = tl.load(
+                    W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                ).to(tl.float32)
+                t1 = do[:, None] * z[None, :] + dW
+                t2 = dV - eta * t1
+                derror = tl.sum(x[None, :] * t2, axis=1)
+                t3 = tl.sum(x[None, :] * W, axis=1)
+                t4 = tl.sigmoid(t3)
+                t5 = 1.0 - t4
+                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                error = t4 - y
+                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t8 = error[:, None] * x[None, :] + mu * V
+                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
+                t10 = tl.sum(t1 * t8, axis=0)
+                t11 = tl.sum(t10, axis=0)
+                t12 = tl.sum(t2 * V, axis=0)
+                t13 = tl.sum(t12, axis=0)
+                t14 = tl.sum(t1 * W, axis=0)
+                t15 = tl.sum(t14, axis=0)
+                tl.store(
+                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                )
+                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, -derror, mask=in_m)
+                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t11)
+                tl.store(dmu_at + (line + now) * heads + head + tile * lines * heads, mu * t13)
+                tl.store(dkeep_at + (line + now) * heads + head + tile * lines * heads, keep * t15)
+                next_dV = mu * t2
+                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                dV = next_dV
+                dW = next_dW
         tl.debug_barrier()
     tl.store(dV_start_at + index * (size_m * size_n) + at_m_n, dV, mask=in_m_n)
     tl.store(dW_start_at + index * (size_m * size_n) + at_m_n, dW, mask=in_m_n)
@@ -499,7 +1117,8 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     block_n = block_of(size_n, 1)
-    block_m = tile_of(size_m, block_n, 2048, 1)
+    several = is_narrow(block_n)
+    block_m = tile_of(size_m, block_n, narrow(2048, block_n), 1)
     tiles = -(-size_m // block_m)
     layout = layout_of(batch, steps, packed, needs_backward)
     start = torch_start(given, states, constants, layout.sequences, heads)
@@ -547,6 +1166,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
         size_m=size_m,
         block_m=block_m,
         tiles=tiles,
+        several=several,
         num_warps=warps_for(block_m * block_n + block_m * block_n, 128),
     )
     return outputs, finals, saved
@@ -568,7 +1188,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     block_n = block_of(size_n, 1)
-    block_m = tile_of(size_m, block_n, 4096, 1, most=8)
+    several = is_narrow(block_n)
+    block_m = tile_of(size_m, block_n, narrow(4096, block_n), 1, most=8)
     tiles = -(-size_m // block_m)
     layout = layout_of(batch, steps, packed)
     incoming_steps = {
@@ -632,6 +1253,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         size_m=size_m,
         block_m=block_m,
         tiles=tiles,
+        several=several,
         num_warps=warps_for(max(block_m * block_n, 1)),
     )
     for name, part in parts.items():

@@ -158,8 +158,8 @@ def _over_steps(
 
 
 def _more(c: Compiled, entries: EntryMaps | ColumnMaps) -> str:
-    """What `InSegments` takes besides: how many entries states have, how many of them lie beside the axis that is cut where several
-    steps are taken at once, how many runs make the maps of vectors, and the states that the spec sets."""
+    """What `InSegments` takes besides: how many entries states have, how many of them lie beside the axis that is cut where steps
+    are taken several at once, how many runs make the maps of vectors, and the states that the spec sets."""
     layout = sizes(c.step).dims
     rows = {s.name: " * ".join(layout[dim_of(a)] for a in s.axes) or "1" for s in c.step.states}
     more = [f"entries={' + '.join(rows.values())}"]
