@@ -31,9 +31,8 @@ from .segment_products import ByColumn, ByEntry, Products, Tensors
 
 SHORT = 16  # steps of the shortest segment
 TILE = 2048  # entries of a state that a program has
-FILL = (
-    256 * TILE
-)  # entries of all sequences and heads that fill a GPU: with segments they take some three times the work
+FILL = 256  # tiles of all sequences and heads that fill a GPU: with segments they take some three times the work
+FILL_TOGETHER = 64  # the same of tiles that take several steps at once
 AT_ONCE = 16  # times as many of them with segments, where a segment's map costs as much as many steps
 
 Linear = dict[tuple[str, str], Tensor]
@@ -83,6 +82,7 @@ class InSegments:
         self.groups, self.per_step = groups, per_step
         self._entries, self._runs = entries, runs
         self._tile = TILE if beside is None else narrow(TILE, beside)
+        self._fill = FILL if self._tile == TILE else FILL_TOGETHER
         self._first, self._first_gradients = start, start_gradients
         self._by: Products = ByEntry() if columns is None else ByColumn(columns)
         self.states = tuple(n for g in groups for n in g)
@@ -223,11 +223,11 @@ class InSegments:
         heads = self._heads(given)
         count = batch if packed is None else packed.count
         longest = steps if packed is None else packed.longest
-        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and self._entries_of(count * heads) > FILL):
+        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and self._tiles(count * heads) > self._fill):
             return None
         size = max(SHORT, 1 << (math.isqrt(longest).bit_length() - 1))
         if some.is_cuda and self._by.dear:
-            size = max(size, longest * self._entries_of(count * heads) // (AT_ONCE * FILL))
+            size = max(size, longest * self._tiles(count * heads) // (AT_ONCE * self._fill))
         if self._runs > 1:  # half of the steps at most, one after the other
             size = min(size, longest // (2 * (self._runs + 3)))
             if size < SHORT:
@@ -250,9 +250,9 @@ class InSegments:
     def _none(self) -> dict[str, Tensor | None]:
         return dict.fromkeys(self.states)
 
-    def _entries_of(self, rows: int) -> int:
-        """Of so many sequences and heads: a program has a tile of each, if not all of it. Narrower tiles count as wide ones."""
-        return rows * max(self._entries, self._tile) * TILE // self._tile
+    def _tiles(self, rows: int) -> int:
+        """Of so many sequences and heads, as many as have all their entries; one of each at least."""
+        return rows * max(self._entries, self._tile) // self._tile
 
     def _heads(self, given: Tensors) -> int:
         return max(x.shape[2 if n in self.per_step else 0] for n, x in given.items())

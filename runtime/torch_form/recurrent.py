@@ -16,7 +16,10 @@ WIDEST = 128 * 128  # entries of a state that a program holds in registers
 AHEAD = (
     24 * 1024
 )  # bytes of a step's matrices of which two more steps' fit into shared memory, beside what products need
-NARROW = 32  # entries beside the axis that is cut, where a program takes several steps at once
+NARROW = (
+    64,
+    32,
+)  # entries beside the axis that is cut, where a program takes several steps at once: forwards, and backwards
 BLOCK = 8192  # entries of a block of its rows, where it can't
 
 
@@ -96,16 +99,16 @@ def tile_of(size: int, others: int, entries: int, smallest: int = 1, most: int =
     return max(smallest, block_of(size) // most, min(block_of(size), widest))
 
 
-def is_narrow(others: int) -> bool:
+def is_narrow(others: int, backwards: bool = False) -> bool:
     """Does a program take several steps at once, where there are so many entries beside the axis that is cut? What these load
     has to fit into registers beside the state."""
-    return others <= NARROW
+    return others <= NARROW[backwards]
 
 
-def narrow(entries: int, others: int) -> int:
+def narrow(entries: int, others: int, backwards: bool = False) -> int:
     """How many entries a program has at most: where it takes several steps at once few, since then many programs wait for memory
     side by side, and each step's sums are short."""
-    return min(entries, max(64, 8 * others)) if is_narrow(others) else entries
+    return min(entries, max(64, 8 * others)) if is_narrow(others, backwards) else entries
 
 
 def too_wide(entries: int) -> bool:

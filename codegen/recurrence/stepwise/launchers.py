@@ -84,7 +84,7 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
     tables = ["ends", "workspace", *(["moment"] if rows else []), "initial_gradients", "gradients", "parts"]
     body: list[Statement] = [
         *_measure(c),
-        *_cut(k, 4096),
+        *_cut(k, 4096, backwards=True),
         Define(("layout",), Expr("layout_of(batch, steps, packed)")),
         Table("incoming_steps", tuple(Set((x["key"],), _incoming("cotangents", x)) for x in k["cotangents"])),
         Set(tuple(tables), Expr(", ".join(["{}"] * len(tables))), empty=True),
@@ -139,17 +139,18 @@ def _heads_of(c: Compiled) -> dict[str, str]:
     return {v.name: f'given["{v.name}"].shape[{2 if v.per_step else 0}]' for v in tensors(c.step)}
 
 
-def _cut(k: Made, entries: int | str) -> Body:
+def _cut(k: Made, entries: int | str, backwards: bool = False) -> Body:
     """The widths of tiles."""
     smallest, tiled = k["smallest"], k["tiled"]
     found = [Define((f"block_{d}",), Expr(f"block_of(size_{d}, {smallest})")) for d in k["dims"] if d != tiled]
     if not tiled:
         return tuple(found)
     most = ", most=8" if k["parts"] else ""
+    way = ", backwards=True" if backwards else ""
     if k["several"]:
-        found.append(Define((SEVERAL,), Expr(f"is_narrow({k['beside']})")))
+        found.append(Define((SEVERAL,), Expr(f"is_narrow({k['beside']}{way})")))
     if k["kernel"].together > 1:
-        entries = f"narrow({entries}, {k['beside']})"
+        entries = f"narrow({entries}, {k['beside']}{way})"
     tile = Expr(f"tile_of(size_{tiled}, {k['beside']}, {entries}, {smallest}{most})")
     return (*found, Define((f"block_{tiled}",), tile), Define(("tiles",), Expr(f"-(-size_{tiled} // block_{tiled})")))
 
