@@ -1075,8 +1075,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     block_n = block_of(size_n, 1)
-    several = is_narrow(block_n)
-    block_m = tile_of(size_m, block_n, narrow(4096, block_n), 1, most=8)
+    several = is_narrow(block_n, backwards=True)
+    block_m = tile_of(size_m, block_n, narrow(4096, block_n, backwards=True), 1, most=8)
     tiles = -(-size_m // block_m)
     layout = layout_of(batch, steps, packed)
     incoming_steps = {

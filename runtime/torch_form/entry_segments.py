@@ -82,7 +82,6 @@ class InSegments:
         self.groups, self.per_step = groups, per_step
         self._entries, self._runs = entries, runs
         self._tile = TILE if beside is None else narrow(TILE, beside)
-        self._fill = FILL if self._tile == TILE else FILL_TOGETHER
         self._first, self._first_gradients = start, start_gradients
         self._by: Products = ByEntry() if columns is None else ByColumn(columns)
         self.states = tuple(n for g in groups for n in g)
@@ -223,11 +222,11 @@ class InSegments:
         heads = self._heads(given)
         count = batch if packed is None else packed.count
         longest = steps if packed is None else packed.longest
-        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and self._tiles(count * heads) > self._fill):
+        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and self._fill(count * heads) > 1):
             return None
         size = max(SHORT, 1 << (math.isqrt(longest).bit_length() - 1))
         if some.is_cuda and self._by.dear:
-            size = max(size, longest * self._tiles(count * heads) // (AT_ONCE * self._fill))
+            size = max(size, int(longest * self._fill(count * heads)) // AT_ONCE)
         if self._runs > 1:  # half of the steps at most, one after the other
             size = min(size, longest // (2 * (self._runs + 3)))
             if size < SHORT:
@@ -250,9 +249,9 @@ class InSegments:
     def _none(self) -> dict[str, Tensor | None]:
         return dict.fromkeys(self.states)
 
-    def _tiles(self, rows: int) -> int:
-        """Of so many sequences and heads, as many as have all their entries; one of each at least."""
-        return rows * max(self._entries, self._tile) // self._tile
+    def _fill(self, rows: int) -> float:
+        """How much of a GPU so many sequences and heads fill: a program has a tile of one, if not all of it."""
+        return rows * max(self._entries, self._tile) / self._tile / (FILL if self._tile == TILE else FILL_TOGETHER)
 
     def _heads(self, given: Tensors) -> int:
         return max(x.shape[2 if n in self.per_step else 0] for n, x in given.items())

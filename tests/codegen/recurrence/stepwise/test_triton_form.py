@@ -147,7 +147,7 @@ def test_tiles_are_narrow_where_steps_are_taken_several_at_once_and_only_there()
     assert "tile_of(size_c, block_n, narrow(2048, block_n), 1)" in sources["mamba1"]
     assert sources["mamba1"].count("# round 8 of 8") == 3
     assert "narrow(" not in sources["mamba3_mimo"]  # whose steps take matrices
-    assert [narrow(2048, others) for others in (1, 16, 64)] == [64, 128, 2048]
+    assert [narrow(2048, others) for others in (1, 16, 64, 128)] == [64, 128, 512, 2048]
 
 
 def test_products_of_matrices_run_on_tensor_cores() -> None:
