@@ -170,7 +170,8 @@ def meant_in_one_case(rows: list[ReadRow], notation: Notation) -> None:
         heads = {x.attrs[0] for e in r.equations for x in [e.head] if e.first and x.op == "at"}
         if r.source.premises and r.equations and not heads - known:
             said = [item for tokens in r.source.premises for item in premises_in(tokens, notation)]
-            r.conditions += said
+            own = [(c.sides, c.relations) for c in r.conditions]
+            r.conditions += [c for c in said if (c.sides, c.relations) not in own]  # the row may say it again
             r.premised |= bool(said)
             bind_premises([r])
         known |= heads

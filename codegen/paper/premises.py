@@ -127,7 +127,7 @@ def under_conditions(s: Symbols, conditions: Iterable[Item], resolve: Resolve) -
     for left, right in waiting:  # behind the others, which fix symbols
         if not makes_zero(s, found, left, right, resolve):
             raise Fault(f"its condition {left} = {right} can't be set, and isn't tried")
-    if len(dict(found.premises.value)) < len(found.premises.value):
+    if len(dict(found.premises.value)) < len(set(found.premises.value)):
         raise Fault("its conditions contradict each other")
     return found
 
