@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import replace
 from typing import Any
+
+import sympy
+from sympy.printing.str import StrPrinter
 
 from chunkform.spec.language.attention import Attention
 
@@ -300,11 +302,21 @@ def defaults(c: CompiledAttention) -> list[tuple[str, str, str]]:
     for v in c.spec.variables:
         if v.default is None or v.default.is_number:
             continue
-        text = str(v.default)
-        for s in sorted(v.default.free_symbols, key=str):
-            text = re.sub(rf"\b{s}\b", f'sizes["{s}"]', text)
-        out.append((v.name, _default_name(v), re.sub(r"sqrt\(([^()]*)\)", r"(\1) ** 0.5", text)))
+        out.append((v.name, _default_name(v), _OfSizes().doprint(v.default)))
     return out
+
+
+class _OfSizes(StrPrinter):
+    """A default as Python: dims are sizes, and roots powers."""
+
+    def _print_Symbol(self, expr: sympy.Symbol) -> str:
+        return f'sizes["{expr}"]'
+
+    def _print_Pow(self, expr: sympy.Pow, rational: bool = False) -> str:
+        if abs(expr.exp) != sympy.Rational(1, 2):
+            return str(super()._print_Pow(expr, rational=rational))
+        root = f"({self._print(expr.base)}) ** 0.5"
+        return root if expr.exp > 0 else f"1/{root}"
 
 
 def _names(names: Any) -> str:

@@ -41,6 +41,7 @@ class _Calls:
         self.arguments = set(self.g.arguments)
         self.lines: list[str] = []
         self.matrices: dict[tuple, str] = {}
+        self.has_inner = False  # has a backward pass been called, whose gradients are called so?
         self.made = [q for n in self.g.nodes for q in n.made]
         self.per_step = [v.name for v in c.spec.step.variables if v.kind in ("input", "decay")]
 
@@ -243,6 +244,7 @@ class _Calls:
     def _op_adjoint(self, a: AdjointNode, n: OpNode) -> None:
         lines = self.lines
         takes = ", ".join(f'"{own}": sums.get("{q}", {self.value(self._like(n))})' for own, q in a.takes.items())
+        self.has_inner = True
         lines += [
             f"inner, initial = {function(n.op, self.on(n), 'backward')}(",
             f"    {self.given(n)}, {self.start(n)}, {self.constants(n)},",
@@ -276,7 +278,7 @@ class _Calls:
             self._cg(n, f"d{name}", f"w_{name}, _" + self._unrounded(n, f"w_{name}"), f", {a.sign}" if kernel else "")
             later = self.c.adjoint.nodes[self.c.adjoint.nodes.index(a) + 1 :]
             if not any(isinstance(x.of, SolveNode) and _key(x.of) == _key(n) for x in later):
-                held = [*(["inner"] if any(x.startswith("inner, ") for x in lines) else []), f"d{name}", matrix]
+                held = [*(["inner"] if self.has_inner else []), f"d{name}", matrix]
                 lines.append(f"{' = '.join(held)} = None")  # large, and of no more use
             for_right, cotangent = f"w_{name}", _signed(a.sign, f"w_{name}")
             if kernel:  # it finds w with the sign that the matrix gets

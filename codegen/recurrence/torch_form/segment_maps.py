@@ -170,12 +170,12 @@ class MapText:
         any_stream = self.streams.any()
         results = []
         for x, axes in (*blocks, *local):
-            shape = f"({', '.join(['*lead', *(f'size_{dim_of(a)}' for a in axes)])},)"
+            shape = f"({', '.join(['lead[0], lead[1], count', *(f'size_{dim_of(a)}' for a in axes)])},)"
             if x is None or not any(y.op == "leaf" for y in walk(x)):
                 value = "0.0" if x is None else printer.value(expand(x, tuple(sorted(axes))))
             else:
                 value = swapped(printer.value(expand(x, axes)), axes)
-            results.append(f"over_chunks({value}, {shape.replace('*lead', 'lead[0], lead[1], count')}, dtype, device)")
+            results.append(f"over_chunks({value}, {shape}, dtype, device)")
         ways = "forwards" if self.map.direction > 0 else "backwards"
         names = ", ".join(s.name for s in affine.group)
         doc = f'"""What each chunk, walked {ways}, makes of {names}: linear parts, then local parts."""'

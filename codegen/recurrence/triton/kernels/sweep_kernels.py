@@ -122,44 +122,13 @@ def sweep_kernel(
     tiles.names |= set(map(plain_name, carried.values()))
     group = [replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes)) for s in sweep.group]
     for s in group:
-        own, state = tiles.ordered(s.axes), carried[s.name]
-        tiles.memo[leaf("state in", s.name, s.axes)] = Value(Name(state), own)
-        if inner is not None:
-            assert tiled is not None
-            setup += _columns(inner, tiled, state, tiles)
-        setup += load_state(s, state, own, tiles)
-        if ends or s.name in sweep.finals:
-            tiles.argument(state, Role.LAST, "state", leaf("last", s.name, s.axes), s.axes, stores=True)
-            after += store_state(s, state, own, o.direction, each, inner is not None)
-        if inner is not None:
-            assert tiled is not None and s.row is not None
-            target = tiles.argument(state, Role.LINEAR, "state", leaf("linear", s.name, s.axes), s.axes, stores=True)
-            columns, store_columns = _matrix_columns(inner, tiled, state, target, tiles)
-            setup.append(columns)
-            after.append(store_columns)
-            if late:
-                begin, end = _tail_stores(inner, tiled, s, state, own, tiles)
-                setup, after = setup + begin, after + end
+        begin, end = _carried_state(s, carried[s.name], tiles, inner, tiled, ends or s.name in sweep.finals, each, late)
+        setup, after = setup + begin, after + end
     if checkpoints:
         tiles.body += _store_checkpoints(group, carried, tiles, o.direction, rows)
         sequence = Either(Literal(0), is_missing("starts"), Name("sh") // "H")
         setup.append(let("first_block", (Name("begin") // "BLOCK" + sequence).to("tl.int32")))
-    by_read = _ByRead(o)
-    for boundary in o.sums:
-        for stored, node, at in _store_sums(boundary, tiles, tiled, name_of):
-            by_read.sums(boundary.state, node, stored, at)
-    for x, node in o.outputs.items():
-        v = tiles.value(node)
-        if not v.named:
-            v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
-        tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
-    _early_loads(stores, tiles, o)
-    for store in stores:
-        there: Statement = store_of(store, tiles, tiled, o, name_of)
-        if store.leaf in spare:
-            there = If(Name(f"{name_of(store.leaf)}_out").given, (there,))
-        by_read.store(store, there)
-    blocks = by_read.add_to(tiles, apart=not sweep.solve)
+    blocks = _yielded(o, stores, tiles, tiled, name_of, spare, apart=not sweep.solve)
     _next_states(group, carried, o, tiles)
     setup += bases(tiles)
     if ends and not feeds_back(sweep.group, sweep.solve):
@@ -201,6 +170,62 @@ def sweep_kernel(
         products=tiles.by_products,
         apart=apart,
     )
+
+
+def _carried_state(
+    s: StateForm, state: str, tiles: Tiles, inner: str | None, tiled: str | None, left: bool, each: bool, late: bool
+) -> tuple[list[Statement], list[Statement]]:
+    """The statements before and after the loop over chunks for a state, which is `left` in memory if anyone asks for it; for the
+    matrix of each segment's map as well, where there is one over `inner`."""
+    own, direction = tiles.ordered(s.axes), 1 if tiles.forward else -1
+    setup: list[Statement] = []
+    after: list[Statement] = []
+    tiles.memo[leaf("state in", s.name, s.axes)] = Value(Name(state), own)
+    if inner is not None:
+        assert tiled is not None
+        setup += _columns(inner, tiled, state, tiles)
+    setup += load_state(s, state, own, tiles)
+    if left:
+        tiles.argument(state, Role.LAST, "state", leaf("last", s.name, s.axes), s.axes, stores=True)
+        after += store_state(s, state, own, direction, each, inner is not None)
+    if inner is not None:
+        assert tiled is not None and s.row is not None
+        target = tiles.argument(state, Role.LINEAR, "state", leaf("linear", s.name, s.axes), s.axes, stores=True)
+        columns, store_columns = _matrix_columns(inner, tiled, state, target, tiles)
+        setup.append(columns)
+        after.append(store_columns)
+        if late:
+            begin, end = _tail_stores(inner, tiled, s, state, own, tiles)
+            setup, after = setup + begin, after + end
+    return setup, after
+
+
+def _yielded(
+    o: Opened,
+    stores: list[Store],
+    tiles: Tiles,
+    tiled: str | None,
+    name_of: NameOf,
+    spare: Collection[Node],
+    apart: bool,
+) -> dict[Code, Alone]:
+    """What a sweep makes where YIELD: sums for decays, reads and writes, and what it stores. The blocks of one read each."""
+    by_read = _ByRead(o)
+    for boundary in o.sums:
+        for stored, node, at in _store_sums(boundary, tiles, tiled, name_of):
+            by_read.sums(boundary.state, node, stored, at)
+    for x, node in o.outputs.items():
+        v = tiles.value(node)
+        if not v.named:
+            v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
+        tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
+    _early_loads(stores, tiles, o)
+    for store in stores:
+        there: Statement = store_of(store, tiles, tiled, o, name_of)
+        if store.leaf in spare:
+            there = If(Name(f"{name_of(store.leaf)}_out").given, (there,))
+        by_read.store(store, there)
+    return by_read.add_to(tiles, apart=apart)
 
 
 def _slices(o: Opened, group: list[StateForm], carried: dict[str, str]) -> tuple[Slices, ...]:

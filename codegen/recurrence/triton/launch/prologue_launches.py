@@ -112,7 +112,7 @@ class PrologueLaunches(PassValues):
                 self._cumulate(a, which, kernel, makes)
             if a.role is Role.BY_HEAD and a.name not in self.ready:
                 self.ready.add(a.name)
-                self._laid_out([a.name], "by_head", (ref(self.names(x)), Expr("H")))
+                self._laid_out([a.name], [a.name], "by_head", (ref(self.names(x)), Expr("H")))
 
     def _streams(self, sources: list[Node]) -> None:
         """The streams of prologues among what a kernel loads, where what they are made of is made."""
@@ -177,21 +177,26 @@ class PrologueLaunches(PassValues):
             made = (Expr("made=True"),) if base in makes else ()
             self.body += [*prologue, Call(tuple(names), "cumulate", (log, *places, *made))]
         elif not waiting:
-            self._laid_out(names, "cumulate", (log, *places), prologue)
+            self._laid_out(names, names[:1], "cumulate", (log, *places), prologue)
         else:
             other = waiting[0].source
             assert other is not None
             self.ready.add(waiting[0].name)
             arguments = (log, ref(self.names(other)), *places)
-            self._laid_out([*names, waiting[0].name], "cumulate_beside", arguments, prologue)
+            beside = waiting[0].name
+            self._laid_out([*names, beside], [names[0], beside], "cumulate_beside", arguments, prologue)
 
     def _laid_out(
-        self, names: list[str], function: str, arguments: tuple[Expr, ...], prologue: Sequence[Statement] = ()
+        self,
+        names: list[str],
+        kept: list[str],
+        function: str,
+        arguments: tuple[Expr, ...],
+        prologue: Sequence[Statement] = (),
     ) -> None:
         """Numbers of each step by heads, and what comes with them, with statements `prologue`: a backward pass has those that the
-        forward pass has made, unless rests belong to them."""
+        forward pass has made and `kept`, unless rests belong to them."""
         made: tuple[Statement, ...] = (*prologue, Call(tuple(names), function, arguments))
-        kept = [n for n in names if n.endswith(("_sums", "_by_head"))]
         if not self.backward:
             self.by_head |= dict.fromkeys(kept)
         if not self.kept_by_head.keys() >= set(kept):

@@ -1,0 +1,66 @@
+"""The compiler decides nothing by reading what it has printed: where it searches text, or parses it, is listed here, and why."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("attention", "exact", "ir", "performance", "printing", "programs", "recurrence")  # that make code
+READERS = {"re", "ast", "symtable", "tokenize"}  # modules that search text or parse it
+WHY = {
+    # formulas and pictures, for people
+    "attention/derivation.py": "numbers at the ends of names in LaTeX",
+    "ir/data_text.py": "names made of hashes, in what `explain --after` shows",
+    "ir/latex_page.py": "breaks in LaTeX",
+    "ir/latex_width.py": "how wide LaTeX is",
+    "ir/math_svg.py": "gaps in LaTeX",
+    "ir/notation.py": "how high LaTeX is",
+    "ir/symbols.py": "names of a spec: a letter and its number",
+    "ir/written.py": "exponents in LaTeX",
+    "programs/draw.py": "the size of a picture that Graphviz has made",
+    "programs/latex.py": "names in LaTeX",
+    "programs/sentences.py": "terms as their author wrote them",
+    # names
+    "ir/letters.py": "names of a spec, in letters in which nothing else is written",
+    "recurrence/gates/symbolic_proof.py": "small numbers as powers of ten, in what a refusal shows",
+    "printing/expressions.py": "a name of what was wished to be one",
+    "recurrence/triton/print/names.py": "names of a spec that end, or are numbered, as the compiler's do",
+    "recurrence/triton/print/reserved.py": "how the compiler's names end",
+    # text of others
+    "exact/jit_source.py": "functions of the runtime, whose source the gates run",
+    "performance/compile_report.py": "what Triton and ptxas have made",
+    # whole files, once all is decided
+    "printing/spelling.py": "the last step: the spec's own names, wherever nothing else is called so",
+    "recurrence/emit.py": "what a file imports, and whether the op's name is free in it",
+    # what is left: functions of several ops in one file
+    "printing/side_by_side.py": "functions whose names get the operation's in a program, or in strata",
+    "programs/attending.py": "functions of an attention whose names get the operation's in a program",
+    # a name, or a number: `Text` has no parts
+    "ir/code.py": "is an opaque text short enough to stand twice",
+}
+
+
+def readers(path: Path) -> bool:
+    """Does a module import one that searches text, or parses it?"""
+    for x in ast.walk(ast.parse(path.read_text())):
+        if isinstance(x, ast.Import) and READERS & {n.name for n in x.names}:
+            return True
+        if isinstance(x, ast.ImportFrom) and not x.level and x.module in READERS:
+            return True
+    return False
+
+
+def test_text_is_read_where_it_says_why():
+    found = {
+        path.relative_to(ROOT / "codegen").as_posix()
+        for room in ROOMS
+        for path in (ROOT / "codegen" / room).rglob("*.py")
+        if readers(path)
+    }
+    assert sorted(found - WHY.keys()) == [], "decide on the data, or say here which text it is that is read, and why"
+    assert sorted(WHY.keys() - found) == [], "no longer read: leave it out of the list"
+
+
+def test_a_module_that_reads_is_seen(tmp_path):
+    for text, reads in (("import re\n", True), ("from ast import parse\n", True), ("from .re import x\n", False)):
+        (tmp_path / "m.py").write_text(text)
+        assert readers(tmp_path / "m.py") == reads
