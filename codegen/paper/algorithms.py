@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from chunkform.spec.language.formula import Formula, add, formula, substitute, walk
 
-LONGEST = 20_000  # characters between braces
+LARGEST = 50_000  # characters of a program that is read
 _PROGRAM = re.compile(r"\\begin\{(algorithm|algorithmic)(\*?)\}.*?\\end\{\1\2\}", re.S)
 _MATH = re.compile(r"(?<![\\$])\$(?![$\s])([^$]{1,2000}?)(?<!\\)\$(?!\$)|(?<!\\)\\\((.{1,2000}?)\\\)", re.S)
 _LOOP = re.compile(r"\\(?:For|FOR|ForAll|FORALL|ForEach)(?![A-Za-z])\s*(?=\{)")
@@ -21,6 +22,8 @@ _SAID = re.compile(  # commands whose argument says what is looped over, asked o
 )
 _LISTED = re.compile(r"\\(?:Require|REQUIRE|Ensure|ENSURE|Input|INPUT|Output|OUTPUT|Return|RETURN)(?![A-Za-z])[^\n]*")
 _ASSIGNS = re.compile(r"\\(?:gets|leftarrow|coloneqq)(?![A-Za-z])|:=|=")
+_BODY = re.compile(r"\s*\{")
+_BLOCKS = re.compile(r"\\(End|END)?(?:For|FOR|If|IF|While|WHILE)(?:All|ALL|Each)?(?![A-Za-z])")
 _DOWN = re.compile(r"\\?downto|down to|,\s*1\s*\$?\s*$|to\s*\$?\s*1\s*\$?\s*$", re.I)
 
 
@@ -47,62 +50,74 @@ class Assignment:
 def assignments(text: str) -> Iterator[Assignment]:
     """The assignments of all programs of a document, whose comments are blank."""
     last = -1
-    for m in _PROGRAM.finditer(text):
-        if m.start() < last:
+    for program in _PROGRAM.finditer(text):
+        if program.start() < last or program.end() - program.start() > LARGEST:
             continue
-        last = m.end()
-        loops = list(loops_in(text, m.start(), m.end()))
-        asked = [(x.start(), block_end(text, x.end(), m.end())) for x in _ASKED.finditer(text, m.start(), m.end())]
-        for a, b in formulas_in(text, m.start(), m.end()):
-            if _ASSIGNS.search(text[a:b]):
+        last, first, piece = program.end(), program.start(), program.group(0)
+        loops = list(loops_in(piece))
+        asked = [(x.start(), block_end(piece, x)) for x in _ASKED.finditer(piece)]
+        for a, b in formulas_in(piece):
+            if _ASSIGNS.search(piece[a:b]):
                 around = [x for x in loops if x.start <= a < x.end]
-                under = any(start <= a < stop for start, stop in asked)
-                yield Assignment(a, b, max(around, key=lambda x: x.start, default=None), under)
+                loop = max(around, key=lambda x: x.start, default=None)
+                own = loop and replace(loop, start=first + loop.start, end=first + loop.end)
+                yield Assignment(first + a, first + b, own, any(start <= a < stop for start, stop in asked))
 
 
-def formulas_in(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    hidden = list(text[start:end])
-    piece = text[start:end]
+def formulas_in(piece: str) -> Iterator[tuple[int, int]]:
+    hidden = list(piece)
     for m in _SAID.finditer(piece):
-        hidden[m.end() : braced(piece, m.end())] = " " * (braced(piece, m.end()) - m.end())
+        after = braced(piece, m.end())
+        hidden[m.end() : after] = " " * (after - m.end())
     for m in _LISTED.finditer(piece):
         hidden[m.start() : m.end()] = " " * (m.end() - m.start())
     for m in _MATH.finditer("".join(hidden)):
-        k = 1 if m.group(1) is not None else 2
-        yield start + m.start(k), start + m.end(k)
+        yield m.span(1 if m.group(1) is not None else 2)
 
 
-def loops_in(text: str, start: int, end: int) -> Iterator[Loop]:
-    for m in _LOOP.finditer(text, start, end):
-        after = braced(text, m.end())
-        said = text[m.end() + 1 : after - 1]
+def loops_in(piece: str) -> Iterator[Loop]:
+    for m in _LOOP.finditer(piece):
+        said = piece[m.end() + 1 : braced(piece, m.end()) - 1]
         letter = re.search(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", " ", said[said.find("$") + 1 :]))
         if letter is not None:
-            yield Loop(letter.group(0), _DOWN.search(said) is not None, m.start(), block_end(text, m.end(), end))
+            yield Loop(letter.group(0), _DOWN.search(said) is not None, m.start(), block_end(piece, m))
 
 
-def block_end(text: str, start: int, end: int) -> int:
-    r"""Where the block ends whose condition stands in the brace at an offset: behind braces that follow, or at \EndFor."""
-    after = braced(text, start)
-    body = re.match(r"\s*\{", text[after:end])
-    if body is not None:
-        return braced(text, after + body.end() - 1)
-    depth = 1
-    for m in re.finditer(r"\\(End|END)?(?:For|FOR|If|IF|While|WHILE)(?:All|ALL|Each)?(?![A-Za-z])", text[start:end]):
-        depth += -1 if m.group(1) else 1
-        if depth == 0:
-            return start + m.start()
-    return end
+def block_end(piece: str, opens: re.Match[str]) -> int:
+    r"""Where the block of a loop or a condition ends: behind the braces after what it says, or at its \EndFor."""
+    body = _BODY.match(piece, braced(piece, opens.end()))
+    return braced(piece, body.end() - 1) if body is not None else block_ends(piece).get(opens.start(), len(piece))
 
 
-def braced(text: str, at: int) -> int:
-    """Where what follows the brace at an offset, and the one that closes it, starts."""
-    depth = 0
-    for k in range(at, min(at + LONGEST, len(text))):
-        depth += {"{": 1, "}": -1}.get(text[k], 0) if text[k - 1 : k] != "\\" else 0
-        if depth == 0:
-            return k + 1
-    return min(at + LONGEST, len(text))
+def braced(piece: str, at: int) -> int:
+    """Where what follows the brace at an offset, and the one that closes it, starts; the brace itself where none does."""
+    return closings(piece).get(at, at)
+
+
+@lru_cache(maxsize=8)
+def block_ends(piece: str) -> dict[int, int]:
+    r"""Where the \EndFor, \EndIf or \EndWhile of each block stands."""
+    found: dict[int, int] = {}
+    open_ones: list[int] = []
+    for m in _BLOCKS.finditer(piece):
+        if m.group(1) is None:
+            open_ones.append(m.start())
+        elif open_ones:
+            found[open_ones.pop()] = m.start()
+    return found
+
+
+@lru_cache(maxsize=8)
+def closings(piece: str) -> dict[int, int]:
+    """Where what follows each brace, and the one that closes it, starts."""
+    found: dict[int, int] = {}
+    open_ones: list[int] = []
+    for m in re.finditer(r"\\.|[{}]", piece, re.S):
+        if m.group(0) == "{":
+            open_ones.append(m.start())
+        elif m.group(0) == "}" and open_ones:
+            found[open_ones.pop()] = m.end()
+    return found
 
 
 # --- what the variables of a program are ----------------------------------------------------------------------------

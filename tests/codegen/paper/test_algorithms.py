@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,11 @@ def test_a_variable_that_is_assigned_twice_is_not_judged(tmp_path: Path) -> None
 @pytest.mark.parametrize("cut", range(20, len(LOOP), 17))
 def test_a_truncated_algorithm_is_read_without_a_fault(cut: int) -> None:
     assert all(x.start < x.end for x in assignments(LOOP[:cut] + "\\end{algorithmic}"))
+
+
+def test_a_program_of_open_braces_takes_no_long_time() -> None:
+    for piece in ("\\If{$x$", "\\For{", "\\If{$x$}{", "$a \\gets b$ \\For{$t = 1$}"):
+        text = "\\begin{algorithm}" + piece * (45_000 // len(piece)) + "\\end{algorithm}"
+        start = time.process_time()
+        list(assignments(text))
+        assert time.process_time() - start < 5
