@@ -222,7 +222,7 @@ class InSegments:
         heads = self._heads(given)
         count = batch if packed is None else packed.count
         longest = steps if packed is None else packed.longest
-        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and self._fill(count * heads) > 1):
+        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and self._fill(count * heads) >= 1):
             return None
         size = max(SHORT, 1 << (math.isqrt(longest).bit_length() - 1))
         if some.is_cuda and self._by.dear:

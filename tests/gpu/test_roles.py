@@ -154,7 +154,9 @@ def test_graphs_and_replays_give_the_same_bits(name, launched, monkeypatch):
     assert launched
 
 
-ONE_NUMBER = 2e-2  # a head's one number is one sample of what rounding does: it has the bound of decays' gradients in 16 bits
+ONE_NUMBER = (
+    2e-2  # a head's one number is one sample of what rounding does: it has the bound of decays' gradients in 16 bits
+)
 HEADS = {4: 2, 3: 2, 1: 0}  # the axis of heads, by how many axes there are
 
 
