@@ -86,7 +86,7 @@ class Instance:
         self.assigned, self.evaluate = assigned, None
         self.sampled.clear()
         self._gradients.clear()
-        for name in ("inputs", "initial", "trajectory", "cotangents", "final"):
+        for name in [n for n, x in vars(type(self)).items() if isinstance(x, cached_property)]:
             self.__dict__.pop(name, None)
 
     def size(self, dim: str) -> int:

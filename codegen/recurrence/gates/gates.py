@@ -18,7 +18,8 @@ from chunkform.spec.language import Recurrence
 from ...exact.random_points import Compared, GateResult, Point, compare
 from ...exact.run_spec import initial_value, run_spec
 from ...ir.evaluate import ArrayNumbers, Env, evaluate, stacked
-from ...ir.expr import ZERO, Node, dim_of, expand, leaf
+from ...ir.expr import ZERO, Node, dim_of, expand, leaf, maximum, walk
+from ...ir.positive_terms import SMALLEST
 from ...ir.step_program import StepProgram, Var
 from ..chunkwise.plan import Plan, Sweep
 from ..chunkwise.segment_maps import Affine, Pair, composed, feeds_back, linear_sweep, named, segment_map
@@ -95,7 +96,8 @@ def gate_decays(step: StepProgram, decayed: StepProgram, decays: dict[Node, Node
         far = Far()
         env = {(v.kind, v.name): far.random_of(rng, shape_of(v, sizes, 1)[v.per_step :], v) for v in step.variables}
         for old, new in decays.items():
-            was, is_now = (evaluate(x, env, far, sizes) for x in (old, new))
+            least = maximum(old, SMALLEST) if any(y is SMALLEST for y in walk(new)) else old  # as float32 has it
+            was, is_now = (evaluate(x, env, far, sizes) for x in (least, new))
             share = far.mul(is_now, far.pow(was, Fraction(-1)))
             yield f"the decay {new!r} over {old!r}", share, far.pow(share, Fraction(0))
 

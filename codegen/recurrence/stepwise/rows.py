@@ -71,7 +71,7 @@ def row_plan(updates: dict[str, Node], rest: dict[str, Node], axes: dict[str, tu
             name = names.setdefault(key, f"sum{len(names) + 1}")
             mapping[x] = leaf("known", name, x.axes)
             if name not in level:
-                made = _contraction(name, x)
+                made = _contraction(name, x, dim_of(row), dim_of(column))
                 if made is None:
                     return None
                 level[name] = made
@@ -114,14 +114,18 @@ def _roles(x: Node) -> dict[str, int]:
     return roles
 
 
-def _contraction(name: str, x: Node) -> Contraction | None:
+def _contraction(name: str, x: Node, row_dim: str, column_dim: str) -> Contraction | None:
+    """A sum over rows or along them, as the states in it lie; where it has none, as the dims of its axes say."""
     (bound,), body = x.attrs, x.args[0]
     roles = _roles(body)
     (free,) = (a for a in body.axes if a != bound)
-    along = roles.get(bound, 1) == 1
-    row, column = (free, bound) if along else (bound, free)
-    if roles.get(row, 0) != 0 or roles.get(column, 1) != 1:
+    for row, column in ((free, bound), (bound, free)):
+        fits = roles.get(row, 0) == 0 and roles.get(column, 1) == 1
+        if fits and (dim_of(row), dim_of(column)) == (row_dim, column_dim):
+            break
+    else:
         return None
+    along = column == bound
     return Contraction(name, rename(body, {row: ROW}), ROW if row == bound else bound, along, dim_of(free))
 
 

@@ -134,7 +134,8 @@ def strided(base: str, values: np.ndarray, missing: bool = False) -> Arguments:
 
 
 def _sizes_read(k: RowKernel) -> set[str]:
-    return {x.attrs[0] for r in k.results for x in walk(r.node) if x.op == "size"}
+    made = k.entry.printed if isinstance(k, ScanKernel) and k.entry is not None else ()
+    return {x.attrs[0] for root in (*made, *(r.node for r in k.results)) for x in walk(root) if x.op == "size"}
 
 
 def _expected(r: Result, env: Env, sizes: dict[str, int], steps: int) -> np.ndarray:

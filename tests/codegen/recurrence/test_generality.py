@@ -15,6 +15,7 @@ from chunkform.codegen.recurrence import check
 from chunkform.codegen.recurrence.check import check_op, samples
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.cost import Sizes, sweep_flops
+from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import SpecError
@@ -34,6 +35,7 @@ from chunkform.spec.language import (
     normalize,
     sigmoid,
     sin,
+    softmax,
     softplus,
     tanh,
     total,
@@ -291,7 +293,7 @@ def test_a_vector_may_be_corrected_by_a_number_that_is_read_of_it() -> None:
     """Papers have such states as vectors: S4's diagonal plus rank one, a delta rule of one value."""
     folder = Path(__file__).parent / "triton" / "specs"
     family = {r.name: compile_spec(r).family for r in load(folder / "corrected_vectors.py")}
-    assert family.pop("vectors_each_other") == "sequential"
+    assert family.pop("vectors_each_other") == "segment-parallel"
     assert set(family.values()) == {"chunk-parallel"} and len(family) == 3
 
 
@@ -313,3 +315,44 @@ def test_what_has_values_for_positive_arguments_alone_is_checked_with_these(monk
     monkeypatch.setattr(check, "POSITIVE", ((),))
     with pytest.raises(SpecError, match=r"test_generality.py:\d+.* variation can't be checked"):
         check_op(compiled, lambda: None, case)
+
+
+def test_a_sum_of_vectors_alone_goes_over_the_dim_that_it_has() -> None:
+    """Where states are taken by rows, a matrix of vectors may have either dim in the place of rows; a gate refused this."""
+    r = Recurrence("read_twice_by_rows")
+    d, e = r.dims("d e")
+    x, k, q = r.inputs("x k q", d)
+    v = r.inputs("v", e)
+    S = r.state("S", d, e)
+    r.update(S, k * (x.T * (q * softmax(v).T + q * ((S.prev * v).T * k * v.T))))
+    r.output("o", S.prev.T * tanh(q))
+    emit(compile_spec(r), tidy=False)
+    r = Recurrence("a_vector_beside")
+    d, e = r.dims("d e")
+    x, k = r.inputs("x k", d)
+    v = r.inputs("v", e)
+    S, R = r.state("S", d), r.state("R", d, e)
+    r.update(S, S.prev + x)
+    r.update(R, x * v.T + S.next * softmax(v).T)
+    r.output("o", R.next.T * (k / 2))
+    emit(compile_spec(r), tidy=False)
+
+
+def test_a_scan_knows_the_sizes_of_dims_that_it_has_no_tensor_of() -> None:
+    r = Recurrence("mean_of_weights")
+    d = r.dims("d")
+    b, q = r.inputs("b"), r.inputs("q", d)
+    h = r.state("h")
+    r.update(h, sigmoid(b) * h.prev + total(softmax(q)) / r.size(d))
+    r.output("o", h.next)
+    emit(compile_spec(r), tidy=False)
+
+
+def test_a_decay_may_be_a_function_of_a_number_too_small_for_floats() -> None:
+    r = Recurrence("double_gate")
+    d = r.dims("d")
+    g, k = r.inputs("g k", d)
+    h = r.state("h", d)
+    r.update(h, hadamard(tanh(exp(-exp(g))), h.prev) + k)
+    r.output("o", h.next)
+    assert compile_spec(r).family != "sequential"

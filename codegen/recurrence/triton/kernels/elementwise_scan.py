@@ -3,7 +3,7 @@ some steps at once, and makes what else is made of each step there, while the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chunkform.runtime.torch_form.scans import LAWS
@@ -70,6 +70,17 @@ class ScanKernel(RowKernel):
         assert self.entry is not None
         return self.entry.kind
 
+    @property
+    def dims(self) -> list[str]:
+        """The dims that it has, and those whose sizes are in values."""
+        assert self.entry is not None
+        return _dims(self.entry, self.axes, self.results)
+
+
+def _dims(e: Entry, axes: Axes, results: Iterable[Result]) -> list[str]:
+    nodes = [x for root in (*e.printed, *(r.node for r in results)) for x in walk(root)]
+    return list(dict.fromkeys([*map(dim_of, axes), *sorted(x.attrs[0] for x in nodes if x.op == "size")]))
+
 
 def beside(x: Node, order: Axes, axes: Axes) -> bool:
     """May a scan over these axes make a value of each step?"""
@@ -99,7 +110,7 @@ def scan_kernel(
     ]
     states = tuple(Parameter(f"{s.names.state}_{x}", optional=True) for x in ("first", "last", "linear"))
     outs = [(Parameter(f"{r.name}_out", optional=r.wanted is not None),) for r in results]
-    sizes = dict.fromkeys(size_name(dim_of(a)) for a in axes)
+    sizes = map(size_name, _dims(e, axes, results))
     function = KernelFunction(
         name,
         (states, *s.leaves.parameters, *outs),
@@ -366,7 +377,7 @@ def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStateme
         shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
         found.append(Alloc(r.name, Expr(shape), r.dtype, when_wanted(r)))
     tensors = [passed(tensor, x, kernel.sometimes.get(x.attrs[:2])) for _, tensor, x in kernel.leaves]
-    words = [(x, Expr(x)) for x in sizes] + [(block_name(a), Expr(width)) for a in kernel.axes]
+    words = [(x, Expr(x)) for x in map(size_name, kernel.dims)] + [(block_name(a), Expr(width)) for a in kernel.axes]
 
     def launch(ends: bool) -> Launch:
         left = [NONE, ref(f"{S}_ends"), ref(f"{S}_linear")] if ends else [ref(f"{S}_starts"), ref(f"{S}_last"), NONE]
