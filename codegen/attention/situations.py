@@ -74,7 +74,7 @@ class AttentionSubject:
             found["defaults"] = ("given", "left to their defaults")
         if a.normaliser == "softmax":
             found["log-sum-exp"] = ("wanted", "not wanted")
-        found["gradients"] = ("all", "some", "none")
+        found["gradients"] = ("all", "some", "the others", "none")
         found["backend"] = ("chosen", "torch") if self.device == "cpu" else ("chosen", "torch", "triton")
         return found
 
@@ -130,7 +130,7 @@ class AttentionSubject:
         """Outputs, log-sum-exp and gradients of one call."""
         left = row.get("defaults") == "left to their defaults"
         passed = [n for n in self.order if not (left and n in self.defaulted)]
-        wanted = {"all": passed, "some": passed[::2], "none": []}[row["gradients"]]
+        wanted = {"all": passed, "some": passed[::2], "the others": passed[1::2], "none": []}[row["gradients"]]
         given = {n: laid_out(s.given[n], row["layout"]).requires_grad_(n in wanted) for n in passed}
         before = {n: x.detach().clone() for n, x in given.items()}
         options: dict[str, Any] = {n: x for n, x in s.constants.items() if not (left and n in self.defaulted)}

@@ -125,7 +125,7 @@ class Subject:
         found["precision"] = ("default", "high", "fast")
         found["recompute"] = ("auto", "always", "never")
         found["deterministic"] = ("no", "yes")
-        found["gradients"] = ("all", "some", "none")
+        found["gradients"] = ("all", "some", *(("the others",) if len(tensors) > 1 else ()), "none")
         found["final state"] = ("wanted", "not wanted", "in bfloat16")
         found["backend"] = ("chosen", *self.backends)
         if not self.compiled.step.states:
@@ -248,7 +248,8 @@ class Subject:
         def placed(x: Tensor, n: str) -> Tensor:
             return laid_out(x.to(dtype) if n in inputs else x, row["layout"])
 
-        wanted = {"all": list(s.given), "some": list(s.given)[::2], "none": []}[row["gradients"]]
+        every = list(s.given)
+        wanted = {"all": every, "some": every[::2], "the others": every[1::2], "none": []}[row["gradients"]]
         given = {n: placed(s.given[n], n).requires_grad_(n in wanted) for n in self.keys}
         before = {n: x.detach().clone() for n, x in given.items()}
         all_of = row["gradients"] == "all"

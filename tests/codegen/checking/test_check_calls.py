@@ -162,6 +162,13 @@ BACKWARDS = {
         lambda r: r["sequences"] == "several packed" and r["initial state"] == "given" and r["gradients"] == "all",
         "sequences are several packed",
     ),
+    "a key alone": (
+        lambda g: g["k"].requires_grad and not g["q"].requires_grad,
+        "k",
+        lambda g: 1.1 * g,
+        lambda r: r["gradients"] == "the others",
+        "gradients are the others",
+    ),
     "a tail of one step": (
         lambda g: g["q"].shape[1] % 64 == 1,
         "k",
