@@ -152,7 +152,9 @@ BACKWARDS = {
         lambda g: g.get("recompute") == "always",
         "q",
         lambda g: 1.01 * g,
-        lambda r: r["recompute"] == "always" and r["dtype"] in ("float32", "float64"),
+        lambda r: (
+            r["recompute"] == "always" and r["dtype"] in ("float32", "float64") and r["gradients"] in ("all", "some")
+        ),
         "recompute is always",
     ),
     "initial state of packed sequences": (
