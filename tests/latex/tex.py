@@ -14,7 +14,7 @@ HEAD = r"""\documentclass[a4paper,11pt]{article}
 \begin{document}
 """
 KNOWN = set(
-    "frac sqrt sum prod max exp log sin cos tanh sigma mathrm mathbf boldsymbol text top odot cdot cdots langle rangle left "
+    "frac sqrt sum prod max min exp log sin cos tanh sigma mathrm mathbf boldsymbol text top odot cdot cdots langle rangle left "
     "right Bigl Bigr le ge leftarrow quad subsection section begin end item providecommand cfd cfbreak cfformula penalty "
     "relax mathbf alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho tau upsilon phi chi psi "
     "omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega textbackslash textasciicircum textasciitilde".split()
