@@ -95,6 +95,24 @@ def test_each_mask_is_needed(name: str) -> None:
             refused(name, x, finished(edited(f, n, lambda y: replace(y, mask=None))))
 
 
+def several(f: KernelFunction) -> list[tuple[Statement, ...]]:
+    """What is done where steps are taken several at once."""
+    return [x.body for x in statements(f.body) if isinstance(x, If) and x.condition.text == "several"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_mask_is_needed_after_passes(name: str) -> None:
+    """But where steps are taken several at once: of these, only the last reads next to memory's end."""
+    for x in made(name):
+        f = finished(x["function"])
+        masked = sum(y.mask is not None for y in (*loads(f.body), *stores(f.body)))
+        without_mask = (edited(f, n, lambda y: replace(y, mask=None)) for n in range(0, masked, 3))
+        outside = [g for g in without_mask if several(g) == several(f)]
+        assert len(outside) > 2
+        for g in outside:
+            refused(name, x, g)
+
+
 def without(f: KernelFunction, kind: type, number: int) -> KernelFunction:
     """A kernel without one of its statements of a kind."""
     count = iter(range(10**6))
