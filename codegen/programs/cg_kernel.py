@@ -37,6 +37,7 @@ from ..recurrence.chunkwise.planner import Map, Sweep
 from ..recurrence.step.adjoint import gradient_name
 from ..recurrence.triton.kernels.arguments import Argument, Role
 from ..recurrence.triton.kernels.tile_lowering import Tiles
+from ..recurrence.triton.kernels.tile_names import Scope
 from ..recurrence.triton.kernels.tile_values import Once, Value
 from ..recurrence.triton.plan_passes.hoist import Opened, opened
 from ..recurrence.triton.plan_passes.roles import at_row
@@ -174,7 +175,7 @@ class _Chunk(Tiles):
     by_head = False
 
     def __init__(self, o: Opened, name_of: Callable[[Node], str]) -> None:
-        super().__init__(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
+        super().__init__(Scope.of(o, o.definitions, name_of))
         self.names |= OWN
 
     def _cumulative(

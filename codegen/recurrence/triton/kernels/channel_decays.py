@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace as replaced
 
 from ....ir.code import (
@@ -39,6 +38,7 @@ from ....printing.cannot_print import CannotPrint
 from ..plan_passes.roles import STEPS
 from ..print.axis_names import size_name
 from .arguments import Role
+from .tile_names import Scope
 from .tile_products import TileProducts
 from .tile_values import Value
 
@@ -46,18 +46,8 @@ from .tile_values import Value
 class ChannelDecays(TileProducts):
     """Lowers sums in which a decay has an axis of its own."""
 
-    def __init__(
-        self,
-        full: tuple[str, ...],
-        tile: tuple[str, ...],
-        direction: int,
-        decays: dict[Node, Node],
-        streams: dict[Node, Node],
-        definitions: dict[Node, Node],
-        name_of: Callable[[Node], str],
-        sweeps: bool = False,
-    ) -> None:
-        super().__init__(full, tile, direction, decays, streams, definitions, name_of, sweeps)
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope)
         # sums over the writes of a chunk without those that no decay lies before, where a kernel needs both
         self.apart: dict[Node, Value] | None = None
         self.split = False  # are rows that are of a large decay range stored by a kernel of their own?

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ....ir.code import (
     Attribute,
@@ -59,6 +58,7 @@ from .arguments import Role
 from .chunk_kernel import Kernel, NameOf, Piece
 from .places import bases, chunk_header, header, load_state, over_chunks, same_size, store_state
 from .tile_lowering import Tiles
+from .tile_names import Scope
 from .tile_values import Cumulative, Once, Value
 
 Inside = dict[
@@ -136,8 +136,8 @@ class WholeTiles(Tiles):
     # which the compiler doesn't know: it moves nothing across a branch, and so what is loaded is in registers for a shorter time
     surely: Code = Name("T") > 0
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope)
         self.sides: dict[Node, list[Value]] = {}  # operands of products that are made in the prologue
 
     def _in_slices(self, axis: str) -> bool:
@@ -334,9 +334,7 @@ def fused_backward_kernel(
 
 
 def _tiles(o: Opened, name_of: NameOf) -> WholeTiles:
-    tiles = WholeTiles(
-        o.full, o.tile, o.direction, o.decays, o.streams, {**o.prologue, **o.definitions}, name_of, sweeps=True
-    )
+    tiles = WholeTiles(Scope.of(o, {**o.prologue, **o.definitions}, name_of, sweeps=True))
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, replace(o, tile=()))}
     tiles.head = tiles.body  # what is loaded takes registers from there on: that is where it is used
     tiles.parted = True  # nothing that sums read is rounded: they cancel nothing

@@ -40,6 +40,7 @@ from .chunk_kernel import Kernel, NameOf, Piece, by_channel, sums_loaded
 from .places import OF_CHUNK, chunk_place, loaded_state, same_size, step_place, tile_place
 from .stores import store_of
 from .tile_lowering import Tiles
+from .tile_names import Scope
 from .tile_values import Fine, Value
 
 # Reads, of axes that are at most so wide, that a kernel has registers for beside a product for sums over later steps.
@@ -81,7 +82,7 @@ def output_kernel(
     first = sweeps_read[0].opened
     tiled = first.tile[0] if len(first.tile) == 1 else None
     axes = tuple(dict.fromkeys(a for x in sweeps_read for a in (*x.opened.full, *x.opened.tile)))
-    tiles = Tiles(first.full, first.tile, first.direction, first.decays, first.streams, {}, name_of)
+    tiles = Tiles(Scope.of(first, {}, name_of))
     tiles.names.add("tile")
     tiles.by_range = []
     tiles.split = by_channel(*(n for x in sweeps_read for n in x.opened.intra.values()))
@@ -169,7 +170,7 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     tiled = channels or (axes[1] if in_tiles else None)
     full = tuple(a for a in axes if a != tiled) if in_tiles else axes
     decays = {x: stage.streams[x] for x in _decays_of(stage)}
-    tiles = Tiles(full, (tiled,) if tiled is not None else (), 1, decays, streams, stage.definitions, name_of)
+    tiles = Tiles(Scope(full, (tiled,) if tiled is not None else (), 1, decays, streams, stage.definitions, name_of))
     tiles.names.add("tile")
     if channels is not None:
         tiles.by_range, tiles.split, tiles.parted = [], by_channel(*stage.definitions.values()), True
@@ -244,7 +245,7 @@ def _apart(x: Node, tiles: Tiles) -> Node:
 
 def _next_tiles(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) -> Tiles:
     """Tiles for the next piece of a kernel, which know what is loaded, and what is named."""
-    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {**o.prologue, **o.definitions}, name_of)
+    tiles = Tiles(Scope.of(o, {**o.prologue, **o.definitions}, name_of))
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, o)}
     tiles.precise = tiles.parted = fine is not None
     tiles.fine = fine

@@ -39,6 +39,7 @@ from .at_once import at_once, chunk_of, moved_on, whole_name
 from .chunk_kernel import Kernel, NameOf, Piece, by_channel, loaded_tiles, sums_loaded
 from .places import bases, chunk_header, chunked_place, header
 from .tile_lowering import Tiles
+from .tile_names import Scope
 from .tile_values import Fine, Value, matrix_place
 
 # Tensors of whose tiles a prologue kernel of a sweep loads at most so many for its programs to take one chunk after the other,
@@ -62,7 +63,7 @@ def intra_chunk_kernel(
     """What needs no state, for each chunk on its own. It makes the sums of the decays `making` itself, of which nothing else
     needs more than those of whole chunks: as it takes each chunk as of a small decay range, and finds out on the way, all sums of
     those that aren't are stored for the kernel that takes these once more."""
-    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.prologue, name_of)
+    tiles = Tiles(Scope.of(o, o.prologue, name_of))
     tiles.by_range, tiles.fine = [], fine
     tiles.split = by_channel(*o.matrices.values(), *o.products.values(), *o.intra.values())
     blocks: list[Statement] = []
@@ -148,7 +149,7 @@ def _by_blocks(
     if not products and not scaled:
         return []
     parts.append(axis)
-    inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
+    inside = Tiles(Scope.of(o, {}, name_of))
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
     inside.by_range, inside.split, inside.making = tiles.by_range, tiles.split, making
     before: list[Statement] = []
@@ -202,7 +203,7 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
         return []
     if axis not in parts:
         parts.append(axis)
-    inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
+    inside = Tiles(Scope.of(o, {}, name_of))
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
     inside.by_range, inside.split = tiles.by_range, tiles.split
     for x, node in intra.items():

@@ -62,6 +62,7 @@ from .places import (
 )
 from .stores import over_tile, store_of, stored_sums
 from .tile_lowering import Tiles
+from .tile_names import Scope
 from .tile_values import Fine, Value
 
 # KiB of a chunk's tiles that a sweep which makes several reads loads at most, for dims of 128 in 16 bits, where no launch can
@@ -110,7 +111,7 @@ def sweep_kernel(
     tiled = o.tile[0] if len(o.tile) == 1 else None
     inner = o.full[0] if linear else None
     late = linear and o.direction > 0 and all(s.decay is not None for s in sweep.group)
-    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, sweeps=True)
+    tiles = Tiles(Scope.of(o, o.definitions, name_of, sweeps=True))
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
     tiles.products = fine is None and not _makes_matrices(o)  # what is float32 in memory has operands of its own

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ....ir.code import (
     Binary,
     Code,
@@ -35,7 +33,7 @@ from ....printing.cannot_print import CannotPrint
 from ..plan_passes.roles import STEPS
 from ..print.axis_names import size_name
 from .arguments import Role
-from .tile_names import TileNames
+from .tile_names import Scope, TileNames
 from .tile_values import Cumulative, Once, Value
 
 DECAY_NAMES = {"decay_mask": "m", "decay_in": "since", "decay_out": "until", "decay_all": "kept"}
@@ -45,18 +43,9 @@ NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "ahead")
 class TileDecays(TileNames):
     """Lowers decays between steps, from a chunk's start and to its end."""
 
-    def __init__(
-        self,
-        full: tuple[str, ...],
-        tile: tuple[str, ...],
-        direction: int,
-        decays: dict[Node, Node],
-        streams: dict[Node, Node],
-        name_of: Callable[[Node], str],
-        sweeps: bool = False,
-    ) -> None:
-        super().__init__(full, tile, direction, name_of, sweeps)
-        self.decays, self.streams = decays, streams
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope)
+        self.decays, self.streams = scope.decays, scope.streams
         self.loads: dict[Cumulative | Once, str] = {}  # the names of what is loaded or made once
         # decays whose extent decides how a prologue kernel of the sweep splits them
         self.by_range: list[str] | None = None

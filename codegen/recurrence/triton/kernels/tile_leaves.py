@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace as replaced
 
 from ....ir.code import (
@@ -33,6 +32,7 @@ from ..plan_passes.roles import PER_HEAD, PER_STEP, STEPS, WEIGHT, at_row
 from ..print.axis_names import size_name
 from .arguments import Role
 from .channel_decays import ChannelDecays
+from .tile_names import Scope
 from .tile_values import Elements, Once, Value, matrix_place
 
 
@@ -41,18 +41,8 @@ class TileLeaves(ChannelDecays):
 
     by_head = True  # are numbers of each step that the op is given laid out by heads, in float32?
 
-    def __init__(
-        self,
-        full: tuple[str, ...],
-        tile: tuple[str, ...],
-        direction: int,
-        decays: dict[Node, Node],
-        streams: dict[Node, Node],
-        definitions: dict[Node, Node],
-        name_of: Callable[[Node], str],
-        sweeps: bool = False,
-    ) -> None:
-        super().__init__(full, tile, direction, decays, streams, definitions, name_of, sweeps)
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope)
         self.checkpoints: dict[str, Code] = {}  # what loads states where they are used first
         self.loaded: list[tuple[str, str]] = []  # tiles: the argument, and the axis beside steps
         self.elements: list[Elements] = []  # of these tiles

@@ -7,6 +7,7 @@ what one product leaves in registers is the left operand of the next one, and go
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from dataclasses import replace as replaced
 
 from ....ir.code import (
@@ -21,6 +22,7 @@ from ....ir.expr import (
     plain_name,
 )
 from ....ir.kernel_ir import Statement, let
+from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import STEPS
 from ..print.axis_names import axis_name, block_name
 from .arguments import Argument, Role
@@ -29,24 +31,38 @@ from .tile_values import Value, zeros_of
 TAKEN = frozenset("i c h b bh sh t0 at row step first last tl T H C DT".split())  # names that each kernel has
 
 
+@dataclass(frozen=True)
+class Scope:
+    """What the statements of a kernel are made over: axes that a program has whole, and those that it has tiles of; the direction
+    of time; decays and streams of each step; and the definitions of what the kernel makes."""
+
+    full: tuple[str, ...]
+    tile: tuple[str, ...]
+    direction: int
+    decays: dict[Node, Node]
+    streams: dict[Node, Node]
+    definitions: dict[Node, Node]
+    name_of: Callable[[Node], str]
+    sweeps: bool = False  # does the kernel take chunk after chunk?
+
+    @classmethod
+    def of(
+        cls, o: Opened, definitions: dict[Node, Node], name_of: Callable[[Node], str], sweeps: bool = False
+    ) -> Scope:
+        return cls(o.full, o.tile, o.direction, o.decays, o.streams, definitions, name_of, sweeps)
+
+
 class TileNames:
     """The `body` of a kernel so far, the names in it, and its arguments."""
 
-    def __init__(
-        self,
-        full: tuple[str, ...],
-        tile: tuple[str, ...],
-        direction: int,
-        name_of: Callable[[Node], str],
-        sweeps: bool = False,
-    ) -> None:
-        self.full, self.tile, self.forward, self.sweeps = full, tile, direction > 0, sweeps
-        self.name_of = name_of
+    def __init__(self, scope: Scope) -> None:
+        self.full, self.tile, self.forward, self.sweeps = scope.full, scope.tile, scope.direction > 0, scope.sweeps
+        self.name_of = scope.name_of
         self.body: list[Statement] = []
         self.head: list[Statement] = []  # loads at the start of a chunk, so that nothing waits for them
         self.memo: dict[Node, Value] = {}
         self.arguments: dict[str, Argument] = {}
-        self.names = {*TAKEN, *(plain_name(axis_name(a)) for a in (*full, *tile))}  # in plain letters
+        self.names = {*TAKEN, *(plain_name(axis_name(a)) for a in (*self.full, *self.tile))}  # in plain letters
 
     def value(self, x: Node) -> Value:
         """A node as a value, made once; `Tiles` knows how."""

@@ -5,7 +5,7 @@ A contraction of two values that leave one axis each is a product on tensor core
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from ....ir.code import (
     Code,
@@ -32,6 +32,7 @@ from ....ir.kernel_ir import If, Let, let
 from ....printing.cannot_print import CannotPrint
 from ..plan_passes.roles import is_state
 from .tile_decays import TileDecays
+from .tile_names import Scope
 from .tile_values import Fine, Value, dot_of, running
 
 # What is zero beyond its axes' ends, as it is loaded or made; a product is one of vectors of both steps.
@@ -56,19 +57,9 @@ class TileProducts(TileDecays):
     surely: Code = Name("count") > 0  # holds where a chunk is taken
     maps = False  # are there tiles beyond the states', of the columns of a matrix?
 
-    def __init__(
-        self,
-        full: tuple[str, ...],
-        tile: tuple[str, ...],
-        direction: int,
-        decays: dict[Node, Node],
-        streams: dict[Node, Node],
-        definitions: dict[Node, Node],
-        name_of: Callable[[Node], str],
-        sweeps: bool = False,
-    ) -> None:
-        super().__init__(full, tile, direction, decays, streams, name_of, sweeps)
-        self.definitions = definitions
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope)
+        self.definitions = scope.definitions
         self.parts: dict[Code, tuple[str, str]] = {}  # of operands in two parts
         # are states two operands of products on tensor cores, of which one holds what rounding leaves?
         self.precise = False
