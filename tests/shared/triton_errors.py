@@ -23,12 +23,13 @@ from chunkform.codegen.recurrence.triton import IMPORTS, CannotPrint, triton_sou
 from chunkform.runtime.launch.varlen import Packed
 from chunkform.spec.language import catalogue, find
 
+from .heads import FEW
+
 if os.environ.get("TRITON_INTERPRET") == "1":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from shared import bfloat16_interpreted, fast_interpreter  # noqa: F401
 
 ROUNDED = 0.1  # the largest error that rounding arguments may make where errors are judged
-FEW = 8  # numbers of a head; a quantity of fewer is judged over several samples
 EXTRA = Path(__file__).parents[1] / "codegen" / "specs"
 CRASHED = Path(__file__).parents[1] / "codegen" / "recurrence" / "triton" / "specs"  # run by the interpreter alone
 
